@@ -6,21 +6,20 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.components.focus import keep_focus
 from app.components.history import keep_history
 from app.loaded import Loaded
-from app.pages import compare, evaluate, explore, export, plan, start
+from app.pages import compare, evaluate, explore, export, plan, start, story
 from app.pages.explore.expert import expert_drawer
 from app.session.chosen_expert import chosen_expert, expert_control
 from app.session.state import carry_over
 from app.widgets.chosen_plan import chosen_plan
-from app.widgets.links import FIRST, go_to, page_at
+from app.widgets.links import FIRST, page_at
 from app.widgets.login import log_out_part, require_login
 from app.widgets.page_style import apply_page_style
-from app.widgets.presentation import is_presented, presentation_control, stage
 from app.widgets.refusals import in_a_sentence
 from app.widgets.report import report_part
 from app.widgets.sidebar import copy_link
-from app.widgets.tour import show_tour, tour_button
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class PageEntry:
 
     draw: Callable[[Loaded], None]
     icon: str
-    heading: str
+    heading: str  # empty where the page writes its own
 
 
 # URL path -> page, in the order of the navigation.
@@ -40,6 +39,7 @@ PAGES: Mapping[str, PageEntry] = {
     "plan": PageEntry(plan.draw, "tune", "Where should the budget go?"),
     "evaluate": PageEntry(evaluate.draw, "insights", "What is lost, what is saved?"),
     "export": PageEntry(export.draw, "output", "Is this the checkpoint to ship?"),
+    "story": PageEntry(story.draw, "slideshow", ""),
 }
 
 
@@ -58,10 +58,10 @@ st.set_page_config(
 apply_page_style()
 require_login()
 pages = [page_at(name, draw_page, f":material/{each.icon}:") for name, each in PAGES.items()]
-page = st.navigation(pages, position="hidden" if is_presented() else "top")
+page = st.navigation(pages, position="top")
 entry = PAGES[page.url_path or FIRST]
-next_page = stage(pages, page)
-st.title(entry.heading, anchor=False)
+if entry.heading:
+    st.title(entry.heading, anchor=False)
 carry_over(page.url_path)
 chosen = None
 with in_a_sentence():
@@ -83,10 +83,6 @@ finally:  # also where a page stops early
         report_part(loaded, page.url_path)
     copy_link()
     with st.sidebar:
-        tour_button()
-        presentation_control()
         log_out_part()
         keep_history()
-if next_page is not None:
-    go_to(next_page)
-show_tour(page.url_path)
+keep_focus()

@@ -98,6 +98,7 @@ TEXTS: Final = ("protect", "counts", "pin", "drop")
 # Keys of other controls on every page, which the URL carries over as they are.
 _CARRIED: Final = ("baseline", "expert", "repair")
 _LAST: Final = "page.last"
+_BEFORE: Final = "page.before"
 _MOST_SAID: Final = 60  # characters of a value in a message
 
 
@@ -355,8 +356,14 @@ def carry_over(page: str) -> None:
     Called in the entry script before the controls are drawn. Streamlit 1.67 drops parameters of
     controls that the browser has not redrawn yet, but writes values set in the session.
     """
-    if st.session_state.get(_LAST, page) != page:
+    if (last := st.session_state.get(_LAST, page)) != page:
+        st.session_state[_BEFORE] = last
         for key in _CARRIED:
             if key in st.session_state:
                 st.session_state[key] = st.session_state[key]
     st.session_state[_LAST] = page
+
+
+def page_before() -> str:
+    """URL path of the page that was left for this one; empty for the first page, or for none."""
+    return str(st.session_state.get(_BEFORE, ""))

@@ -1,1 +1,1 @@
-"""What every page shares: sidebar, charts, controls, list of jobs, login, presentation."""
+"""What every page shares: sidebar, charts, controls, list of jobs, login."""

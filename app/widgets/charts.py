@@ -18,10 +18,10 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.tables.spreadsheets import csv_text
 from app.widgets.notes import inform
-from app.widgets.presentation import is_presented
 from pruning.engines import Verdict
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_LARGE_PX = 560
 _TYPES = {
     "csv": "text/csv",
     "html": "text/html",
@@ -64,13 +64,19 @@ def show_chart(
 
 def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
     st.plotly_chart(
-        enlarged(figure) if is_presented() else figure,
+        figure,
         key=f"chart.{name}",
         config=PLOTLY_CONFIG | {"displayModeBar": False},
         theme=None,
         alt=alt,
         **selectable,
     )
+
+
+def large_chart(chart: Drawing) -> None:
+    """Draw a chart for an audience, without its downloads."""
+    figure = enlarged(chart.figure(dark=st.context.theme.type == "dark"))
+    _plot(figure.update_layout(height=_LARGE_PX), chart.name, chart.alt)
 
 
 def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:

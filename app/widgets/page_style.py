@@ -48,13 +48,7 @@ _EVERYWHERE: Final = """
 }
 [data-testid="stExpander"] summary { opacity: 1; }
 [data-testid="stMain"] h2 { font-size: 1.3rem; }
-.st-key-tour {
-  position: fixed; right: 1.5rem; bottom: 1.5rem; z-index: 999990;
-  width: min(25rem, calc(100vw - 3rem)); box-shadow: 0 4px 24px rgb(0 0 0 / 35%);
-}
-.st-key-explore-map, .st-key-plan-editor, .st-key-tab, .st-key-export-start, h1 {
-  scroll-margin-top: 5rem;
-}
+.st-key-explore-map, .st-key-plan-editor, .st-key-export-start, h1 { scroll-margin-top: 5rem; }
 """
 # Charts with many columns of words.
 _WIDE: Final = ", ".join(
@@ -73,7 +67,7 @@ _WIDE: Final = ", ".join(
 # Contrast of at least 4.5:1: Streamlit fades some text, colours code for another background, and
 # writes white on the primary colour, which is too bright for that in the dark theme.
 _COLORS: Final = """
-.st-key-tour, .st-key-plan-bar { background: var(--page); }
+.st-key-plan-bar { background: var(--page); }
 [data-testid="stExpander"] summary, [data-testid="stExpander"] summary * { opacity: 1; }
 [data-testid="stCaptionContainer"], ::placeholder { color: var(--faint) !important; opacity: 1; }
 [data-testid="stCode"] .token { color: inherit !important; }

@@ -37,12 +37,14 @@ def report_part(loaded: Loaded, page: str) -> None:
         return
     with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
         if loaded.shown is not None:
-            _decision(loaded, loaded.shown)
+            st.text("One page to print: what the plan saves, and its loss compared with Random.")
+            decision_button(loaded, loaded.shown, "report.decision")
         if command:
             _figures(loaded, page, views, command)
 
 
-def _decision(loaded: Loaded, current_plan: CurrentPlan) -> None:
+def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None:
+    """Download of the one-page report on a plan; `key` is the widget's."""
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, directories = loaded.model, loaded.store.directories
@@ -55,9 +57,8 @@ def _decision(loaded: Loaded, current_plan: CurrentPlan) -> None:
         pair = answer_pair(answers, current_plan.plan.digest)
         return decision_html(replace(decision, answers=pair))
 
-    st.text("One page to print: what the plan saves, and its loss compared with Random.")
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
-    download_button("For decisions", page, file, "report.decision", icon=icon)
+    download_button("For decisions", page, file, key, icon=icon)
 
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:

@@ -68,5 +68,5 @@ def host_of(url: str) -> str:
 
 def is_probe(url: str) -> bool:
     """Streamlit looks for its server below the page's own path first, and finds nothing there."""
-    pages = ("explore", "compare", "plan", "evaluate", "export")
+    pages = ("explore", "compare", "plan", "evaluate", "export", "story")
     return any(f"/{page}/_stcore/" in url for page in pages)

@@ -1,21 +1,20 @@
-"""What is shown to others: the report as a file, presentation mode, and the tour."""
+"""What is shown to others: the report as a file, and the story."""
 
 import io
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page, TimeoutError, expect
-from tabs import choose, faint_words, go, settled, violations
+from playwright.sync_api import Browser, expect
+from tabs import settled, violations
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.loaded import loaded_of
+from app.pages.story import FINDINGS
 from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
 from app.report.page import report_html, report_of, views_of
-from app.widgets.tour import STEPS
 from pruning.planning.comparing import pair_of
 from pruning.requests.base import validated
 from pruning.requests.ranking import DrawRequest
@@ -87,94 +86,20 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
     context.close()
 
 
-def title(tab: Page, text: str) -> None:
-    tab.get_by_role("heading", level=1, name=text).wait_for()
-    settled(tab)
-
-
-def turn(tab, key, heading):
-    """Another page by a key, pressed again where a page that was still drawn did not hear it."""
-    for _ in range(4):
-        settled(tab).keyboard.press(key)
-        with suppress(TimeoutError):
-            tab.get_by_role("heading", level=1, name=heading).wait_for(timeout=8_000)
-            break
-    title(tab, heading)
-
-
-def test_presentation_hides_the_bars_and_is_part_of_the_address(open_tab):
+def test_the_story_turns_by_arrows_and_escape_leads_back(open_tab):
     tab = open_tab("explore?criterion=gate-ean")
-    sidebar = tab.get_by_test_id("stSidebar")
-    expect(sidebar).to_be_visible()
-    size = "getComputedStyle(document.documentElement).fontSize"
-    usual = float(tab.evaluate(size).removesuffix("px"))
-    of_map = "canvas => canvas.getBoundingClientRect().height"
-    height = settled(tab).locator("canvas.base").first.evaluate(of_map)
-    tab.get_by_text("Presentation mode").click()
-    expect(sidebar).to_be_hidden()
-    expect(tab.get_by_role("link", name="Compare", exact=True)).to_have_count(0)
-    expect(tab).to_have_url(re.compile(r"explore\?criterion=gate-ean&present=true$"))
-    assert float(tab.evaluate(size).removesuffix("px")) > 1.2 * usual
-    # Who follows the link sees the same, and the choices hold on the next pages.
-    other = open_tab(tab.url.split("/", 3)[3])
-    expect(other.get_by_test_id("stSidebar")).to_be_hidden()
-    # The map is larger, also its words, and is clicked where it is seen.
-    canvas = settled(other).locator("canvas.base").first
-    assert canvas.evaluate(of_map) == pytest.approx(1.5 * height, abs=2)
-    canvas.hover(position={"x": 60, "y": 1.5 * (20 + 2.5 * 28)})
-    readout = other.locator(".expert-map").get_by_role("status")
-    expect(readout).to_contain_text(re.compile("^layer 2 "))
-    # Of all controls the sparsity stays, and answers.
-    expect(other.locator(".st-key-plan-controls")).to_be_hidden()
-    expect(settled(other).locator(".st-key-sparsity")).to_be_in_viewport()
-    assert faint_words(settled(other)) == []
-    # It covers nothing: the page ends above it.
-    page, strip = (
-        other.locator(name).bounding_box() for name in ("[data-testid=stMain]", ".st-key-sparsity")
-    )
-    assert page["y"] + page["height"] <= strip["y"]
-    slider = other.locator(".st-key-sparsity").get_by_role("slider")
-    slider.press("ArrowLeft")
-    expect(other.locator(".st-key-plan-bar")).to_contain_text("45%")
-    slider.press("ArrowRight")
-    expect(other.locator(".st-key-plan-bar")).to_contain_text("50%")
-    slider.blur()  # it would take the keys below
-    expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
-    turn(other, "PageDown", "Where do two recipes disagree?")
-    expect(other).to_have_url(re.compile("present=true"))
-    turn(other, "PageUp", "Which experts does each criterion keep?")
-    expect(other.locator(".st-key-plan-bar")).to_contain_text("Gate-weighted EAN")
-    settled(other).keyboard.press("Escape")
-    expect(other.get_by_test_id("stSidebar")).to_be_visible()
-    expect(other).to_have_url(re.compile(r"explore\?criterion=gate-ean$"))
-
-
-def test_the_tour_stays_while_the_page_is_used_and_scrolls_to_what_it_names(open_tab):
-    tab = open_tab("explore?criterion=gate-ean")
-    tab.get_by_role("button", name="Guided tour").click()
-    panel = tab.get_by_role("region", name="Guided tour")
-    for place, step in enumerate(STEPS, start=1):
-        expect(panel).to_contain_text(f"{place} of {len(STEPS)}: {step.title}")
-        expect(tab).to_have_url(re.compile(rf"/{step.page}(\?|$)"))
-        if step.target:
-            expect(settled(tab).locator(step.target).first).to_be_in_viewport()
-        assert faint_words(settled(tab)) == []
-        if step.target == ".st-key-explore-map":
-            # What it asks for: another exponent, and then an expert.
-            choose(tab, "beta", "2")
-            expect(tab.locator(".st-key-plan-bar")).to_contain_text("S(0,1,2)")
-            settled(tab).locator(f"{step.target} canvas").first.click(position={"x": 90, "y": 60})
-            expect(tab).to_have_url(re.compile(r"[?&]expert="))
-            expect(panel).to_contain_text(step.title)
-        if place < len(STEPS):
-            entries = settled(tab).evaluate("history.length")
-            tab.keyboard.press("Control+ArrowRight")
-            expect(panel).to_contain_text(f"{place + 1} of {len(STEPS)}")
-            moved = STEPS[place].page != step.page
-            assert settled(tab).evaluate("history.length") == entries + moved
-    # Who walks on alone keeps the panel, and Escape leaves it where one is.
-    go(tab, "Plan", "Where should the budget go?")
-    expect(panel).to_contain_text(STEPS[-1].title)
+    tab.get_by_role("link", name="Story", exact=True).click()
+    for place, (words, _) in enumerate(FINDINGS.values()):
+        if place:
+            settled(tab).keyboard.press("ArrowRight")
+            expect(tab).to_have_url(re.compile(rf"finding={words.replace(' ', '[+]')}"))
+        chosen = tab.get_by_role("radio", name=words)
+        expect(chosen).to_be_checked()
+        chart = tab.get_by_test_id("stPlotlyChart")
+        expect(chart).to_be_visible()
+        assert chart.bounding_box()["height"] > 0.55 * 900
+        expect(tab.get_by_test_id("stHeader")).to_be_hidden()
+    settled(tab).keyboard.press("ArrowLeft")
+    expect(tab.get_by_role("radio", name="Where the budget goes")).to_be_checked()
     settled(tab).keyboard.press("Escape")
-    expect(panel).to_have_count(0)
-    expect(tab).to_have_url(re.compile(r"/plan\?.*criterion=0%2C1%2C2"))
+    expect(tab).to_have_url(re.compile(r"/explore\?.*criterion=gate-ean"))

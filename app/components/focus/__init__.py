@@ -1,4 +1,4 @@
-"""Focus and scrolling: the skip link and the stops of the tour."""
+"""Focus and keys: the skip link, groups of choices, and the keys of the story."""
 
 from pathlib import Path
 
@@ -7,13 +7,6 @@ from app.components.assets import component_of
 __all__ = ["keep_focus"]
 
 
-def keep_focus(stop: int | None = None, target: str = "") -> None:
-    """Draw the invisible script; for the entry script, once per run.
-
-    Args:
-        stop: index of the tour stop, which scrolls the page once; None without a tour.
-        target: CSS selector of the stop's target; empty for the top of the page.
-    """
-    html = "<span hidden></span>"
-    data = {"stop": stop, "target": target}
-    component_of(Path(__file__).parent, html=html)(key="focus", height=1, data=data)
+def keep_focus() -> None:
+    """Draw the invisible script; for the entry script, once per run."""
+    component_of(Path(__file__).parent, html="<span hidden></span>")(key="focus", height=1)

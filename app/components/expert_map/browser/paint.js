@@ -71,22 +71,20 @@ function rowHeight(model) {
   return Math.max(ROW_PX.min, Math.min(ROW_PX.max, wanted));
 }
 
-// `--zoom` of the page enlarges the map, as presentation mode does.
 export function measure(model, root, cssWidth) {
-  const pixels = window.devicePixelRatio || 1;
-  const ratio = pixels * (Number(getComputedStyle(root).getPropertyValue("--zoom")) || 1);
+  const ratio = window.devicePixelRatio || 1;
   const digits = String(Math.max(...model.layers)).length;
   const left = Math.round((MARGIN_PX.left + digits * 7) * ratio);
   const top = Math.round(MARGIN_PX.top * ratio);
   const row = Math.round(rowHeight(model) * ratio);
-  const wide = Math.floor(cssWidth * pixels - MARGIN_PX.right * ratio) - left;
+  const wide = Math.floor(cssWidth * ratio - MARGIN_PX.right * ratio) - left;
   const width = Math.max(wide, model.width);
   const hasGaps = Math.min(width / model.width, row) >= 9 * ratio;
   const height = row * model.layers.length;
   return {
-    pixels, ratio, left, top, row, width, height,
+    pixels: ratio, ratio, left, top, row, width, height,
     gap: hasGaps ? Math.round(ratio) : 0,
-    canvasWidth: Math.round(cssWidth * pixels),
+    canvasWidth: Math.round(cssWidth * ratio),
     canvasHeight: top + height + Math.round(MARGIN_PX.bottom * ratio),
     edge: (column) => left + Math.round((column * width) / model.width),
   };

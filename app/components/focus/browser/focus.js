@@ -1,12 +1,7 @@
-// Streamlit's skip link jumps past the navigation; here it also skips the controls. Stops of the
-// tour scroll to their target.
+// Streamlit's skip link jumps past the navigation; here it also skips the controls.
 
 const LINK = '[data-testid="stSkipToContent"]';
 const ADDED = "moepruneSkip";
-const NOTED = "moepruneStop";
-const PANEL = ".st-key-tour";
-const WAIT_MS = 100;
-const TRIES = 80; // while the page is still drawing
 
 // The main element of a page is the first of these that it has.
 const MAIN = [
@@ -30,17 +25,19 @@ function skip(event) {
   scrollTo(found);
 }
 
-function showStop(data, left) {
-  const panel = document.querySelector(PANEL);
-  const found = document.querySelector(data.target || '[data-testid="stMain"] h1');
-  if (!panel || !found) {
-    if (left > 0) window.setTimeout(() => showStop(data, left - 1), WAIT_MS);
-    return;
-  }
-  panel.setAttribute("role", "region");
-  panel.setAttribute("aria-label", "Guided tour");
-  if (window[NOTED] !== data.stop) scrollTo(found);
-  window[NOTED] = data.stop;
+// The story turns by arrow keys, or the Page keys of a presenter's remote, and Escape leaves it. Who
+// came to a control by the Tab key moves within it.
+
+const TURNS = { ArrowLeft: "story-back", PageUp: "story-back", ArrowRight: "story-next",
+  PageDown: "story-next", Escape: "story-close" };
+
+function turn(event) {
+  const to = document.querySelector(`.st-key-${TURNS[event.key]} :is(button, a)`);
+  const isArrow = event.key.startsWith("Arrow");
+  if (!to || (isArrow && event.target.matches('[role="slider"], [role="radio"]:focus-visible'))) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  to.click();
 }
 
 // A group of choices is one stop of the Tab key, as radio buttons of HTML are; arrows move within.
@@ -83,12 +80,10 @@ function haveOneStop() {
   leaveOneStop();
 }
 
-export default function keepFocus({ data }) {
-  if (!window[ADDED]) {
-    document.addEventListener("click", skip, true);
-    haveOneStop();
-  }
+export default function keepFocus() {
+  if (window[ADDED]) return;
   window[ADDED] = true;
-  if (data.stop === null) window[NOTED] = null;
-  else showStop(data, TRIES);
+  document.addEventListener("click", skip, true);
+  window.addEventListener("keydown", turn, true);
+  haveOneStop();
 }

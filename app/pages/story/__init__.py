@@ -1,0 +1,94 @@
+"""Story: five findings about the plan for an audience; each a sentence, a chart and a control."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.literal import literal
+from app.loaded import Loaded
+from app.pages.story.findings import Finding, budget, corpora, criteria, saving, shipping
+from app.session.plan_state import forget_import
+from app.session.state import page_before
+from app.widgets.charts import large_chart
+from app.widgets.controls import view_switch
+from app.widgets.links import FIRST, link_to
+
+# Value in the URL -> name and function, in the order of the story.
+FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
+    "saves": ("What pruning saves", saving),
+    "criteria": ("Criteria disagree", criteria),
+    "corpora": ("The corpus decides", corpora),
+    "budget": ("Where the budget goes", budget),
+    "ships": ("The checkpoint that ships", shipping),
+}
+_KEY: Final = "finding"
+# The controls of other pages are drawn and hidden: Streamlit drops the URL's values of others.
+_STYLE: Final = """
+[data-testid="stHeader"], [data-testid="stSidebar"], .st-key-plan-bar { display: none !important; }
+[data-testid="stMainBlockContainer"] { padding: 1rem 2.5rem; max-width: none; }
+[data-testid="stMainBlockContainer"] h1 { font-size: clamp(1.3rem, 2.4vw, 2.2rem); }
+@media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; } }
+"""
+
+
+def draw(loaded: Loaded) -> None:
+    """The page."""
+    if loaded.shown is None:  # the plan bar says why
+        st.title("Story", anchor=False)
+        return
+    st.html(f"<style>{_STYLE}</style>")
+    name = _way_part()
+    sentence = st.container()
+    why = _why_not(loaded)
+    with st.container(horizontal=True, vertical_alignment="bottom", key="story-control"):
+        try:
+            finding = Finding(why, None) if why else FINDINGS[name][1](loaded)
+        except UserError as error:
+            finding = Finding(literal(error), None)
+        if finding.controls:
+            st.button(
+                "Use this plan",
+                key="story.use",
+                icon=":material/check:",
+                on_click=_use,
+                args=(finding.controls,),
+            )
+    sentence.title(finding.sentence, anchor=False)
+    if finding.chart is not None:
+        large_chart(finding.chart)
+
+
+def _way_part() -> str:
+    """The names of the findings, and the ways on, back and out; the finding that is shown."""
+    with st.container(horizontal=True, vertical_alignment="center", key="story"):
+        name = view_switch("Finding", _KEY, {each: words for each, (words, _) in FINDINGS.items()})
+        names = list(FINDINGS)
+        place = names.index(name)
+        for label, step, icon in (("Back", -1, "arrow_back"), ("Next", 1, "arrow_forward")):
+            target = names[min(max(place + step, 0), len(names) - 1)]
+            st.button(
+                label,
+                key=f"story.{label.lower()}",
+                icon=f":material/{icon}:",
+                disabled=target == name,
+                on_click=st.session_state.update,
+                args=({_KEY: target},),
+            )
+        with st.container(key="story-close", width="content"):
+            link_to(page_before() or FIRST, "Close (Esc)", "close")
+    return name
+
+
+def _why_not(loaded: Loaded) -> str:
+    """Why the plan has no story; empty if it has one."""
+    if loaded.choices.spec.by_neuron:
+        return "Story is of experts, and this plan removes neurons."
+    is_file = loaded.shown is not None and loaded.shown.file
+    return "Story is of a plan of the controls, and this one is from a file." if is_file else ""
+
+
+def _use(controls: Mapping[str, object]) -> None:
+    forget_import()
+    st.session_state.update(controls)
