@@ -19,7 +19,7 @@ def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about
     """
     rows = [(name, *each) for name, change in changes.items() for each in change.items()]
     table = pd.DataFrame(rows, columns=["calibrated_on", "corpus", "change"])
-    worst = table.loc[table["change"].idxmax()]
+    worst = table.sort_values("change", kind="stable").iloc[-1]
     alt = (
         f"Calibrated on {worst['calibrated_on']} the loss on {worst['corpus']} grows most "
         f"({worst['change']:+.2f})."

@@ -153,8 +153,10 @@ def formula_part() -> None:
 
 
 def gate_control() -> None:
-    """Draw the gate convention."""
+    """Draw the gate convention, if the criterion has one."""
     criterion = criterion_in(controls_on_page())
+    if criterion is None or not criterion.uses_gate:
+        return
     lasting_input(
         st.segmented_control,
         "Gate weights",
@@ -162,7 +164,6 @@ def gate_control() -> None:
         key="gate",
         required=True,
         format_func=str.capitalize,
-        disabled=criterion is None or not criterion.uses_gate,
         help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
     )
 
