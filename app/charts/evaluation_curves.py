@@ -32,6 +32,9 @@ AXES: Final[Mapping[str, tuple[str, str, str]]] = {
 _AGAINST, _REMOVED, _MEAN, _LOW, _HIGH = _COLUMNS = range(5)
 
 
+_MOST_SERIES: Final = 60  # lines of a panel
+
+
 def leading_series(results: pd.DataFrame, measure: str, granularity: str) -> list[str]:
     """Random, and the two series that are best at most sparsities, over all corpora if known.
 
@@ -39,7 +42,7 @@ def leading_series(results: pd.DataFrame, measure: str, granularity: str) -> lis
     the usual setup competes.
     """
     rows = results[(results["measure"] == measure) & (results["series"] != "")]
-    rows = rows[rows["way"] == ""]
+    rows = rows[(rows["way"] == "") & (rows["bits"] == "") & (rows["removed"] > 0)]
     if (of_kind := rows["granularity"] == granularity).any():
         rows = rows[of_kind]
     if not MEASURES[measure].higher_is_better:
@@ -66,7 +69,8 @@ def draw(loaded: Loaded) -> Drawing:
         lit = leading_series(results, measure, loaded.choices.spec.ranking.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
     definition, against = MEASURES[measure], choice.against
-    figure = partial(curves_figure, rows, label=definition.axis, against=against, lit=lit)
+    drawn = _like_the_plan(rows, loaded, lit or ())
+    figure = partial(curves_figure, drawn, label=definition.axis, against=against, lit=lit)
     return Drawing(
         figure,
         rows,
@@ -79,6 +83,19 @@ def draw(loaded: Loaded) -> Drawing:
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         options=result_words(measure=unless(measure, usual), against=unless(against, "removed")),
     )
+
+
+def _like_the_plan(rows: pd.DataFrame, loaded: Loaded, lit: Collection[str]) -> pd.DataFrame:
+    """Of many series those that can be told apart: highlighted, or calibrated and spread alike."""
+    if rows["series"].nunique() <= _MOST_SERIES:
+        return rows
+    spec = loaded.choices.spec
+    is_alike = (
+        rows["calibrated_on"].isin(("", "+".join(spec.ranking.corpora)))
+        & rows["schedule"].isin(("", "uniform", spec.spread.schedule))
+        & (rows["bits"] == "")
+    )
+    return rows[is_alike | rows["series"].isin([*lit, ""])].reset_index(drop=True)
 
 
 def curves_figure(  # noqa: PLR0913  (each is a choice of the page)

@@ -16,8 +16,9 @@ from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, stroke
 from app.loaded import Loaded, made_by
 from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import PlanLoss, stored_losses
+from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.plan import EXPERT_GRANULARITY
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
 _KINDS: Final = {
@@ -36,11 +37,13 @@ def draw(loaded: Loaded) -> Drawing:
     """What each size costs: fewer experts, fewer bits, or both."""
     store = EvaluationStore(loaded.store.directories)
     front = loaded.keep(stored_front, store, loaded.model)
-    digest = loaded.shown.plan.unrepaired.digest if loaded.shown else ""
-    digests = {digest, loaded.shown.plan.digest} if loaded.shown else set[str]()
-    table = named(front.table).assign(is_shown=front.table["plan"].isin(digests))
+    losses = loaded.keep(stored_losses, store, loaded.model.identity)
+    digest = loaded.shown.plan.digest if loaded.shown else ""
+    shown = loss_of(losses, digest)
+    rows = front.with_plan(shown) if shown and not (shown.way or shown.missing) else front.table
+    table = named(rows).assign(is_shown=rows["plan"] == digest)
     about = made_by(loaded.model.name, "loss increase, mean over corpora", "bits are simulated")
-    chance = random_losses(loaded.keep(stored_losses, store, loaded.model.identity))
+    chance = random_losses(losses)
     return Drawing(partial(front_figure, table, chance), table, describe(front), about)
 
 
@@ -140,6 +143,7 @@ def random_losses(losses: Iterable[PlanLoss]) -> pd.DataFrame:
     for each in losses:
         is_original = not (each.facts.removed or each.facts.bits)
         is_random = each.is_random and not (each.is_repaired or each.facts.bits)
+        is_random &= each.facts.granularity == EXPERT_GRANULARITY
         if (is_random or is_original) and not (each.way or each.missing):
             draws[int(each.facts.columns["bytes"])].append(each.mean)
     rows = [(size, min(means), max(means)) for size, means in sorted(draws.items())]

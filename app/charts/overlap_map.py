@@ -132,7 +132,7 @@ def variant_grid(
         # Any click goes to the nearest cell's marker, at any cell size.
         hovermode="closest",
         hoverdistance=-1,
-        height=420,
+        height=500,
         margin={"t": 26},
     )
 

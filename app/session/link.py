@@ -13,7 +13,7 @@ from app.literal import literal
 from app.session.data import losses_of
 from app.session.plan_state import LOST
 from app.session.state import USUAL, asked_spec, controls_for
-from pruning.evaluate.quality import PlanLoss, choose_best, losses_at
+from pruning.evaluate.quality import PlanLoss, losses_at
 from pruning.planning.choice import MOST_TEXT
 from pruning.requests.base import flat_fields
 from pruning.search.store import SEARCH
@@ -86,12 +86,13 @@ def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
         and spec.ranking.criterion in CRITERIA
         and not (each.is_random or each.is_repaired or spec.by_neuron)
     ]
+    losses = [each for each in losses if not (each.way or each.missing)]
     losses = [each for each in losses if _has_equal_layers(each)] or losses
-    while (best := choose_best(losses)) and best.chosen.facts.asked:
+    for best in sorted(losses, key=lambda each: (each.mean, each.plan)):
         try:
-            return controls_for(best.chosen.facts.asked, model, corpora)
+            return controls_for(best.facts.asked, model, corpora) if best.facts.asked else {}
         except PlanError:  # the next best may have controls
-            losses = [each for each in losses if each.plan != best.chosen.plan]
+            continue
     return {}
 
 

@@ -64,6 +64,13 @@ class Front:
         """Digest -> loss of a plan in the checkpoint's own bits."""
         return {each.plan: each for each in self.losses if not each.facts.bits}
 
+    def with_plan(self, loss: PlanLoss) -> pd.DataFrame:
+        """The table with the row of a measured plan, which may not compete."""
+        if loss.facts.bits or loss.plan in set(self.table["plan"]):
+            return self.table
+        row = pd.DataFrame([_row(loss, loss) | {"on_front": False}], columns=list(FRONT_COLUMNS))
+        return pd.concat([self.table, row], ignore_index=True)
+
     def ways_to(self, nbytes: int) -> pd.DataFrame:
         """The rows of at most this size, least loss first; a StatsError if none is so small."""
         rows = self.table[self.table["bytes"] <= nbytes]

@@ -121,9 +121,10 @@ def stratification(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
     ]
     place = st.container()
     with st.container(horizontal=True, vertical_alignment="center", key="map-views"):
-        arrangement = view_switch("Order", "order", ORDERS)
         mode = view_switch("Show", "show", MODES)
-        chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
+        with st.popover("Order and data", icon=":material/tune:"):
+            arrangement = view_switch("Order", "order", ORDERS)
+            chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
     payload = map_payload(
         layers,
         panels,

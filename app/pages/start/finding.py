@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import streamlit as st
 
+from analysis.criteria import CRITERIA
 from analysis.errors import PlanError, UserError
 from app.charts.front_words import bits_alone
 from app.charts.listing import CHARTS
@@ -26,7 +27,6 @@ from pruning.engines import contents_of, readers, verdicts
 from pruning.evaluate.quality import (
     PlanLoss,
     RandomLoss,
-    choose_best,
     is_random,
     loss_of,
     losses_at,
@@ -205,17 +205,14 @@ def _other_layers(
         for each in losses_at(losses, loss.facts.removed or 0.0)
         if (asked := each.facts.asked) is not None
         and asked.is_even != is_even
-        and not (asked.by_neuron or each.is_random or each.is_repaired)
+        and asked.ranking.criterion in CRITERIA
+        and not (asked.by_neuron or each.is_random or each.is_repaired or each.way or each.missing)
     ]
-    best = choose_best(rivals)
-    if best is None or best.chosen.facts.asked is None:
-        return
-    other = next(each for each in rivals if each.plan == best.chosen.plan)
-    if is_even and other.mean >= loss.mean:
+    other = min(rivals, key=lambda each: each.mean, default=None)
+    if other is None or other.facts.asked is None or (is_even and other.mean >= loss.mean):
         return
     try:
-        runs = list(loaded.runs)
-        controls = controls_for(best.chosen.facts.asked, loaded.model, runs)
+        controls = controls_for(other.facts.asked, loaded.model, list(loaded.runs))
     except PlanError:
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"

@@ -1,7 +1,7 @@
 // Draws the editor: one column per layer, with its bar, lock and name, and the overview of all
 // layers. Strings from Python become text, never markup.
 
-export const PLOT_PX = 220;
+export const PLOT_PX = 290;
 export const TARGET_PX = 26; // width of a clickable column; at least 24
 const NUMBER_PX = 22; // narrowest column that shows its number
 const SVG = "http://www.w3.org/2000/svg";
