@@ -6,7 +6,19 @@ from itertools import product
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, is_ranked_by, job, rank_by, settled, visit, wait_until
+from tabs import (
+    JOB_MS,
+    choose,
+    faint_words,
+    go,
+    is_ranked_by,
+    job,
+    rank_by,
+    settled,
+    violations,
+    visit,
+    wait_until,
+)
 
 # The main job, in test_main_job.py, stands for these by default.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -219,3 +231,26 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
     agreed = f"Two corpora agree on {round(100 * float(overlap))}%"
     expect(tab.get_by_text(re.compile(agreed))).to_be_visible()
     assert person.count <= 5
+
+
+def test_a_token_is_chosen_with_the_keyboard_and_is_in_the_address(open_tab):
+    tab = open_tab("evaluate?results=Text&token=9")
+    chosen = tab.locator('.token-text [aria-selected="true"]')
+    experts = tab.locator(".st-key-chart-text-experts .js-plotly-plot")
+    expect(experts).to_be_visible()
+    before = chosen.get_attribute("aria-label")
+    settled(tab).get_by_role("listbox").get_by_role("option").nth(8).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        tab.keyboard.press(key)
+    tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile(r"token=10"))
+    expect(tab.get_by_role("spinbutton", name="Token")).to_have_value("10")
+    expect(chosen).to_have_count(1)
+    assert chosen.get_attribute("aria-label") != before
+    expect(chosen).to_be_focused()
+    # Nothing predicts the first one.
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile(r"token=2"))
+    assert not faint_words(tab)
+    assert not violations(tab)
