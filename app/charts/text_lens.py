@@ -30,7 +30,6 @@ from pruning.evaluate.lens import (
 )
 from pruning.evaluate.store import readable_records
 from pruning.plan import fit_plan
-from pruning.planning.make import make_plan
 
 _WORSE, _BETTER = 1, 0  # places in the series colours: orange, blue
 # Of the width of a row: the wanted experts end at 1, then a sentence, then what took over.
@@ -87,7 +86,7 @@ def shown_digest(loaded: Loaded) -> str:
     """The digest of the plan on screen, or of the one that was asked for."""
     plan = loaded.shown.plan if loaded.shown else None
     if plan is None:
-        plan = loaded.keep(make_plan, loaded.first, loaded.choices.spec).plan
+        plan = loaded.plan_by(loaded.first)
     return fit_plan(plan, loaded.model).digest
 
 
