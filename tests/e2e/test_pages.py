@@ -53,17 +53,18 @@ def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
     expect(readout).to_contain_text("selected")
 
 
-def test_the_link_marks_it_the_drawer_has_its_numbers_and_escape_clears_it(open_tab):
+def test_the_link_marks_it_opens_its_page_and_escape_clears_it(open_tab):
     tab = open_tab("explore?expert=3.7")
     readout = tab.locator(".expert-map").get_by_role("status")
     expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
-    settled(tab).get_by_role("button", name="All numbers of 3.7").click()
-    drawer = tab.get_by_role("dialog")
-    expect(drawer).to_contain_text("Layer 3, expert 7")
-    expect(drawer).to_contain_text("Rank under every criterion, of 32")
-    expect(drawer.get_by_test_id("stDataFrame")).to_have_count(2)
-    drawer.get_by_role("button", name="Close").click()
-    expect(drawer).to_have_count(0)
+    settled(tab).get_by_role("link", name="Open expert 3.7").first.click()
+    tab.get_by_role("heading", level=1, name="What does this expert do?").wait_for()
+    expect(tab.get_by_text("Layer 3, expert 7", exact=True)).to_be_visible()
+    expect(settled(tab)).to_have_url(re.compile(r"/expert\?.*expert=3\.7"))
+    assert not faint_words(tab)
+    assert not violations(tab)
+    go(tab, "Explore", "Which experts does each criterion keep?")
+    expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
     settled(tab).get_by_role("application", name=re.compile("Expert map")).press("Escape")
     expect(tab.get_by_role("textbox", name="Expert")).to_have_value("")
     expect(tab).not_to_have_url(re.compile("expert="))

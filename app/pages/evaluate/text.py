@@ -15,14 +15,13 @@ from app.charts.text_lens import (
     visible,
 )
 from app.components.token_text import chosen_token, token_text
-from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.job_queue import own_model
-from app.tables.experts import corpus_shares
 from app.widgets.charts import chart_files, chart_selection, show_chart, show_named
 from app.widgets.controls import choose
+from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
 from app.widgets.notes import inform
 from pruning.evaluate.lens import (
@@ -33,7 +32,6 @@ from pruning.evaluate.lens import (
     in_short,
     lost_experts,
     token_table,
-    tokens_read,
 )
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -41,7 +39,7 @@ from pruning.requests.evaluation import AskRequest
 
 TEXT, TOKEN = "text", "token"  # keys of the controls, in the URL
 _TOKENS: Final = "text.tokens"
-_MOST_LOST, _MOST_READ = 3, 5
+_MOST_LOST: Final = 3
 
 
 def text_part(loaded: Loaded) -> None:
@@ -159,20 +157,7 @@ def _lost(
             f"**Expert {place[0]}.{place[1]}** had {row['share']:.0%} of the gate weight of its "
             f"layer here. {reads(loaded, records, place)}"
         )
-
-
-def reads(loaded: Loaded, records: Sequence[LensRecord], place: tuple[int, int]) -> str:
-    """What an expert reads: tokens of the scored texts and corpora; as Markdown."""
-    table = tokens_read(records, *place)
-    tokens = ", ".join(literal(in_quotes(each)) for each in table["token"].head(_MOST_READ))
-    shares = corpus_shares(loaded.calibrated, *place)
-    corpora = ", ".join(f"{literal(name)} {share:.0%}" for name, share in shares.items() if share)
-    return " ".join(
-        [
-            f"It reads {tokens} in the scored texts." if tokens else "No scored text reaches it.",
-            f"Its calibration tokens: {corpora}." if corpora else "",
-        ]
-    )
+        link_to_expert(place)
 
 
 def _other_plan(loaded: Loaded, record: LensRecord) -> None:
