@@ -10,7 +10,7 @@ from app.components.focus import keep_focus
 from app.components.history import keep_history
 from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
-from app.session.chosen_expert import chosen_expert, expert_control
+from app.session.chosen_expert import chosen_expert, expert_control, is_opened
 from app.session.state import carry_over
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.expert import link_to_expert
@@ -79,10 +79,12 @@ with st.sidebar:
 # After its control is drawn: only then is it set from the URL.
 loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
 if loaded.choices.expert is not None and page.url_path != "expert":
-    link_to_expert(loaded.choices.expert)
+    link_to_expert(loaded.choices.expert, "pinned")
+opens_expert = is_opened()
 try:
     with in_a_sentence(no_plan):
-        page.run()
+        if not opens_expert:
+            page.run()
 finally:  # also where a page stops early
     with in_a_sentence():
         report_part(loaded, page.url_path)
@@ -90,4 +92,6 @@ finally:  # also where a page stops early
     with st.sidebar:
         log_out_part()
         keep_history()
+if opens_expert:
+    go_to(page_at("expert"))
 keep_focus()

@@ -1,6 +1,6 @@
 """The pinned expert: one for all pages, in the URL as `expert=LAYER.EXPERT`.
 
-Links also say `layer=LAYER&expert=EXPERT`.
+An address may also say `layer=LAYER&expert=EXPERT`.
 """
 
 import re
@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis.families import MoELayer
 
-KEY, LAYER = "expert", "layer"
+KEY, LAYER, _OPENS = "expert", "layer", "expert.opens"
 _MOST = 16  # characters
 Place = tuple[int, int]
 _WRITTEN = re.compile(r"\s*(\d{1,6})\s*\.\s*(\d{1,6})\s*", re.ASCII)
@@ -55,13 +55,23 @@ def choose_on_map(map_key: str) -> None:
         choose_expert((layer, expert))
 
 
+def open_expert(place: Place) -> None:
+    """Pin an expert and have the entry script open its page; for callbacks."""
+    choose_expert(place)
+    st.session_state[_OPENS] = True
+
+
+def is_opened() -> bool:
+    """Whether the page of the pinned expert was asked for in this run."""
+    return bool(st.session_state.pop(_OPENS, False))
+
+
 def take_address() -> None:
     """Pin the expert of an address such as `?layer=3&expert=18`, before its control is drawn."""
     layer, expert = (st.query_params.get(name, "") for name in (LAYER, KEY))
     if layer and expert:
-        place = f"{layer}.{expert}"[:_MOST]
         del st.query_params[LAYER]
-        st.query_params[KEY] = st.session_state[KEY] = place
+        st.query_params[KEY] = st.session_state[KEY] = f"{layer}.{expert}"[:_MOST]
         st.rerun()  # a new session's control takes what the address said when the run began
 
 

@@ -8,22 +8,26 @@ import streamlit as st
 from app.charts.text_lens import in_quotes
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.chosen_expert import Place
+from app.session.chosen_expert import Place, open_expert
 from app.tables.experts import corpus_shares
-from app.widgets.links import page_at
 from pruning.evaluate.lens import LensRecord, tokens_read
 
 _MOST_READ: Final = 5
 
 
-def link_to_expert(place: Place) -> None:
-    """A link to the page of an expert, which pins it."""
+def link_to_expert(place: Place, where: str) -> None:
+    """A button that pins an expert and opens its page; `where` tells it from others.
+
+    No link: the page would get the expert that is pinned already from its bound control.
+    """
     layer, expert = place
-    st.page_link(
-        page_at("expert"),
-        label=f"Open expert {layer}.{expert}",
+    st.button(
+        f"Open expert {layer}.{expert}",
+        key=f"open.{where}.{layer}.{expert}",
+        type="tertiary",
         icon=":material/query_stats:",
-        query_params={"layer": str(layer), "expert": str(expert)},
+        on_click=open_expert,
+        args=(place,),
     )
 
 

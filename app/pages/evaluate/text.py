@@ -157,7 +157,7 @@ def _lost(
             f"**Expert {place[0]}.{place[1]}** had {row['share']:.0%} of the gate weight of its "
             f"layer here. {reads(loaded, records, place)}"
         )
-        link_to_expert(place)
+        link_to_expert(place, "text")
 
 
 def _other_plan(loaded: Loaded, record: LensRecord) -> None:

@@ -17,7 +17,6 @@ from app.pages.explore.evidence import how_to_collect
 from app.session import data
 from app.widgets.charts import chart_or_message, show_chart, table_with_csv
 from app.widgets.controls import view_switch
-from app.widgets.expert import link_to_expert
 from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
 from pruning.requests.base import command_line, repeated
 
@@ -35,11 +34,9 @@ _STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As m
 
 
 def expert_part(loaded: Loaded) -> None:
-    """The link to the chosen expert, then the unrouted experts."""
+    """How to choose an expert, whose page the entry script links to; the unrouted experts."""
     if loaded.choices.expert is None:
         inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
-    else:
-        link_to_expert(loaded.choices.expert)
     _unreached_part(loaded)
 
 
