@@ -84,7 +84,7 @@ def _export(result: Result) -> str:
 
 def _asked(result: Result) -> str:
     words = ["The answers are under Evaluate, Ask both models."] if result["answers"] else []
-    words += ["The scored text is under Evaluate, Text."] if result.get("lens") else []
+    words += ["The scored text is under Evaluate, Text lens."] if result.get("lens") else []
     return " ".join(words)
 
 

@@ -78,7 +78,7 @@ with st.sidebar:
     expert_control(loaded.model.layers)
 # After its control is drawn: only then is it set from the URL.
 loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
-if loaded.choices.expert is not None and page.url_path != "expert":
+if loaded.choices.expert is not None and page.url_path not in ("expert", "story"):
     link_to_expert(loaded.choices.expert, "pinned")
 opens_expert = is_opened()
 try:

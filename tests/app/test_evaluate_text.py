@@ -10,7 +10,7 @@ from analysis.stats.store import SHIPPED_STATS
 from builders import resealed
 from pruning.evaluate.lens import LensStore, lost_experts, num_carrying, token_changes
 
-TEXT = "Text"
+TEXT = "Text lens"
 GLOBAL = {"criterion": "ean", "corpora": ALL_CORPORA, "schedule": "global"}
 # Every way out of a text: tags, an image that would be fetched, a formula, an icon, a terminal's
 # escape, an override of the direction.

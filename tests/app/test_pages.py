@@ -89,7 +89,7 @@ STATES = (
     *(
         ("evaluate", {"results": part})
         for part in (
-            *("This model", "Text", "Benchmarks", "Hidden states", "Ask both models"),
+            *("This model", "Text lens", "Benchmarks", "Hidden states", "Ask both models"),
             "The papers",
         )
     ),

@@ -232,7 +232,7 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
 
 
 def test_a_token_is_chosen_with_the_keyboard_and_is_in_the_address(open_tab):
-    tab = open_tab("evaluate?results=Text&token=9")
+    tab = open_tab("evaluate?results=Text+lens&token=9")
     chosen = tab.locator('.token-text [aria-selected="true"]')
     experts = tab.locator(".st-key-chart-text-experts .js-plotly-plot")
     expect(experts).to_be_visible()

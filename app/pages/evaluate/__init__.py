@@ -29,7 +29,7 @@ def draw(loaded: Loaded) -> None:
         "results",
         {
             "own": "This model",
-            "text": "Text",
+            "text": "Text lens",
             "benchmarks": "Benchmarks",
             "hidden": "Hidden states",
             "ask": "Ask both models",

@@ -70,7 +70,7 @@ def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
     names = {each.record_id: each.asked.title for each in records}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = choose(
-            "Text",
+            "Scored text",
             list(names),
             shown_lens(loaded).record_id,
             key=TEXT,
@@ -183,7 +183,7 @@ def _other_plan(loaded: Loaded, record: LensRecord) -> None:
 def _new_text(loaded: Loaded) -> None:
     current = loaded.shown
     text = st.text_area(
-        "Text",
+        "Your text",
         key=f"text.new.{loaded.model.name}",
         max_chars=4_000,
         placeholder="A text to score under the original model and this plan",
