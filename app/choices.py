@@ -64,6 +64,8 @@ class ResultChoice:
     draw: str = ""  # of hidden states; see `draws_of`
     way: str = ""  # benchmark tool and settings
     removed: float | None = None  # sparsity of benchmarked candidates; ALL_SHARES: any
+    text: str = ""  # record of the lens; see `text_lens.shown_lens`
+    token: int | None = None  # of that text, from 1; None: the one that costs most
 
     @classmethod
     def asked(cls, request: PlotRequest) -> ResultChoice:
@@ -79,6 +81,8 @@ class ResultChoice:
             draw=request.draw or "",
             way=request.way or "",
             removed=share,
+            text=request.text or "",
+            token=request.token,
         )
 
 

@@ -1,6 +1,6 @@
 """A model's own evaluations as a table."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,8 +11,14 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.names import criterion_label
 from app.loaded import Loaded
+from pruning.evaluate.lens import LensPlan
 from pruning.evaluate.quality import compared, is_random, record_ways
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.evaluate.record import (
+    AnswerRecord,
+    EvaluationRecord,
+    EvaluationStore,
+    evaluation_table,
+)
 from pruning.evaluate.result import MEASURES, bootstrap_interval
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY
@@ -153,7 +159,12 @@ def pool_means(table: pd.DataFrame, keys: Sequence[str], means: Sequence[str]) -
     return pd.concat([table[~is_draw], pools[list(table.columns)]], ignore_index=True)
 
 
-def series_name(row: Mapping[Hashable, object], way: str = "") -> str:
+def plan_name(part: AnswerRecord | LensPlan) -> str:
+    """Display name of the plan that a record, or a part of one, is of."""
+    return series_name({**part.plan.columns, "plan": part.plan_digest})
+
+
+def series_name(row: Mapping[Any, object], way: str = "") -> str:
     """Display name of a series: criterion, corpora, schedule, granularity, repair, `way`.
 
     All draws of Random are one series, and one if they are repaired.

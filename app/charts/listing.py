@@ -26,6 +26,7 @@ from app.charts import (
     sensitivity,
     sizes,
     stratification,
+    text_lens,
     variant_losses,
 )
 from app.charts.chart import Chart
@@ -55,6 +56,9 @@ _EACH: tuple[Chart, ...] = (
     search.draw_best,
     evaluation_curves.draw,
     hidden_states.draw,
+    text_lens.draw_tokens,
+    text_lens.draw_experts,
+    text_lens.draw_plans,
     benchmarks.dots,
     neurons.draw_layers,
     neurons.draw_flops,

@@ -28,6 +28,7 @@ from app.cli.say import (
 from app.console import counted, finish, follow, out, show_frame, show_table, small
 from pruning.bits import bits_words, parse_bits
 from pruning.evaluate.bins import rank_agreement
+from pruning.evaluate.lens import in_short
 from pruning.evaluate.quality import LossIncrease, is_random
 from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
 from pruning.evaluate.result import MEASURES
@@ -354,21 +355,34 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
 
 @command(AskRequest)
 def ask(request: AskRequest, *, plan: Plans = ()) -> None:
-    """Answers of the original model and of pruned ones to a prompt, side by side."""
-    answers = follow(ask_run(request.into(AskRequest, **_plans_of(request, plan))))
-    table = Table(show_edge=False, pad_edge=False)
-    for answer in answers:
-        table.add_column(answer.name, overflow="fold")
-    table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
-    out.print(table)
-    words = [
-        f"{answer.name}: the first {answer.agreed} of {len(answer.ids)} tokens as the original "
-        f"model, {answer.seconds:.1f} s"
-        for answer in answers[1:]
-    ]
+    """Answers of the original model and of pruned ones to a prompt, or the losses of a text."""
+    full_request = request.into(AskRequest, **_plans_of(request, plan))
+    result = follow(ask_run(full_request))
+    lines: list[str] = []
+    values: dict[str, object] = {}
+    if answers := result.answers:
+        table = Table(show_edge=False, pad_edge=False)
+        for answer in answers:
+            table.add_column(answer.name, overflow="fold")
+        table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
+        out.print(table)
+        lines = [
+            f"{answer.name}: the first {answer.agreed} of {len(answer.ids)} tokens as the original "
+            f"model, {answer.seconds:.1f} s"
+            for answer in answers[1:]
+        ] or [f"{len(answers[0].ids)} tokens, {answers[0].seconds:.1f} s"]
+        values["answers"] = [asdict(answer) for answer in answers]
+    if (lens := result.lens) is not None:
+        lines.append(f"lens {lens.record_id}: {len(lens.losses)} tokens scored")
+        lines += [
+            f"{name}: {in_short(lens, each)}"
+            for name, digest in result.plans.items()
+            if (each := lens.of_plan(digest))
+        ]
+        values["lens"] = lens.to_dict()
     model = load_model_index(request.model, revision=request.revision)
     finish(
-        "\n".join(words) or f"{len(answers[0].ids)} tokens, {answers[0].seconds:.1f} s",
-        {"answers": [asdict(answer) for answer in answers]},
+        "\n".join(lines),
+        values,
         evaluate_command(request, model, repeated("--plan", map(str, plan))),
     )

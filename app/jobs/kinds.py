@@ -82,6 +82,12 @@ def _export(result: Result) -> str:
     return f"{text}. {location}"
 
 
+def _asked(result: Result) -> str:
+    words = ["The answers are under Evaluate, Ask both models."] if result["answers"] else []
+    words += ["The scored text is under Evaluate, Text lens."] if result.get("lens") else []
+    return " ".join(words)
+
+
 def _run_result(run: Run) -> dict[str, Any]:
     return {"run_id": run.manifest.run_id, "path": str(run.path)}
 
@@ -175,8 +181,11 @@ KINDS: Final[Mapping[str, JobKind]] = {
         AskRequest,
         "probe.ask_run",
         "{about}",
-        lambda _: "The answers are under Evaluate, Ask both models.",
-        lambda answers: {"answers": len(answers)},
+        _asked,
+        lambda result: {
+            "answers": len(result.answers),
+            "lens": result.lens.record_id if result.lens else "",
+        },
         "evaluate.ask",
     ),
 }

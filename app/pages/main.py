@@ -9,12 +9,12 @@ import streamlit as st
 from app.components.focus import keep_focus
 from app.components.history import keep_history
 from app.loaded import Loaded
-from app.pages import compare, evaluate, explore, export, plan, start, story
-from app.pages.explore.expert import expert_drawer
-from app.session.chosen_expert import chosen_expert, expert_control
+from app.pages import compare, evaluate, expert, explore, export, plan, start, story
+from app.session.chosen_expert import chosen_expert, expert_control, is_opened
 from app.session.state import carry_over
 from app.widgets.chosen_plan import chosen_plan
-from app.widgets.links import FIRST, page_at
+from app.widgets.expert import link_to_expert
+from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
 from app.widgets.page_style import apply_page_style
 from app.widgets.refusals import in_a_sentence
@@ -29,6 +29,7 @@ class PageEntry:
     draw: Callable[[Loaded], None]
     icon: str
     heading: str  # empty where the page writes its own
+    is_listed: bool = True  # in the navigation; others are reached by links
 
 
 # URL path -> page, in the order of the navigation.
@@ -40,6 +41,7 @@ PAGES: Mapping[str, PageEntry] = {
     "evaluate": PageEntry(evaluate.draw, "insights", "What is lost, what is saved?"),
     "export": PageEntry(export.draw, "output", "Is this the checkpoint to ship?"),
     "story": PageEntry(story.draw, "slideshow", ""),
+    "expert": PageEntry(expert.draw, "query_stats", "What does this expert do?", is_listed=False),
 }
 
 
@@ -57,7 +59,10 @@ st.set_page_config(
 )
 apply_page_style()
 require_login()
-pages = [page_at(name, draw_page, f":material/{each.icon}:") for name, each in PAGES.items()]
+pages = [
+    page_at(name, draw_page, f":material/{each.icon}:", is_listed=each.is_listed)
+    for name, each in PAGES.items()
+]
 page = st.navigation(pages, position="top")
 entry = PAGES[page.url_path or FIRST]
 if entry.heading:
@@ -70,14 +75,16 @@ if chosen is None:
     st.stop()
 loaded, no_plan = chosen
 with st.sidebar:
-    wants_numbers = expert_control(loaded.model.layers)
+    expert_control(loaded.model.layers)
 # After its control is drawn: only then is it set from the URL.
 loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
+if loaded.choices.expert is not None and page.url_path not in ("expert", "story"):
+    link_to_expert(loaded.choices.expert, "pinned")
+opens_expert = is_opened()
 try:
     with in_a_sentence(no_plan):
-        page.run()
-        if wants_numbers:
-            expert_drawer(loaded)
+        if not opens_expert:
+            page.run()
 finally:  # also where a page stops early
     with in_a_sentence():
         report_part(loaded, page.url_path)
@@ -85,4 +92,6 @@ finally:  # also where a page stops early
     with st.sidebar:
         log_out_part()
         keep_history()
+if opens_expert:
+    go_to(page_at("expert"))
 keep_focus()

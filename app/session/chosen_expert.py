@@ -1,4 +1,7 @@
-"""The pinned expert: one for all pages, in the URL as `expert=LAYER.EXPERT`."""
+"""The pinned expert: one for all pages, in the URL as `expert=LAYER.EXPERT`.
+
+An address may also say `layer=LAYER&expert=EXPERT`.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +10,8 @@ import streamlit as st
 
 from analysis.families import MoELayer
 
-KEY = "expert"
+KEY, LAYER, _OPENS = "expert", "layer", "expert.opens"
+_MOST = 16  # characters
 Place = tuple[int, int]
 _WRITTEN = re.compile(r"\s*(\d{1,6})\s*\.\s*(\d{1,6})\s*", re.ASCII)
 
@@ -51,24 +55,38 @@ def choose_on_map(map_key: str) -> None:
         choose_expert((layer, expert))
 
 
-def expert_control(layers: Sequence[MoELayer]) -> bool:
-    """Draw the control; whether the details of the expert were requested."""
+def open_expert(place: Place) -> None:
+    """Pin an expert and have the entry script open its page; for callbacks."""
+    choose_expert(place)
+    st.session_state[_OPENS] = True
+
+
+def is_opened() -> bool:
+    """Whether the page of the pinned expert was asked for in this run."""
+    return bool(st.session_state.pop(_OPENS, False))
+
+
+def take_address() -> None:
+    """Pin the expert of an address such as `?layer=3&expert=18`, before its control is drawn."""
+    layer, expert = (st.query_params.get(name, "") for name in (LAYER, KEY))
+    if layer and expert:
+        del st.query_params[LAYER]
+        st.query_params[KEY] = st.session_state[KEY] = f"{layer}.{expert}"[:_MOST]
+        st.rerun()  # a new session's control takes what the address said when the run began
+
+
+def expert_control(layers: Sequence[MoELayer]) -> None:
+    """Draw the control."""
+    take_address()
     text = st.text_input(
         "Expert",
         key=KEY,
         bind="query-params",
         placeholder="layer.expert, e.g. 3.7",
-        max_chars=16,
+        max_chars=_MOST,
         help="Marked on every page; a click on a map also sets it.",
     )
-    place = read_place(text, layers)
-    if text and place is None:
+    if text and read_place(text, layers) is None:
         first, last = layers[0].index, layers[-1].index
         most = max(each.num_experts for each in layers)
         st.text(f"No such expert here: layers {first} to {last}, experts 0 to {most - 1}.")
-    return place is not None and st.button(
-        f"All numbers of {place[0]}.{place[1]}",
-        key="expert.numbers",
-        icon=":material/query_stats:",
-        width="stretch",
-    )

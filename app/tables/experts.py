@@ -76,6 +76,19 @@ def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd
     return pd.DataFrame(columns).rename_axis("sum").reset_index()
 
 
+def corpus_shares(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> dict[str, float]:
+    """Corpus -> its share of the tokens routed to an expert, as if all were equally long.
+
+    The largest first; 0 everywhere if no token reached it.
+    """
+    shares = {}
+    for corpus, each in stats.items():
+        rows = each.table[each.table["layer"] == layer].set_index("expert")["num_tokens"]
+        shares[corpus] = float(rows[expert]) / max(float(rows.sum()), 1.0)
+    total = sum(shares.values()) or 1.0
+    return {name: shares[name] / total for name in sorted(shares, key=shares.__getitem__)[::-1]}
+
+
 def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.DataFrame:
     """Table `criterion, source, rank, of, score` of one expert under all criteria; 1 = first."""
     layer, expert = place

@@ -1,12 +1,12 @@
 """A prompt, and the answers of the original and the pruned models."""
 
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
 from analysis.foreign_text import in_html
-from app.charts.evaluations import series_name
+from app.charts.evaluations import plan_name
 from app.literal import literal
 from pruning.evaluate.record import AnswerRecord
 
@@ -26,7 +26,7 @@ def answers_part(*pairs: AnswerRecord) -> None:
     first = pairs[0]
     st.text(first.prompt)
     st.html(_STYLE)
-    heads = ["Original model", *(literal(plan_words(pair)) for pair in pairs)]
+    heads = ["Original model", *(literal(plan_name(pair)) for pair in pairs)]
     answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
     full = first.answers[0].text
     for head, answer in zip(heads, answers, strict=True):
@@ -42,12 +42,6 @@ def answers_part(*pairs: AnswerRecord) -> None:
         with st.container(gap="xxsmall"):
             st.markdown(f"**{head}**{same}")
             st.html(marked(answer.text, full, mark=not is_full))
-
-
-def plan_words(pair: AnswerRecord) -> str:
-    """Display name of the plan that answered."""
-    row: dict[Any, Any] = {**pair.plan.columns, "plan": pair.plan_digest}
-    return series_name(row)
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:

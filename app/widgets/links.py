@@ -9,9 +9,22 @@ from streamlit.navigation.page import Page
 FIRST: Final = "start"  # also the page of the bare URL
 
 
-def page_at(name: str, draw: Callable[[], None] = lambda: None, icon: str | None = None) -> Page:
-    """The page at the URL path `name`; only the one that navigation lists needs `draw`."""
-    return st.Page(draw, title=name.capitalize(), icon=icon, url_path=name, default=name == FIRST)
+def page_at(
+    name: str,
+    draw: Callable[[], None] = lambda: None,
+    icon: str | None = None,
+    *,
+    is_listed: bool = True,
+) -> Page:
+    """The page at the URL path `name`; only the one that navigation has needs the rest."""
+    return st.Page(
+        draw,
+        title=name.capitalize(),
+        icon=icon,
+        url_path=name,
+        default=name == FIRST,
+        visibility="visible" if is_listed else "hidden",
+    )
 
 
 def link_to(name: str, label: str, icon: str) -> None:

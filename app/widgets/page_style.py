@@ -62,6 +62,7 @@ _WIDE: Final = ", ".join(
         "loss-by-tokens",
         "separation",
         "effects",
+        "text-experts",
     )
 )
 # Contrast of at least 4.5:1: Streamlit fades some text, colours code for another background, and

@@ -258,13 +258,22 @@ def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
         raise ValueError(f"{len(plans)} plans have {len(names)} names")
 
 
+_Words = Annotated[str, Field(min_length=1, max_length=1 << 20)]
+
+
 class AskRequest(ModelRequest):
-    """A prompt for the original model and for plans."""
+    """A prompt, or a text to score, for the original model and for plans."""
 
     asked_by = "ask"
-    prompt: Annotated[
-        str, Field(min_length=1, max_length=1 << 20), Option("Prompt for every model.")
-    ]
+    prompt: Annotated[_Words | None, Option("Prompt for every model.")] = None
+    text: Annotated[
+        _Words | None,
+        Option("Instead of a prompt: a text whose tokens are scored under every plan (the lens)."),
+    ] = None
+    lens: Annotated[
+        options.Switch,
+        Option("Also score the original model's answer token by token under every plan."),
+    ] = False
     plans: tuple[dict[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     repair: options.Repair = False
@@ -284,6 +293,10 @@ class AskRequest(ModelRequest):
     @model_validator(mode="after")
     def _fits_together(self) -> "AskRequest":
         check_named(self.plans, self.names)
+        if (self.prompt is None) == (self.text is None):
+            raise ValueError("give --prompt or --text, one of them")
+        if self.lens and self.prompt is None:
+            raise ValueError("--lens is of the answer to a --prompt; --text is scored anyway")
         if self.offload_folder and not self.device_map:
             raise ValueError("--offload-folder needs --device-map auto")
         return self

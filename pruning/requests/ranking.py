@@ -218,6 +218,15 @@ class PlotRequest(DrawRequest):
         options.Text | None,
         Option("View own-capability: sparsity of the candidates, or all."),
     ] = None
+    text: Annotated[
+        options.Text | None,
+        Option("Views of a text: the lens to draw, by its id; default: the first of the plan."),
+    ] = None
+    token: Annotated[
+        int | None,
+        Field(strict=True, ge=2),
+        Option("View text-experts: the token, from 2; default: the one that costs most."),
+    ] = None
     top_m: Annotated[
         int | None, Field(strict=True), Option("View paths: of each sample; default: 100.")
     ] = None

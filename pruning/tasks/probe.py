@@ -1,8 +1,10 @@
 """Tasks that probe what pruning changes: answers, bins, hidden states."""
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
@@ -17,6 +19,7 @@ from pruning.evaluate.bins import (
     expert_bins,
     neuron_bins,
 )
+from pruning.evaluate.lens import LensQuestion, LensRecord, LensStore, check_length
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.evaluate.result import Evaluation
 from pruning.evaluate.variances import VarianceRecord, VarianceStore
@@ -32,8 +35,17 @@ if TYPE_CHECKING:
     from pruning.evaluate.answers import Answer, Speaker
 
 
-def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
-    """Answers of the original model and of plans; each pair is stored as a record."""
+@dataclass(frozen=True, slots=True)
+class AskResult:
+    """What came of a request to ask: answers to a prompt, a lens, or both."""
+
+    answers: "list[Answer]"
+    lens: LensRecord | None
+    plans: Mapping[str, str]  # name of each plan -> its digest
+
+
+def ask_run(request: AskRequest) -> Steps[AskResult]:
+    """Answers of the original model and of plans, or the lens of a text; both are recorded."""
     model = load_model_index(request.model, revision=request.revision)
     stats = stats_store(request.stats_dir)
     pruned = {
@@ -42,34 +54,98 @@ def ask_run(request: AskRequest) -> "Steps[list[Answer]]":
     }
     if request.repair:
         pruned = yield from with_named_repairs(request, model, pruned)
-    plans: dict[str, PruningPlan | None] = {"full": None, **pruned}
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
     loaded = load_tokenizer(
         model,
         trust_remote_code=request.trust_remote_code,
-        instead="a prompt needs one: add the tokenizer's files to the checkpoint",
+        instead="a text needs one: add the tokenizer's files to the checkpoint",
     )
     tokenizer = cast("Speaker", loaded)
-    as_chat = not request.raw and has_chat_format(tokenizer)
-    ids = prompt_ids(tokenizer, request.prompt, as_chat=as_chat)
-    settings = run_settings(request, len(ids) + request.max_new_tokens, batch_size=1)
-    question = Question(ids, tokenizer, request.max_new_tokens)
-    yield Progress("loading the model", 0, len(plans), "models")
-    with loaded_model(model, settings) as running:
-        answers = yield from run_answers(running, model.family, plans, question)
+    as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
+    ids = prompt_ids(tokenizer, request.prompt or str(request.text), as_chat=as_chat)
+    num_new = request.max_new_tokens if request.prompt else 0
+    settings = run_settings(request, len(ids) + num_new, batch_size=1)
     facts = {
         "dtype": resolve_dtype(settings.dtype, model),
         "max_new_tokens": request.max_new_tokens,
         "raw": request.raw,
     }
-    store = AnswerStore(stats.directories)
+    digests = {name: each.digest for name, each in pruned.items()}
+    asked = LensQuestion.model_validate(
+        {"text": request.text}
+        if request.text
+        else {"prompt": request.prompt, "raw": request.raw, "max_new_tokens": num_new}
+    )
+    store = LensStore(stats.directories)
+    work = _Lenses(model, pruned, tokenizer, asked, str(facts["dtype"]), store)
+    if request.lens:  # before the time that answers take
+        check_length(len(ids) + request.max_new_tokens, len(ids))
+    if request.text and (record := work.record(ids, 1)) and work.is_done(record):
+        yield Progress("cached", 1, 1, "texts", "this text is scored under these plans already")
+        return AskResult([], record, digests)
+    answers: list[Answer] = []
+    plans: dict[str, PruningPlan | None] = {"full": None, **pruned}
+    yield Progress("loading the model", 0, len(plans), "models")
+    with loaded_model(model, settings) as running:
+        if request.prompt:
+            question = Question(ids, tokenizer, request.max_new_tokens)
+            answers = yield from run_answers(running, model.family, plans, question)
+            _save_answers(request, model, plans, facts, answers)
+        if not (request.text or request.lens):
+            return AskResult(answers, None, digests)
+        start = len(ids) if request.prompt else 1
+        lens = yield from work.run(running, [*ids, *(answers[0].ids if answers else ())], start)
+    return AskResult(answers, lens, digests)
+
+
+def _save_answers(
+    request: AskRequest,
+    model: MoEModel,
+    plans: Mapping[str, PruningPlan | None],
+    facts: dict[str, object],
+    answers: "Sequence[Answer]",
+) -> None:
+    """Store the pair of answers of each plan."""
+    store = AnswerStore(stats_store(request.stats_dir).directories)
     for answer in answers[1:]:
         plan, pair = plans[answer.name], (answers[0], answer)
         if plan is not None:
-            store.save(AnswerRecord.of(model, plan, (request.prompt, facts), pair))
-    return answers
+            store.save(AnswerRecord.of(model, plan, (str(request.prompt), facts), pair))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lenses:
+    """Lenses of a model under some plans."""
+
+    model: MoEModel
+    plans: Mapping[str, PruningPlan]
+    tokenizer: "Speaker"
+    asked: LensQuestion
+    dtype: str
+    store: LensStore
+
+    def record(self, ids: Sequence[int], start: int) -> LensRecord:
+        """The stored record of these tokens, or a new one."""
+        from pruning.evaluate.lens_run import token_texts
+
+        check_length(len(ids), start)
+        words = ids, token_texts(self.tokenizer, ids)
+        return self.store.find(LensRecord.new(self.model, self.asked, words, self.dtype, start))
+
+    def is_done(self, record: LensRecord) -> bool:
+        """Whether the record has the original model and every plan."""
+        done = {each.plan_digest for each in record.plans}
+        return record.is_measured and all(each.digest in done for each in self.plans.values())
+
+    def run(self, running: Any, ids: Sequence[int], start: int) -> Steps[LensRecord]:
+        """Run what the record of these tokens lacks, and store it."""
+        from pruning.evaluate.lens_run import run_lens
+
+        record = yield from run_lens(running, self.model, self.plans, self.record(ids, start))
+        self.store.save(record)
+        return record
 
 
 def bins_run(request: BinsRequest) -> Steps[BinsRecord]:

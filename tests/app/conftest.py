@@ -156,6 +156,16 @@ def demo_moments():
 
 
 @pytest.fixture(scope="session")
+def never(demo_moments):
+    """Corpus -> (layer, expert) that no token of it reached."""
+    reached = {corpus: table[table["num_tokens"] == 0] for corpus, table in demo_moments.items()}
+    return {
+        corpus: list(zip(rows["layer"], rows["expert"], strict=True))
+        for corpus, rows in reached.items()
+    }
+
+
+@pytest.fixture(scope="session")
 def demo_checkpoint():
     return ROOT / "analysis" / "demo" / "checkpoint"
 

@@ -1,16 +1,10 @@
 """The tabs of Explore and the chosen expert; against plain Python."""
 
-from fractions import Fraction
-from itertools import product
-
-import pandas as pd
 import pytest
 from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 
-from analysis.criteria import unified
 from analysis.families import MoELayer
 from app.session.chosen_expert import choose_on_map, read_place
-from app.tables.experts import rank_summary
 
 BLEND = {"corpora.view": "Blend"}
 
@@ -183,85 +177,17 @@ def test_what_the_map_sends(monkeypatch, event, said):
 def test_an_expert_that_the_model_lacks_is_said_so(open_page):
     test = open_page("explore", expert="3.32")
     assert "No such expert here: layers 0 to 5, experts 0 to 31." in texts(test.text)
-    assert not [button for button in test.button if button.key == "expert.numbers"]
+    assert not [button for button in test.button if "Open expert" in button.label]
     test.text_input(key="expert").set_value("<b>").run()
     assert not test.exception
 
 
-@pytest.fixture(scope="module")
-def never(demo_moments):
-    """Corpus -> (layer, expert) that no token of it reached."""
-    reached = {corpus: table[table["num_tokens"] == 0] for corpus, table in demo_moments.items()}
-    return {
-        corpus: list(zip(rows["layer"], rows["expert"], strict=True))
-        for corpus, rows in reached.items()
-    }
-
-
-def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_moments, never):
-    test = open_page("explore", tab="Expert", expert="3.7", sparsity="25%")
-    assert test.button(key="expert.numbers").label == "All numbers of 3.7"
+def test_the_experts_that_no_token_reached(open_page, never):
+    test = open_page("explore", tab="Expert", expert="3.7")
+    assert "Open expert 3.7" in [button.label for button in test.button]
     listed = test.dataframe[-1].value
     places = set(zip(listed["layer"], listed["expert"], strict=True))
     assert places == {place for found in never.values() for place in found}
-    means = test.dataframe[0].value.set_index("number")
-    for corpus, table in demo_moments.items():
-        row = table[(table["layer"] == 3) & (table["expert"] == 7)].iloc[0]
-        layer = table[table["layer"] == 3]
-        expected = {
-            "routed tokens": row["num_tokens"],
-            "share of routed tokens": row["num_tokens"] / layer["num_tokens"].sum(),
-            "mean gate, applied": row["applied_g1_f0"] / row["num_tokens"],
-            "mean gate, renormalized": row["renormalized_g1_f0"] / row["num_tokens"],
-            "mean norm of the output": row["g0_f1"] / row["num_tokens"],
-        }
-        assert means[corpus].to_dict() == pytest.approx(expected)
-    ranks = test.dataframe[1].value.set_index("criterion")
-    variants = {unified(*each).label for each in product((0, 1), (0, 1, 2), (0, 1, 2))}
-    others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
-    assert len(variants) == 18
-    assert variants | others <= set(ranks.index)
-    assert ranks.loc["S(1,0,0)", "kept at 25%"] == "same score for all"
-    kept = 0
-    for corpus, table in demo_moments.items():
-        layer = table[table["layer"] == 3].set_index("expert")
-        score = layer["applied_g1_f1"] / layer["num_tokens"].clip(lower=1)
-        rank = int((score > score[7]).sum()) + 1
-        assert ranks.loc["REAP", corpus] == rank
-        kept += rank <= 24
-    assert ranks.loc["REAP", "kept at 25%"] == f"{kept} of 3"
-    # What reads no text ranks alike under each.
-    assert len(set(ranks.loc["AIMER", list(demo_moments)])) == 1
-    assert ranks.loc["AIMER", "kept at 25%"] in ("any corpus", "no corpus")
-
-
-def test_an_expert_without_tokens_has_no_means(open_page, never):
-    corpus, (layer, expert) = next((corpus, found[0]) for corpus, found in never.items() if found)
-    test = open_page("explore", tab="Expert", expert=f"{layer}.{expert}")
-    means = test.dataframe[0].value.set_index("number")[corpus]
-    assert means["routed tokens"] == 0
-    assert means.filter(like="mean").isna().all()
-    assert any(corpus in text and "reached it" in text for text in texts(test.markdown))
-
-
-def test_ranks_by_hand():
-    ranks = pd.DataFrame(
-        [("MAN", "x", 3, 8, 0.1), ("MAN", "y", 7, 8, 0.2), ("AIMER", "weights", 4, 8, 0.3)],
-        columns=["criterion", "source", "rank", "of", "score"],
-    )
-    # Half of 8 stay: ranks 1 to 4.
-    table = rank_summary(ranks, Fraction(1, 2)).set_index("criterion")
-    assert table["kept"].to_dict() == {
-        "S(1,0,0)": "same score for all",
-        "MAN": "1 of 2",
-        "AIMER": "any corpus",
-    }
-    assert table.loc["MAN", ["x", "y"]].tolist() == [3, 7]
-    assert table.loc["AIMER", ["x", "y"]].tolist() == [4, 4]
-    # Without any text there is one column.
-    alone = rank_summary(ranks[ranks["source"] == "weights"], Fraction(3, 4)).set_index("criterion")
-    assert alone.loc["AIMER"].tolist() == ["no corpus", 4]
-    assert pd.isna(alone.loc["S(1,0,0)", "rank"])
 
 
 def test_coverage_of_one_text(open_page, demo_moments):

@@ -33,6 +33,7 @@ SAID = [
     ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
     ("sensitivity", {"sensitivity": ["a"]}, "1 record of sensitivity saved."),
     ("ask", {"answers": 2}, "The answers are under Evaluate, Ask both models."),
+    ("ask", {"answers": 0, "lens": "m-lens-1"}, "The scored text is under Evaluate, Text lens."),
     (
         "benchmark",
         {"benchmarks": [SCORED, SCORED]},

@@ -88,8 +88,12 @@ STATES = (
     *((page, {"granularity": "neuron"}) for page in ("plan", "export")),
     *(
         ("evaluate", {"results": part})
-        for part in ("This model", "Benchmarks", "Hidden states", "Ask both models", "The papers")
+        for part in (
+            *("This model", "Text lens", "Benchmarks", "Hidden states", "Ask both models"),
+            "The papers",
+        )
     ),
+    *(("expert", rest) for rest in ({}, {"expert": "3.18"}, {"expert": "2.1", "model": "once"})),
 )
 # Commands, answers of models, addresses and the contents of tables are no words.
 SILENT = {"code", "html", "bidi_component", "text_area"}

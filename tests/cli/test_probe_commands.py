@@ -5,6 +5,7 @@ import pytest
 
 from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
+from pruning.evaluate.lens import LENS_COLUMNS, LensStore, in_short
 from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
 
 
@@ -96,3 +97,34 @@ def test_answers_stand_side_by_side(works, here):
     # The demo was trained on such problems; pruned for code it has forgotten them.
     assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
     assert "plan.json: the first 0 of 24 tokens as the original model" in printed
+
+
+def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
+    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    words = ("ask", "demo", "--text", "7 * 6 = 42.", "--dtype", "float32", "--stats-dir", here)
+    printed = works(*words, "--plan", plan)
+    (record,) = (each for each in LensStore([here]).records())
+    assert f"lens {record.record_id}: {len(record.ids) - 1} tokens scored" in printed
+    assert f"plan.json: {in_short(record, record.plans[0])}" in printed
+    again = moeprune(*words, "--plan", plan)
+    assert (again.code, "scored under these plans already" in again.err) == (0, True)
+    drawn = ("plot", "text-experts", "demo", "--plan", plan, "--stats-dir", here, "-o", "t.csv")
+    works(*drawn, "--text", record.record_id, "--token", "3")
+    table = pd.read_csv(here / "t.csv")
+    assert tuple(table.columns) == LENS_COLUMNS
+    assert table["role"].value_counts()["wanted"] == 6 * 4  # layers, top-4
+    assert "no token 99 to predict" in refused(
+        *drawn, "--force", "--text", record.record_id, "--token", "99"
+    )
+    assert "There is no lens 'x'" in refused(*drawn, "--force", "--text", "x")
+    assert "one of them" in refused("ask", "demo", "--text", "a b", "--prompt", "c")
+
+
+def test_the_lens_of_an_answer_scores_the_answer_alone(works, here):
+    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    words = ("--prompt", "Solve for x: 4 * x + 3 = 23.", "--max-new-tokens", "8")
+    works("ask", "demo", "--plan", plan, *words, "--lens", "--stats-dir", here)
+    (record,) = LensStore([here]).records()
+    assert len(record.losses) == 8
+    assert "".join(record.tokens[record.scored_from :]) == "Subtract 3: 4 * x = 23"
+    assert record.asked.fields["prompt"] == words[1]

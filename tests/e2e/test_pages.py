@@ -6,7 +6,18 @@ from itertools import product
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, is_ranked_by, job, rank_by, settled, visit, wait_until
+from tabs import (
+    JOB_MS,
+    choose,
+    faint_words,
+    go,
+    is_ranked_by,
+    job,
+    rank_by,
+    settled,
+    visit,
+    wait_until,
+)
 
 # The main job, in test_main_job.py, stands for these by default.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -41,19 +52,18 @@ def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
     expect(readout).to_contain_text("selected")
 
 
-def test_the_link_marks_it_the_drawer_has_its_numbers_and_escape_clears_it(open_tab):
+def test_the_link_marks_it_opens_its_page_and_escape_clears_it(open_tab):
     tab = open_tab("explore?expert=3.7")
     readout = tab.locator(".expert-map").get_by_role("status")
     expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
-    settled(tab).get_by_role("button", name="All numbers of 3.7").click()
-    drawer = tab.get_by_role("dialog")
-    expect(drawer).to_contain_text("Layer 3, expert 7")
-    expect(drawer).to_contain_text("Rank under every criterion, of 32")
-    expect(drawer.get_by_test_id("stDataFrame")).to_have_count(2)
-    drawer.get_by_role("button", name="Close").click()
-    expect(drawer).to_have_count(0)
+    settled(tab).get_by_role("button", name="Open expert 3.7").click()
+    tab.get_by_role("heading", level=1, name="What does this expert do?").wait_for()
+    expect(tab.get_by_text("Layer 3, expert 7", exact=True)).to_be_visible()
+    expect(settled(tab)).to_have_url(re.compile(r"/expert\?.*expert=3\.7"))
+    assert not faint_words(tab)
+    go(tab, "Explore", "Which experts does each criterion keep?")
+    expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
     settled(tab).get_by_role("application", name=re.compile("Expert map")).press("Escape")
-    expect(tab.get_by_role("textbox", name="Expert")).to_have_value("")
     expect(tab).not_to_have_url(re.compile("expert="))
     expect(readout).not_to_contain_text("selected")
 
@@ -219,3 +229,25 @@ def test_two_questions_in_five_clicks(open_tab, dashboard):
     agreed = f"Two corpora agree on {round(100 * float(overlap))}%"
     expect(tab.get_by_text(re.compile(agreed))).to_be_visible()
     assert person.count <= 5
+
+
+def test_a_token_is_chosen_with_the_keyboard_and_is_in_the_address(open_tab):
+    tab = open_tab("evaluate?results=Text+lens&token=9")
+    chosen = tab.locator('.token-text [aria-selected="true"]')
+    experts = tab.locator(".st-key-chart-text-experts .js-plotly-plot")
+    expect(experts).to_be_visible()
+    before = chosen.get_attribute("aria-label")
+    settled(tab).get_by_role("listbox").get_by_role("option").nth(8).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        tab.keyboard.press(key)
+    tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile(r"token=10"))
+    expect(tab.get_by_role("spinbutton", name="Token")).to_have_value("10")
+    expect(chosen).to_have_count(1)
+    assert chosen.get_attribute("aria-label") != before
+    expect(chosen).to_be_focused()
+    # Nothing predicts the first one.
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile(r"token=2"))
+    assert not faint_words(tab)

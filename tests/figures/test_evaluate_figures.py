@@ -1,14 +1,16 @@
 """Figures of results: sweeps, quality against memory, benchmarks."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from app.charts import capability, evaluation_curves, pareto, winner_map
+from app.charts import capability, evaluation_curves, pareto, text_lens, winner_map
 from app.charts.criterion_looks import looks
 from app.charts.evaluation_curves import curves_figure
 from app.charts.names import FULL
 from app.charts.pareto import Quality, pareto_drawing, pareto_table
 from app.charts.published import TABLES, leaderboard, published_settings, winners_of
+from app.charts.theme import contrast, ink, paper, series_color, text_on
 
 
 @pytest.fixture
@@ -288,3 +290,30 @@ def test_no_two_of_many_series_look_alike(sweep):
     drawn = lines(curves_figure(pd.concat([sweep[sweep["series"] == ""], *many]), label="ESAP"))
     looks = {(line.line.color, line.line.dash, line.marker.symbol) for line in drawn}
     assert len(looks) == len({line.name for line in drawn}) == 30
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_lens_is_read_on_every_ground(dark):
+    for ground in (*text_lens.hatch(dark), paper(dark)):
+        assert contrast(ink(dark), ground) >= 4.5
+    table = pd.DataFrame({"change": [np.nan, 0.0, 4.0, -2.0]})
+    colors = text_lens.token_colors(table, dark)
+    assert colors[:2] == [paper(dark)] * 2
+    assert colors[2] == series_color(1, dark)  # the largest change has the whole colour
+    for color in colors:
+        assert contrast(text_on(color), color) >= 4.5
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("a\n", "a\u21b5\n"),
+        ("  ", "\u2423\u2423"),
+        (" x", " x"),
+        ("\t", "\u21e5\t"),
+        ("", "\u25a1"),
+        ("\x1b[1m\u202e", " [1m "),
+    ],
+)
+def test_a_token_is_seen_whatever_it_is(token, shown):
+    assert text_lens.visible(token) == shown

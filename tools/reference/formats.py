@@ -17,6 +17,14 @@ from analysis.ranking.neurons import NEURON_RANKING_COLUMNS
 from analysis.ranking.overlap import OVERLAP_COLUMNS
 from analysis.stats.store import SHIPPED_STATS
 from analysis.stats.tables import GATES, moment_column
+from pruning.evaluate.lens import (
+    LENS_COLUMNS,
+    TOKEN_COLUMNS,
+    LensLayer,
+    LensPlan,
+    LensQuestion,
+    LensRecord,
+)
 from pruning.evaluate.record import TABLE_COLUMNS
 from pruning.recipe import Recipe
 from pruning.requests.base import declared
@@ -31,7 +39,7 @@ _NUMBERS: Mapping[str, str] = {"double": "float64", "object": "text", "string": 
 
 def tables(_root: Path) -> str:
     """A section for each table on disk: its columns, their types and what they mean."""
-    found = {**_shipped(), **_spreadsheets()}
+    found = {**_shipped(), **_spreadsheets(), **_lens()}
     return "\n\n".join(_section(name, columns) for name, columns in found.items())
 
 
@@ -65,8 +73,19 @@ def _spreadsheets() -> dict[str, dict[str, str]]:
         "scores.csv of neurons": NEURON_RANKING_COLUMNS,
         "overlap.csv": OVERLAP_COLUMNS,
         "sweep.csv, sweep.parquet": TABLE_COLUMNS,
+        "text-tokens.csv": TOKEN_COLUMNS,
+        "text-experts.csv": LENS_COLUMNS,
     }
     return {name: dict.fromkeys(names, "") for name, names in columns.items()}
+
+
+def _lens() -> dict[str, dict[str, str]]:
+    """The keys of the record of a text, and of its parts."""
+    kinds = {"": LensRecord, ", asked": LensQuestion, ", layers": LensLayer, ", plans": LensPlan}
+    return {
+        f"lens.json{part}": {field.alias or name: "" for name, field in kind.model_fields.items()}
+        for part, kind in kinds.items()
+    }
 
 
 def _section(name: str, columns: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from app.pages.evaluate.ask import ask_part
 from app.pages.evaluate.benchmarks import benchmark_part
 from app.pages.evaluate.own_results import own_part
 from app.pages.evaluate.published import published_part
+from app.pages.evaluate.text import text_part
 from app.pages.evaluate.variance import hidden_states_part
 from app.widgets.controls import view_switch
 from app.widgets.job_panel import job_panel
@@ -15,7 +16,10 @@ _PARTS = {
     "benchmarks": benchmark_part,
     "hidden": hidden_states_part,
     "ask": ask_part,
+    "text": text_part,
 }
+# Asking and scoring a text are one kind of job.
+_JOBS = {"text": "ask"}
 
 
 def draw(loaded: Loaded) -> None:
@@ -25,6 +29,7 @@ def draw(loaded: Loaded) -> None:
         "results",
         {
             "own": "This model",
+            "text": "Text lens",
             "benchmarks": "Benchmarks",
             "hidden": "Hidden states",
             "ask": "Ask both models",
@@ -35,4 +40,4 @@ def draw(loaded: Loaded) -> None:
         published_part()
     elif source == "benchmarks" or not cannot_run(loaded.model):  # results may come from elsewhere
         _PARTS[source](loaded)
-        job_panel(f"evaluate.{source}")
+        job_panel(f"evaluate.{_JOBS.get(source, source)}")

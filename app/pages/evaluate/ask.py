@@ -6,11 +6,12 @@ from typing import Final
 import streamlit as st
 
 from analysis.model import DEMO_MODEL
+from app.charts.evaluations import plan_name
 from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
 from app.session.state import one_of
-from app.widgets.answers import answers_part, plan_words
+from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
 from pruning.evaluate.record import AnswerRecord, AnswerStore
@@ -70,7 +71,7 @@ def _question(loaded: Loaded) -> None:
 def _answers(records: Sequence[AnswerRecord]) -> None:
     """The answers to the chosen prompt, by default the first."""
     names = {
-        each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_words(each)})"
+        each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_name(each)})"
         for each in records
     }
     chosen = records[0].record_id

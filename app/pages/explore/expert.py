@@ -1,4 +1,4 @@
-"""Explore, one expert: its numbers and ranks; and the heaviest paths through the layers."""
+"""Explore: experts that no token reached, and the heaviest paths through the layers."""
 
 from typing import Final
 
@@ -11,12 +11,10 @@ from analysis.ranking.trajectory import Parts, Steps, Weighing
 from analysis.stats.store import Run
 from app.charts.paths import runs_with_samples
 from app.choices import BLEND, PathChoice
-from app.literal import literal, literal_in_badge
+from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.evidence import how_to_collect
 from app.session import data
-from app.session.chosen_expert import Place, chosen_expert
-from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.widgets.charts import chart_or_message, show_chart, table_with_csv
 from app.widgets.controls import view_switch
 from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
@@ -36,65 +34,10 @@ _STEPS: Final[dict[Steps, str]] = {"paper": "As in the paper", "measured": "As m
 
 
 def expert_part(loaded: Loaded) -> None:
-    """All numbers of the chosen expert, then the unrouted experts."""
-    place = chosen_expert(loaded.model.layers)
-    if place is None:
+    """How to choose an expert, whose page the entry script links to; the unrouted experts."""
+    if loaded.choices.expert is None:
         inform("Click an expert in the map above, or move with the arrow keys and press Enter.")
-    else:
-        st.markdown(f"**Layer {place[0]}, expert {place[1]}**")
-        _means_part(loaded, place, "expert")
-        _ranks(loaded, place, "expert")
     _unreached_part(loaded)
-
-
-def expert_drawer(loaded: Loaded) -> None:
-    """The same in a drawer on any page."""
-    place = chosen_expert(loaded.model.layers)
-    if place is None:
-        return
-
-    def content() -> None:
-        _means_part(loaded, place, "drawer")
-        _ranks(loaded, place, "drawer")
-
-    title = f"Layer {place[0]}, expert {place[1]}"
-    st.dialog(title, width="medium", position="right")(content)()
-
-
-def _means_part(loaded: Loaded, place: Place, where: str) -> None:
-    st.markdown("**On each corpus**")
-    stats = loaded.calibrated
-    if not stats:
-        inform(NO_CALIBRATION)
-        return
-    means = expert_means(stats, *place)
-    name = f"layer {place[0]}, expert {place[1]}"
-    silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
-    if silent:
-        badge(f"no token of {literal_in_badge(', '.join(silent))} reached it", is_good=False)
-    table_with_csv(means, f"{where}-means", f"Means of {name} by corpus")
-    with st.expander("All stored sums", key=f"data.{where}-sums", on_change="rerun") as sums:
-        if sums.open:
-            table_with_csv(expert_sums(stats, *place), f"{where}-sums", f"Sums of {name} by corpus")
-
-
-def _ranks(loaded: Loaded, place: Place, where: str) -> None:
-    count = next(each.num_experts for each in loaded.model.layers if each.index == place[0])
-    st.markdown(
-        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
-        "corpus rank the same on each."
-    )
-    sources = Sources(loaded.calibrated, loaded.weight_stats, loaded.model.layers)
-    ranks = loaded.keep(expert_ranks, sources, loaded.choices.gate, place)
-    summary = rank_summary(ranks, loaded.fraction)
-    if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity
-        summary = summary.drop(columns="kept")
-    table_with_csv(
-        summary.rename(columns={"kept": f"kept at {loaded.sparsity}"}),
-        f"{where}-ranks",
-        f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
-        placeholder="-",
-    )
 
 
 def _unreached_part(loaded: Loaded) -> None:

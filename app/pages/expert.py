@@ -1,0 +1,231 @@
+"""One expert: what it reads, its ranks, the plans that drop it, what breaks without it."""
+
+from bisect import bisect_left
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.evaluations import series_name
+from app.literal import literal, literal_in_badge
+from app.loaded import Loaded
+from app.session.chosen_expert import Place
+from app.session.data import losses_of, records_of
+from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
+from app.widgets.charts import table_with_csv
+from app.widgets.expert import reads
+from app.widgets.links import link_to
+from app.widgets.notes import NO_CALIBRATION, badge, inform
+from pruning.evaluate.lens import LensStore, tokens_read
+from pruning.evaluate.quality import PlanLoss
+from pruning.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
+
+_MOST_PLANS: Final = 24  # each is made once more, as records do not list experts
+_SAME_SIZE: Final = 0.005  # of the routed experts' weights
+_MOST_TOKENS: Final = 12
+
+
+def draw(loaded: Loaded) -> None:
+    """The page."""
+    place = loaded.choices.expert
+    if place is None:
+        inform(
+            "No expert is chosen. Click one on the map, or write its layer and number, such as "
+            "3.18, into **Expert** in the sidebar."
+        )
+        link_to("explore", "Open the map", "grid_on")
+        return
+    st.markdown(f"**Layer {place[0]}, expert {place[1]}**. {_fate(loaded, place)}")
+    left, right = st.columns(2)
+    with left:
+        _reading(loaded, place)
+        _breaking(loaded, place)
+        _plans(loaded, place)
+    with right:
+        _ranks(loaded, place)
+        _means(loaded, place)
+
+
+def _fate(loaded: Loaded, place: Place) -> str:
+    """What the plan on screen does with it, as Markdown."""
+    if loaded.shown is None:
+        return ""
+    plan = loaded.shown.plan
+    if plan.granularity != EXPERT_GRANULARITY:
+        kept = plan.kept_neurons.get(place[0], {}).get(place[1])
+        verdict = "keeps all of its neurons" if kept is None else f"keeps {len(kept)} neurons of it"
+    else:
+        verdict = "**drops** it" if _drops(plan, place) else "**keeps** it"
+    return f"The plan on screen, {literal(loaded.shown.name)}, {verdict}."
+
+
+def _drops(plan: PruningPlan, place: Place) -> bool:
+    return place[1] not in plan.kept[place[0]]
+
+
+def _reading(loaded: Loaded, place: Place) -> None:
+    st.markdown("**What it reads**")
+    records = records_of(loaded, LensStore)
+    st.markdown(reads(loaded, records, place))
+    name = f"layer {place[0]}, expert {place[1]}"
+    tokens = tokens_read(records, *place).head(_MOST_TOKENS)
+    if not tokens.empty:
+        words = f"Tokens of the scored texts that {name} reads, by the sum of their gate weights"
+        table_with_csv(tokens, "expert-tokens", words, height=180)
+
+
+def _means(loaded: Loaded, place: Place) -> None:
+    st.markdown("**On each corpus**")
+    stats, name = loaded.calibrated, f"layer {place[0]}, expert {place[1]}"
+    if not stats:
+        inform(NO_CALIBRATION)
+        return
+    means = expert_means(stats, *place)
+    silent = [corpus for corpus in stats if means.set_index("number")[corpus].iloc[0] == 0]
+    if silent:
+        badge(f"no token of {literal_in_badge(', '.join(silent))} reached it", is_good=False)
+    table_with_csv(means, "expert-means", f"Means of {name} by corpus")
+    with st.expander("All stored sums", key="data.expert-sums", on_change="rerun") as sums:
+        if sums.open:
+            table_with_csv(expert_sums(stats, *place), "expert-sums", f"Sums of {name} by corpus")
+
+
+def _breaking(loaded: Loaded, place: Place) -> None:
+    """Exact damage by corpus, and the loss of its layer up to it and without it."""
+    st.markdown("**What breaks without it**")
+    ranks = _all_ranks(loaded, place)
+    damage = ranks[ranks["criterion"] == "Exact damage"]
+    rows = damage.sort_values("rank").to_dict("records")
+    if rows:
+        said = ", ".join(f"{row['rank']} on {literal(row['source'])}" for row in rows)
+        worst = rows[0]
+        st.markdown(
+            f"By how much its removal changes the layer's output (exact damage) it ranks {said}, "
+            f"of {worst['of']}: on {literal(worst['source'])} more than "
+            f"{worst['of'] - worst['rank']} of the {worst['of'] - 1} others."
+        )
+    else:
+        inform(
+            "Exact damage is not known; `moeprune calibrate --groups routed,damage` collects it."
+        )
+    table = _layer_losses(loaded, place)
+    if table is None:
+        st.text("The sensitivity of its layer in the plan's order is not measured.")
+        return
+    st.markdown(
+        f"In the order of the plan it is number {table['number'].iloc[0]} of its layer to go. Loss "
+        "increase of that layer alone, nats a token:"
+    )
+    table_with_csv(table.drop(columns="number"), "expert-sensitivity", "Loss up to it and with it")
+
+
+def _layer_losses(loaded: Loaded, place: Place) -> pd.DataFrame | None:
+    """Table `number, corpus, before, without` of the measured curves; None if there are none.
+
+    `number` counts the layer's experts in the order in which they go. `before` is the loss increase
+    without those that go earlier, `without` that without this one too.
+    """
+    if loaded.sensitivity is None or loaded.choices.spec.by_neuron:
+        return None
+    order, layer = loaded.order, list(loaded.order.sizes).index(place[0])
+    rooms = order.rooms
+    levels = range(rooms[layer].most + 1)
+    least = [room.least for room in rooms]
+
+    def is_gone(level: int) -> bool:
+        removed = [*least[:layer], max(level, least[layer]), *least[layer + 1 :]]
+        return _drops(fit_plan(order.plan_of(tuple(removed)), loaded.model), place)
+
+    number = bisect_left(levels, True, key=is_gone)
+    if number == 0 or number > levels[-1]:
+        return None
+    rows = [
+        (number, each.corpus, each.layers[layer].at(number - 1), each.layers[layer].at(number))
+        for each in loaded.sensitivity.curves
+    ]
+    return pd.DataFrame(rows, columns=["number", "corpus", "before", "without"])
+
+
+def _plans(loaded: Loaded, place: Place) -> None:
+    """The best measured plans of the size of the plan on screen, and whether they drop it."""
+    st.markdown("**Plans that drop it**")
+    if loaded.shown is None or loaded.shown.plan.granularity != EXPERT_GRANULARITY:
+        st.text("There is no plan of whole experts on screen whose size others could have.")
+        return
+    kept = sum(map(len, fit_plan(loaded.shown.plan, loaded.model).kept.values()))
+    removed = 1 - kept / loaded.model.num_experts
+    rows = []
+    for each, plan in _measured_plans(loaded, removed):
+        name = series_name({**each.facts.columns, "plan": each.plan})
+        rows.append((name, each.mean, "drops it" if _drops(plan, place) else "keeps it"))
+    if not rows:
+        st.text("No plan of this size has been measured.")
+        return
+    table = pd.DataFrame(rows, columns=["plan", "loss increase", "fate"])
+    count = int((table["fate"] == "drops it").sum())
+    st.text(f"Of the {len(table)} measured plans of this size that lose least, {count} drop it.")
+    table_with_csv(table, "expert-plans", "Measured plans of this size and what they do with it")
+
+
+def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, PruningPlan]]:
+    """Measured plans that remove this share, made once more; the least loss first.
+
+    Left out are those whose making was not recorded, and repairs, which drop the same experts.
+    """
+    losses = [
+        each
+        for each in losses_of(loaded.model)
+        if each.facts.removed is not None and abs(each.facts.removed - removed) < _SAME_SIZE
+        if each.facts.granularity == EXPERT_GRANULARITY
+        if not (each.is_repaired or each.facts.bits or each.missing or each.is_random)
+    ]
+    searched = {}
+    for known in loaded.known_searches:
+        try:
+            spec = known.spec.changed(set=known.kept)
+            plan = loaded.plan_by(loaded.selection(loaded.request_for(spec)))
+        except UserError:  # made of statistics that are gone
+            continue
+        searched[plan.digest] = plan
+    pairs = []
+    for each in sorted(losses, key=lambda each: each.mean)[:_MOST_PLANS]:
+        found = searched.get(each.plan) or _made_again(loaded, each)
+        if found is not None:
+            pairs.append((each, found))
+    return pairs
+
+
+def _made_again(loaded: Loaded, loss: PlanLoss) -> PruningPlan | None:
+    """The plan that was measured, made of its recorded spec; None if that gives another one."""
+    spec = loss.facts.asked
+    if spec is None or spec.spread.schedule_file is not None:
+        return None
+    try:
+        plan = loaded.plan_by(loaded.selection(loaded.request_for(spec)))
+    except UserError:  # made of statistics that are gone
+        return None
+    return plan if fit_plan(plan, loaded.model).digest == loss.plan else None
+
+
+def _all_ranks(loaded: Loaded, place: Place) -> pd.DataFrame:
+    sources = Sources(loaded.calibrated, loaded.weight_stats, loaded.model.layers)
+    return loaded.keep(expert_ranks, sources, loaded.choices.gate, place)
+
+
+def _ranks(loaded: Loaded, place: Place) -> None:
+    count = next(each.num_experts for each in loaded.model.layers if each.index == place[0])
+    st.markdown(
+        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
+        "corpus rank the same on each."
+    )
+    summary = rank_summary(_all_ranks(loaded, place), loaded.fraction)
+    if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity
+        summary = summary.drop(columns="kept")
+    table_with_csv(
+        summary.rename(columns={"kept": f"kept at {loaded.sparsity}"}),
+        "expert-ranks",
+        f"Ranks of layer {place[0]}, expert {place[1]} under {len(summary)} criteria",
+        placeholder="-",
+        height="content",
+    )
