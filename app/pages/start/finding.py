@@ -17,10 +17,10 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.plan_data import bytes_after
 from app.session.state import controls_for
 from app.widgets.answers import answers_part
 from app.widgets.charts import chart_selection, show_chart
+from app.widgets.headline import headline
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan
 from pruning.engines import contents_of, readers, verdicts
@@ -84,24 +84,6 @@ def _take_clicked(loaded: Loaded) -> None:
         st.toast(literal(error))
         return
     st.session_state.update(controls)
-
-
-def headline(loaded: Loaded, current_plan: CurrentPlan, loss: PlanLoss | None) -> str:
-    """What goes, what that saves, and what it costs, in words that everybody knows."""
-    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
-    smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
-    words = f"{removed_share(loaded)}: {smaller}"
-    return f"{words}, perplexity x{exp(loss.mean):.1f}." if loss else f"{words}."
-
-
-def removed_share(loaded: Loaded) -> str:
-    """Sparsity in words: `Half of the experts gone`."""
-    what = "neurons" if loaded.choices.spec.by_neuron else "experts"
-    if loaded.choices.spec.by_neuron and loaded.choices.spec.budget.sparsity is None:
-        unit = "parameters" if loaded.choices.spec.budget.params_share else "bytes"
-        return f"{loaded.sparsity} of the {unit} gone"
-    share = "Half" if loaded.percent == 50 else loaded.sparsity
-    return f"{share} of the {what} gone"
 
 
 def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:

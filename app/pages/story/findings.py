@@ -15,7 +15,6 @@ from app.charts.schedules import sides
 from app.charts.sizes import size_text
 from app.literal import literal
 from app.loaded import Loaded
-from app.pages.start.finding import headline
 from app.session.data import loaded_for, losses_of
 from app.session.plan_data import bytes_after, made_plan
 from app.session.state import (
@@ -28,6 +27,7 @@ from app.session.state import (
     page_choices,
     slider_steps,
 )
+from app.widgets.headline import headline
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, loss_words
 from app.widgets.report import decision_button

@@ -1,0 +1,26 @@
+"""What a plan saves and costs, in words that everybody knows."""
+
+from math import exp
+
+from app.loaded import Loaded
+from app.session.plan_data import bytes_after
+from pruning.evaluate.quality import PlanLoss
+from pruning.planning.make import CurrentPlan
+
+
+def headline(loaded: Loaded, current_plan: CurrentPlan, loss: PlanLoss | None) -> str:
+    """What goes, what that saves, and what it costs, in words that everybody knows."""
+    before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
+    smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
+    words = f"{removed_share(loaded)}: {smaller}"
+    return f"{words}, perplexity x{exp(loss.mean):.1f}." if loss else f"{words}."
+
+
+def removed_share(loaded: Loaded) -> str:
+    """Sparsity in words: `Half of the experts gone`."""
+    what = "neurons" if loaded.choices.spec.by_neuron else "experts"
+    if loaded.choices.spec.by_neuron and loaded.choices.spec.budget.sparsity is None:
+        unit = "parameters" if loaded.choices.spec.budget.params_share else "bytes"
+        return f"{loaded.sparsity} of the {unit} gone"
+    share = "Half" if loaded.percent == 50 else loaded.sparsity
+    return f"{share} of the {what} gone"
