@@ -109,7 +109,7 @@ def neuron_page(loaded: Loaded) -> None:
             scope = SCOPES[widest.choices.spec.spread.scope].lower()
             where = f" at the scope {scope}; the plan prunes all experts equally"
         st.markdown(
-            f"**Neurons kept per expert**{where}. Dark experts are nearly empty. Click one to "
+            f"**Neurons kept per expert**{where}. Faint experts are nearly empty. Click one to "
             "inspect it."
         )
         # A click makes a new figure without a selection, so that another click on the

@@ -115,7 +115,7 @@ def sides_part(loaded: Loaded, sides: Sides) -> None:
     """All schedules on this budget: chart and table, with measured losses."""
     is_repaired = loaded.shown is not None and loaded.shown.plan.repair is not None
     st.markdown(
-        "**All schedules on this budget**: brighter cells keep a larger share of their layer."
+        "**All schedules on this budget**: stronger colours keep a larger share of their layer."
         + (" Losses are without repair." if is_repaired else "")
     )
     table = _with_losses(loaded, sides)
