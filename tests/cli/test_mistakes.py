@@ -336,7 +336,7 @@ MISTAKES = {
         "camera-p does not compare neurons of different layers; use --scope layer",
     ],
     "bins {tiny} --corpus {red} --criterion random -o bins.txt": ["use .csv or .parquet"],
-    "ask {tiny} --prompt Hello": ["has no readable tokenizer", "a prompt needs one"],
+    "ask {tiny} --prompt Hello": ["has no readable tokenizer", "a text needs one"],
     "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
     "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
     "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
