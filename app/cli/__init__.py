@@ -50,7 +50,8 @@ _PLACES = {
     "and their spread.",
     "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
     "removed alone.",
-    "measure:ask": "Answers of the original model and of pruned ones to a prompt, or the losses of a text.",
+    "measure:ask": "Answers of the original model and of pruned ones to a prompt, or the losses of "
+    "a text.",
     "repair:repair": "Refit what a plan keeps to take over part of what it removes; writes "
     "repaired.json.",
     "ship:export": "Write the pruned checkpoint; the model is never loaded.",
