@@ -123,7 +123,7 @@ def test_a_user_comes_in_and_goes_out(open_tab, dashboard, provider):
     tab.get_by_role("heading", level=1, name=START).wait_for()
     expect(tab.get_by_test_id("stSidebar")).to_contain_text(f"Logged in as {USER}")
     visit(tab, dashboard, "explore")
-    expect(tab.get_by_test_id("stMetric").first).to_be_visible()
+    expect(tab.locator("canvas.base").first).to_be_visible()
     held = cookies(tab)
     for name in ("_streamlit_user", "_streamlit_user_tokens"):
         assert (held[name]["httpOnly"], held[name]["sameSite"]) == (True, "Lax")
