@@ -10,7 +10,7 @@ from dashboards import Dashboard, running
 from openid import CLIENT, CLIENT_SECRET, Account, Provider, provided
 from playwright.sync_api import Page, expect
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
-from tabs import JOB_MS, job, pick, settled, slide, unfold, visit
+from tabs import JOB_MS, job, open_plan, pick, settled, slide, unfold, visit
 
 from app.jobs.model import JobState
 
@@ -127,7 +127,8 @@ def test_a_user_comes_in_and_goes_out(open_tab, dashboard, provider):
     held = cookies(tab)
     for name in ("_streamlit_user", "_streamlit_user_tokens"):
         assert (held[name]["httpOnly"], held[name]["sameSite"]) == (True, "Lax")
-    settled(tab).get_by_role("button", name="Log out").click()
+    open_plan(tab)
+    tab.get_by_role("button", name="Log out").click()
     assert is_asked_for_a_login(tab)
     # The provider was told whose session ends, and the browser holds nothing that opens a page.
     assert provider.logged_out[-1].count(".") == 2
