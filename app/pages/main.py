@@ -79,7 +79,8 @@ with st.sidebar:
 # After its control is drawn: only then is it set from the URL.
 loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
 if loaded.choices.expert is not None and page.url_path not in ("expert", "story"):
-    link_to_expert(loaded.choices.expert, "pinned")
+    with st.container(key="pinned-expert"):
+        link_to_expert(loaded.choices.expert, "pinned")
 opens_expert = is_opened()
 try:
     with in_a_sentence(no_plan):

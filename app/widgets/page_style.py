@@ -22,6 +22,11 @@ _EVERYWHERE: Final = """
   padding-right: 0.4rem;
 }
 [data-testid="stExpandSidebarButton"] { width: auto; gap: 0.3rem; }
+/* Beside the heading, where it moves nothing when an expert is pinned. */
+[data-testid="stMainBlockContainer"] > [data-testid="stVerticalBlock"] { position: relative; }
+[data-testid="stLayoutWrapper"]:has(> .st-key-pinned-expert) {
+  position: absolute; top: 0; right: 0; width: auto;
+}
 .st-key-plan-bar {
   position: sticky;
   top: 3.75rem;

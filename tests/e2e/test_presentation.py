@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import settled, violations
+from tabs import settled, violations, wait_until
 
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
@@ -93,9 +93,15 @@ def test_the_story_turns_by_arrows_and_escape_leads_back(open_tab):
             expect(tab).to_have_url(re.compile(rf"finding={words.replace(' ', '[+]')}"))
         chosen = tab.get_by_role("radio", name=words)
         expect(chosen).to_be_checked()
-        chart = tab.get_by_test_id("stPlotlyChart")
-        expect(chart).to_have_count(1)  # that of the finding before is gone
-        assert chart.bounding_box()["height"] > 0.55 * 900
+        # That of the finding before is gone.
+        wait_until(
+            tab,
+            """() => {
+                const charts = document.querySelectorAll("[data-testid=stPlotlyChart]");
+                return charts.length === 1
+                    && charts[0].getBoundingClientRect().height > 0.55 * 900;
+            }""",
+        )
         expect(tab.get_by_test_id("stHeader")).to_be_hidden()
     settled(tab).keyboard.press("ArrowLeft")
     expect(tab.get_by_role("radio", name="Where the budget goes")).to_be_checked()
