@@ -27,6 +27,7 @@ from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
 from app.choices import BLEND, RANKS_NOTHING, Choices
 from app.tables.ranked import Ranked, rank
+from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, tool_version
 from pruning.planning.choice import corpora_words, scopes_of
@@ -40,18 +41,18 @@ from pruning.planning.comparing import (
 from pruning.planning.make import CurrentPlan, file_evidence, make_plan, spending_of
 from pruning.planning.measured import (
     Order,
-    PredictedLoss,
     find_sensitivity,
     order_of,
     order_sensitivity,
-    predicted_loss,
     without_budget,
 )
+from pruning.planning.predicted import PredictedLoss, predicted_loss, sum_error
 from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.sensitivity.curves import Sensitivity
+from pruning.sensitivity.error import SumError
 from pruning.sensitivity.record import SensitivityStore
 from pruning.spec import BudgetSpec, PlanSpec, spec_of
 
@@ -330,12 +331,26 @@ class Loaded:
         spec = free.spec.model_copy(update={"spread": spread})
         return self.keep(order_sensitivity, free, spec, curves)
 
+    def sum_error(self, ranking: Selection) -> SumError | None:
+        """What curves of a recipe's order predict, with how far they were off; None without any."""
+        curves = self.added_losses(ranking)
+        if curves is None:
+            return None
+        stores = (
+            EvaluationStore(self.store.directories),
+            SensitivityStore(self.store.directories),
+        )
+        free = without_budget(ranking)
+        return self.keep(sum_error, free, curves, *stores, self.known_searches)
+
     @cached_property
     def predicted(self) -> PredictedLoss | None:
         """Predicted loss increase of the plan, if its order was measured; none of repaired ones."""
         if self.shown is None or self.shown.plan.repair or self.sensitivity is None:
             return None
-        return self.keep(predicted_loss, self.order, self.shown.plan, self.model, self.sensitivity)
+        if (error := self.sum_error(self.ranking)) is None:
+            return None
+        return self.keep(predicted_loss, self.order, self.shown.plan, self.model, error)
 
     @cached_property
     def second(self) -> Selection:

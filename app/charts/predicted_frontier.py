@@ -1,25 +1,25 @@
 """Predicted loss against bytes: the best plan of every budget, uniform, measured plans."""
 
 from functools import partial
-from typing import Final
+from math import isnan
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
-from app.charts.sensitivity import corpora_text, sensitivity_of
+from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
 from app.loaded import Loaded
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.result import RESAMPLES
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
+from pruning.planning.ranking import needs_sensitivity
 
-_NAMES: Final = {BEST: "best, predicted", UNIFORM: "uniform, predicted"}
+_NAMES: Final = {BEST: "best plan", UNIFORM: "uniform"}
 _POINTS: Final = {
     BEST: ("diamond", "best, measured"),
     UNIFORM: ("square", "uniform, measured"),
@@ -30,15 +30,16 @@ _POINTS: Final = {
 @chart("predicted-frontier", "plan")
 def draw(loaded: Loaded) -> Drawing:
     """Predicted loss of every size."""
-    sensitivity, recipe = sensitivity_of(loaded), without_budget(loaded.ranking)
-    store = EvaluationStore(loaded.store.directories)
-    table = loaded.keep(frontier_table, recipe, sensitivity, store, loaded.known_searches)
+    recipe, error = without_budget(loaded.ranking), loaded.sum_error(loaded.ranking)
+    if error is None:
+        raise needs_sensitivity(recipe, recipe.spec)
+    table = loaded.keep(frontier_table, recipe, error)
     if loaded.shown and loaded.predicted:
         removed = removed_by(loaded.shown.plan, loaded.order.sizes, loaded.model)
-        table = with_plan(table, loaded.order, removed, loaded.predicted.mean)
+        table = with_plan(table, loaded.order, removed, error)
     by_neuron = recipe.by_neuron
-    alt = describe(table, corpora_text(sensitivity), by_neuron=by_neuron)
-    about = loaded.about(", ".join(each.name for each in sensitivity.curves))
+    alt = describe(table, corpora_text(error.curves), by_neuron=by_neuron)
+    about = loaded.about(", ".join(each.name for each in error.curves.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
@@ -51,13 +52,16 @@ def draw_neuron_frontier(loaded: Loaded) -> Drawing:
 def frontier_figure(
     table: pd.DataFrame, *, by_neuron: bool = False, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `frontier_table`: loss increase over bytes, best with its interval."""
+    """Figure of a table of `frontier_table`: loss increase over bytes, best with its band.
+
+    What was measured replaces what was predicted, also on the lines.
+    """
     unit, name = byte_unit(float(table["bytes"].max()))
     title = f"weights, {name}{' without padding' if by_neuron else ''}"
-    table = table.assign(x=table["bytes"] / unit)
+    table = _with_measured(table.assign(x=table["bytes"] / unit))
     best = table[table["series"] == BEST]
     around = pd.concat([best["x"], best["x"][::-1]]), pd.concat([best["low"], best["high"][::-1]])
-    band = stroke(*around, CLEAR, 0, name="95% over samples", showlegend=True, fill="toself")
+    band = stroke(*around, CLEAR, 0, name="95% band", showlegend=True, fill="toself")
     band.update(fillcolor=primary(dark), opacity=0.22)
     traces = [band]
     colors = {BEST: primary(dark), UNIFORM: muted(dark), OTHER: ink(dark)}
@@ -68,10 +72,13 @@ def frontier_figure(
             series(
                 Look(colors[kind], "circle", dash),
                 words,
-                (rows["x"], rows["predicted"]),
-                f"{words}: %{{y:+.3f}}, %{{customdata[0]:.0f}} removed, %{{customdata[1]}}",
+                (rows["x"], rows["loss"]),
+                f"{words}, %{{customdata[2]}}: %{{y:+.3f}}, %{{customdata[0]:.0f}} removed, "
+                "%{customdata[1]}",
                 mode="lines",
-                customdata=list(zip(rows["removed"], map(size_text, rows["bytes"]), strict=True)),
+                customdata=list(
+                    zip(rows["removed"], map(size_text, rows["bytes"]), rows["how"], strict=True)
+                ),
             )
         )
     measured = table[table["measured"].notna()]
@@ -89,8 +96,8 @@ def frontier_figure(
                 )
             )
     if len(rows := table[table["series"] == SHOWN]):
-        words, look = "this plan, predicted", Look(ink(dark), "star", "solid")
-        points = rows["x"], rows["predicted"]
+        words, look = f"this plan, {rows['how'].iloc[0]}", Look(ink(dark), "star", "solid")
+        points = rows["x"], rows["loss"]
         traces.append(series(look, words, points, f"{words}: %{{y:+.3f}}", mode="markers"))
     return themed(
         traces,
@@ -105,26 +112,41 @@ def frontier_figure(
     )
 
 
+def _with_measured(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `loss` and `how`: measured, without a band, or else predicted."""
+    known = table["measured"].notna()
+    ends = {end: table[end].mask(known, table["measured"]) for end in ("low", "high")}
+    loss = table["predicted"].mask(known, table["measured"])
+    return table.assign(loss=loss, how=np.where(known, "measured", "predicted"), **ends)
+
+
 def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str:
-    """The prediction at half of the largest budget, its error and its source."""
+    """What the best plan costs at half of the largest budget; error and source of predictions."""
     best = table[table["series"] == BEST]
     at = int((best["removed"] - best["removed"].max() / 2).abs().to_numpy().argmin())
     row = best.iloc[at]
     even = table[(table["series"] == UNIFORM) & (table["removed"] == row["removed"])].iloc[0]
-    measured = table[table["measured"].notna()]
-    wrong = "no plan of this order was measured as a whole yet"
+    measured = table[table["measured"].notna() & (table["series"] != SHOWN)]
+    wrong = "no plan of this order was measured as a whole yet, so the band is a guess"
     if len(measured):
         apart = float(np.abs(measured["predicted"] - measured["measured"]).mean())
         plans = f"{len(measured)} measured plans" if len(measured) > 1 else "1 measured plan"
-        wrong = f"over {plans} predictions are off by {apart:.2f} on average"
+        wrong = (
+            f"over {plans}, each left out in turn, predictions are off by {apart:.2f} on average"
+        )
     padding, what = (" without padding", "neurons") if by_neuron else ("", "experts")
-    losses = table.loc[table["series"] == SHOWN, "predicted"]
-    this = "".join(f"This plan is predicted to add {loss:+.2f}. " for loss in losses)
+    this = "".join(
+        f"This plan {_cost(each)}. " for each in table[table["series"] == SHOWN].to_dict("records")
+    )
     return (
         f"At {size_text(float(row['bytes']))}{padding}, {row['removed']:,} {what} "
-        "fewer, the best plan "
-        f"(--schedule measured --cost nll) is predicted to add {row['predicted']:+.2f} nats per "
-        f"token ({row['low']:+.2f} to {row['high']:+.2f}), uniform {even['predicted']:+.2f}; "
-        f"{wrong}. {this}Mean over {where}; the band is 95% of {RESAMPLES:,} draws of the samples "
-        "with replacement."
+        f"fewer, the best plan (--schedule measured --cost nll) {_cost(row)} nats per token, "
+        f"uniform {_cost(even)}; {wrong}. {this}Mean over {where}; 95% of plans should lie in "
+        "their band, which counts the draw of texts and the error of the sum over layers."
     )
+
+
+def _cost(row: Any) -> str:
+    if not isnan(row["measured"]):
+        return f"adds {row['measured']:+.2f}"
+    return f"is predicted to add {row['predicted']:+.2f} ({row['low']:.2f} to {row['high']:.2f})"

@@ -141,7 +141,7 @@ def describe(table: pd.DataFrame, where: str, *, is_in_order: bool = True) -> st
     by_half = sorted(rows, key=lambda row: row.at(0.5))
     least, worst = by_half[0], by_half[-1]
     return (
-        f"Predicted layer by layer, {effect}; half of layer {least.layer} alone costs "
+        f"Summed layer by layer, {effect}; half of layer {least.layer} alone costs "
         f"{least.at(0.5):+.2f}, of layer {worst.layer} {worst.at(0.5):+.2f} ({where})."
     )
 

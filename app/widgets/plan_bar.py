@@ -151,11 +151,13 @@ def prediction_error(loaded: Loaded) -> str:
     shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
     if measured is None or predicted is None or not shared:
         return ""
-    expected = fmean(predicted.change[name] for name in shared)
+    expected = f"{fmean(predicted.change[name] for name in shared):+.2f}"
+    if shared == predicted.change.keys():
+        expected += f" ({predicted.low:.2f} to {predicted.high:.2f})"
     actual = fmean(measured.change[name] for name in shared)
     where = literal(" and ".join(sorted(shared)))
     return (
-        f"Layer sensitivity predicts a loss increase of {expected:+.2f} on {where}; measured: "
+        f"Layer sensitivity predicts a loss increase of {expected} on {where}; measured: "
         f"{actual:+.2f}."
     )
 

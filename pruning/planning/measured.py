@@ -6,13 +6,11 @@ from typing import TypeVar
 
 from analysis.cache_keys import Numbered, most_results
 from analysis.corpora import name_among
-from analysis.errors import PlanError
 from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, digest_of
 from pruning.allocation import Removed
 from pruning.budget import Budget
 from pruning.constraints import Constraints, Room, rooms_of
-from pruning.evaluate.quality import LossIncrease
 from pruning.neurons.kept import kept_widths
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.planning.neurons import arena_of
@@ -183,32 +181,3 @@ def _curves(known: SensitivityStore, record: SensitivityRecord, cost: CostName) 
     if cost == "nll":
         curves = with_samples(curves, points)
     return replace(curves, name=record.record_id, corpus=str(record.corpus["name"]))
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedLoss(LossIncrease):
-    """The loss increase that curves predict for a plan."""
-
-    samples: int  # the fewest of any corpus
-
-    @property
-    def words(self) -> str:
-        """The prediction in one line, for people."""
-        return f"predicted {super().words}, from {self.samples} samples"
-
-
-def predicted_loss(
-    order: Order, plan: PruningPlan, model: MoEModel, found: Sensitivity
-) -> PredictedLoss | None:
-    """The loss that a plan adds, by curves of an order; None if the plan is not in this order."""
-    if plan.granularity != order.ref.granularity:
-        return None
-    removed = removed_by(plan, order.sizes, model)
-    try:
-        is_in_order = order.plan_of(removed).digest == plan.digest
-    except PlanError:  # no plan in this order loses this many
-        is_in_order = False
-    if not is_in_order:
-        return None
-    change = {each.corpus: each.predicted(removed) for each in found.curves}
-    return PredictedLoss(change, min(each.samples for each in found.curves))

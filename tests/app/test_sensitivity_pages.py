@@ -1,6 +1,7 @@
 """Sensitivity on the pages: what it predicts of a plan, and the charts that explain a schedule."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -44,19 +45,29 @@ def bar(test):
     return line
 
 
+def predicted(test, added, kind="predicted"):
+    """The mean that the bar predicts, in its band; the sum is corrected, but not by much."""
+    numbers = re.search(
+        rf"{kind} loss (\S+) \((\S+) to (\S+)\) mean, (\S+) worst \((\S+)\)", bar(test)
+    )
+    mean, low, high, worst = map(float, numbers.groups()[:4])
+    assert low < mean < high and worst > mean and numbers[5] in added
+    assert 0.6 < mean / np.mean(list(added.values())) < 1.7
+    return mean
+
+
 def test_the_bar_predicts_what_was_not_measured(open_measured, go_to):
     test = open_measured("explore", sparsity="40%")
-    added = added_losses(dict.fromkeys(range(6), 12))  # of 32, below 40%
-    worst = max(added, key=added.get)
-    said = f"predicted loss {np.mean(list(added.values())):+.2f} mean, {added[worst]:+.2f} worst"
-    assert f"{said} ({worst}), from 32 samples" in bar(test)
+    predicted(test, added_losses(dict.fromkeys(range(6), 12)))  # of 32, below 40%
     assert test.button(key="plan.measure").label == "Measure"
     # Each layer loses its last in this order, however many.
     go_to(test, "plan")
     test.segmented_control(key="schedule").set_value("global").run()
     kept = table_with(test, "keeps").set_index("layer")["keeps"]
-    added = added_losses((32 - kept).to_dict())
-    assert f"predicted loss {np.mean(list(added.values())):+.2f} mean" in bar(test)
+    predicted(test, added_losses((32 - kept).to_dict()))
+    # Layers that are nearly all ruined do not add up.
+    deep = open_measured("explore", sparsity="80%")
+    predicted(deep, added_losses(dict.fromkeys(range(6), 25)), "a guess:")
     # Another order was not measured.
     assert "loss not measured" in bar(open_measured("explore", criterion="man", sparsity="40%"))
 
@@ -64,12 +75,14 @@ def test_the_bar_predicts_what_was_not_measured(open_measured, go_to):
 def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measured):
     test = open_measured("plan", sparsity="50%")
     assert "predicted" not in bar(test)
-    added = added_losses(dict.fromkeys(range(6), 16))
-    said = (
-        f"predicts a loss increase of {np.mean(list(added.values())):+.2f} on demo-code and demo-"
+    (line,) = (text for text in texts(test.markdown) if "Layer sensitivity predicts" in text)
+    numbers = re.search(
+        r"(\S+) \((\S+) to (\S+)\) on demo-code and demo-.*; measured: (.+)\.", line
     )
-    (line,) = (text for text in texts(test.markdown) if said in text)
-    assert "; measured: +" in line
+    mean, low, high, measured = map(float, numbers.groups())
+    assert low < mean < high and low < measured < high
+    sums = added_losses(dict.fromkeys(range(6), 16))
+    assert mean != pytest.approx(np.mean(list(sums.values())), abs=0.005)  # others correct it
 
 
 def traces(test, name):
@@ -86,7 +99,7 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured):
     table = table_with(test, "fewest").set_index("schedule")
     assert {"Uniform", "Global", "Measured"} <= set(table.index)
     uniform = added_losses(dict.fromkeys(range(6), 12))
-    assert table.loc["Uniform", "predicted"] == pytest.approx(np.mean(list(uniform.values())))
+    assert table.loc["Uniform", "predicted"] == pytest.approx(predicted(test, uniform), abs=0.006)
     assert traces(test, "the plan's cut") == []
     test.session_state["sensitivity.part"] = True
     test.run()
@@ -94,9 +107,9 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured):
     (marks,) = traces(test, "the plan's cut")
     assert [each[:2] for each in marks["customdata"]] == [[layer, 12] for layer in range(6)]
     alone = [each[3] for each in marks["customdata"]]
-    assert sum(alone) == pytest.approx(table.loc["Uniform", "predicted"])
-    (best,), (even,) = (traces(test, f"{name}, predicted") for name in ("best", "uniform"))
-    assert (np.array(decoded(best["y"])) <= np.array(decoded(even["y"])) + 1e-9).all()
+    assert sum(alone) == pytest.approx(np.mean(list(uniform.values())))
+    (best,), (even,) = (traces(test, name) for name in ("best plan", "uniform"))
+    assert np.sum(decoded(best["y"])) < np.sum(decoded(even["y"]))
 
 
 def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
@@ -109,15 +122,16 @@ def test_neurons_are_predicted_and_drawn_as_experts_are(open_page):
         assert not test.exception
         cut = (2048 - table_with(test, "least").set_index("layer")["stay"]).to_dict()
         assert sum(cut.values()) == (6 * 819 if scope == "layer" else 4915)
-        mean = np.mean(list(added_losses(cut, "heapr").values()))
-        assert f"predicted loss {mean:+.2f} mean" in bar(test)
+        added = added_losses(cut, "heapr")
+        mean = predicted(test, added)
         (marks,) = traces(test, "the plan's cut")
         assert {layer: gone for layer, gone, *_ in marks["customdata"]} == cut
-        assert sum(each[3] for each in marks["customdata"]) == pytest.approx(mean)
+        alone = sum(each[3] for each in marks["customdata"])
+        assert alone == pytest.approx(np.mean(list(added.values())))
         (plan,) = traces(test, "this plan, predicted")
-        assert decoded(plan["y"]) == [pytest.approx(mean)]
-    (best,), (even,) = (traces(test, f"{name}, predicted") for name in ("best", "uniform"))
-    assert (np.array(decoded(best["y"])) <= np.array(decoded(even["y"])) + 1e-9).all()
+        assert decoded(plan["y"]) == [pytest.approx(mean, abs=0.006)]
+    (best,), (even,) = (traces(test, name) for name in ("best plan", "uniform"))
+    assert np.sum(decoded(best["y"])) < np.sum(decoded(even["y"]))
     # A neuron has 384 weights of two bytes. The first budget removes nothing, so no head of 2048 x
     # 128 weights is written beside the embedding.
     mib = np.array(decoded(even["x"]))

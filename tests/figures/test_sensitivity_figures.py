@@ -103,23 +103,24 @@ def frontier():
 def test_the_frontier_says_how_wrong_it_was(frontier):
     said = predicted_frontier.describe(frontier, "code, 8 samples")
     assert "At 8.00 MiB, 4 experts fewer" in said
-    assert "+0.20 nats per token (+0.10 to +0.30), uniform +0.40" in said
-    assert "over 3 measured plans predictions are off by 0.10 on average" in said
+    assert "adds +0.25 nats per token, uniform adds +0.55" in said
+    assert "over 3 measured plans, each left out in turn, predictions are off by 0.10" in said
     unknown = predicted_frontier.describe(frontier.assign(measured=math.nan), "code")
+    assert "is predicted to add +0.20 (0.10 to 0.30) nats per token, uniform is pred" in unknown
     assert "no plan of this order was measured" in unknown
 
 
-def test_the_frontier_draws_what_was_measured_as_points(frontier):
+def test_what_was_measured_replaces_what_was_predicted(frontier):
     fig = frontier_figure(frontier)
     drawn = {trace.name: trace for trace in fig.data}
-    assert list(drawn["best, predicted"].x) == [10, 8, 6]
-    assert list(drawn["uniform, predicted"].y) == [0, 0.4, 1]
+    assert list(drawn["best plan"].x) == [10, 8, 6]
+    assert list(drawn["best plan"].y) == [0, 0.25, 1]
+    assert list(drawn["uniform"].y) == [0, 0.55, 1]
     points = {name: list(t.y) for name, t in drawn.items() if t.mode == "markers"}
     assert list(points.values()) == [[0.25], [0.55], [0.5]]
-    band = drawn["95% over samples"]
-    assert list(band.y) == [0, 0.1, 0.8, 1.2, 0.3, 0]
-    shown = (SHOWN, 6, 7 << 20, 0.7, math.nan, math.nan, math.nan)
-    frontier.loc[len(frontier)] = shown
+    assert list(drawn["95% band"].y) == [0, 0.25, 0.8, 1.2, 0.25, 0]
+    frontier.loc[len(frontier)] = (SHOWN, 6, 7 << 20, 0.7, 0.6, 0.8, math.nan)
     (star,) = (trace for trace in frontier_figure(frontier).data if "this plan" in trace.name)
-    assert (list(star.x), list(star.y)) == ([7], [0.7])
-    assert "This plan is predicted to add +0.70." in predicted_frontier.describe(frontier, "code")
+    assert (star.name, list(star.x), list(star.y)) == ("this plan, predicted", [7], [0.7])
+    said = "This plan is predicted to add +0.70 (0.60 to 0.80)."
+    assert said in predicted_frontier.describe(frontier, "code")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
@@ -179,11 +180,10 @@ def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
         mean=[each.mean if each else math.nan for each in measured],
         worst=[each.worst if each else math.nan for each in measured],
     )
-    if curves := loaded.added_losses(loaded.first):
-        table["predicted"] = [
-            curves.predicted(rows["removed"].tolist())
-            for _, rows in sides.counts.groupby("schedule", sort=False)
-        ]
+    if error := loaded.sum_error(loaded.first):
+        groups = sides.counts.groupby("schedule", sort=False)
+        plans = np.array([rows["removed"].to_numpy() for _, rows in groups])
+        table["predicted"] = error.bands(plans)[0].median
     return table
 
 

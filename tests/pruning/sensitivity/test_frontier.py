@@ -7,12 +7,12 @@ from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from families.configs import BY_NAME, tiny_model
-from pruning.evaluate.record import EvaluationStore
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
 from pruning.planning.measured import order_of, without_budget
 from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.sensitivity.curves import Curve, Curves, Sensitivity
+from pruning.sensitivity.error import SumError
 from pruning.spec import spec_of
 
 # Layers 1 and 2 of 12 experts in three groups: of each, three go at a time.
@@ -40,8 +40,8 @@ def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp
     costs = [np.arange(most + 1.0) ** 2, np.arange(most + 1.0)]
     by_sample = tuple(np.stack([each, each], axis=1) for each in costs)
     curves = Curves(tuple(map(curve, costs)), {}, corpus="a", samples=2, by_sample=by_sample)
-    store = EvaluationStore([tmp_path])
-    table = frontier_table(free, Sensitivity((curves,), "nll"), store, ())
+    sensitivity = Sensitivity((curves,), "nll")
+    table = frontier_table(free, SumError(sensitivity, {}))
     best, even = (table[table["series"] == name].set_index("removed") for name in (BEST, UNIFORM))
     assert set(best.index) == set(range(0, 2 * most + 1, 3))
     every = {
@@ -52,6 +52,13 @@ def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp
         )
         for total in best.index
     }
-    assert best["predicted"].to_dict() == every
-    assert (even["predicted"] >= best["predicted"]).all()
-    assert even.loc[6, "predicted"] == costs[0][3] + costs[1][3]
+    assert best["predicted"].to_dict() == pytest.approx(every)
+    assert (even["predicted"] >= best["predicted"] - 1e-9).all()
+    assert even.loc[6, "predicted"] == pytest.approx(costs[0][3] + costs[1][3])
+    assert table["measured"].isna().all()
+    learned = frontier_table(free, SumError(sensitivity, {(3, 3): {"a": 24.0}}))
+    assert learned["measured"].dropna().tolist() == [24.0]
+    near = learned[learned["series"] == UNIFORM].set_index("removed")
+    # Twice its sum of 12: others are corrected, but not this one by itself.
+    assert near.loc[6, "predicted"] == pytest.approx(12)
+    assert near.loc[9, "predicted"] > 1.3 * even.loc[9, "predicted"]
