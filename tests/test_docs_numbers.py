@@ -20,7 +20,7 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.evaluate.quality import candidates_at, choose_best, losses_at, plan_losses
-from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.record import EvaluationRecord
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.make import spending_of
@@ -61,7 +61,9 @@ def pruned(model):
 
 @pytest.fixture(scope="module")
 def losses(model):
-    return plan_losses(EvaluationStore([SHIPPED_STATS]).records(model.identity))
+    """Of the evaluations that have a file of their own; the grid has every other plan."""
+    files = sorted((SHIPPED_STATS / "evaluations").glob("*.json"))
+    return plan_losses([EvaluationRecord.read(file) for file in files])
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +89,8 @@ def across_texts(pruned, name):
 
 
 def test_what_is_said_of_explore(pruned):
-    overlap = shared(pruned("ean", *TEXTS), pruned("frequency", *TEXTS))
-    assert f"**{overlap:.0%}** in *Pruned by Frequency too*" in DEMO_PAGE
+    apart = len(pruned("frequency", *TEXTS) - pruned("ean", *TEXTS))
+    assert f"it keeps **{apart}** that Frequency drops" in DEMO_PAGE
     agree = f"For EAN two corpora agree on **{across_texts(pruned, 'ean'):.0%}** of the pruned"
     assert agree in DEMO_PAGE
     assert f"for REAP on **{across_texts(pruned, 'reap'):.0%}**" in DEMO_PAGE
@@ -133,8 +135,8 @@ def test_what_is_said_of_losses(losses, half):
     plain = [each for each in whole if not (each.is_random or each.facts.repair)]
     assert choose_best(plain).chosen.plan == best["plan"]
     (chance,) = (row for (name, *_), row in half.items() if name == "random")
-    assert f"adds **{best['mean']:+.2f}** to the loss on average" in DEMO_PAGE
-    assert f"and **{best['worst']:+.2f}** on the worst one" in DEMO_PAGE
+    assert f"adds **{even['mean']:+.2f}** to the loss on average" in DEMO_PAGE
+    assert f"and **{even['worst']:+.2f}** on the worst one" in DEMO_PAGE
     assert f"at random adds **{chance['mean']:+.2f}**" in DEMO_PAGE
     beside = half["frequency", blend, "uniform"]
     said = f"EAN adds **{even['mean']:+.2f}** on average, Frequency **{beside['mean']:+.2f}**"

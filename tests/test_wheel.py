@@ -93,8 +93,8 @@ def test_wheel_carries_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
         *("app", "analysis", "pruning", "cached_stats")
     }
-    # The demo is the bulk of it; two repairs of it take 3 MiB.
-    assert wheel.stat().st_size < 18 * 2**20
+    # The demo is the bulk of it; two repairs of it take 3 MiB, evaluations 2.
+    assert wheel.stat().st_size < 19 * 2**20
 
 
 def test_installed_demo_starts_elsewhere(installed: Path, tmp_path: Path) -> None:
