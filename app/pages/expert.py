@@ -21,7 +21,7 @@ from pruning.evaluate.lens import LensStore, tokens_read
 from pruning.evaluate.quality import PlanLoss
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
 
-_MOST_PLANS: Final = 24  # each is made once more, as records do not list experts
+_MOST_PLANS: Final = 64  # each is made once more, as records do not list experts
 _SAME_SIZE: Final = 0.005  # of the routed experts' weights
 _MOST_TOKENS: Final = 12
 

@@ -43,6 +43,7 @@ _EVERYWHERE: Final = """
   .wide-charts > div { min-width: 720px; }
   [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: calc(50% - 1rem); }
   [data-testid="stButtonGroup"] [role="radiogroup"] { flex-wrap: wrap; }
+  [data-testid="stTable"] :is(th, td), [data-testid="stTable"] :is(th, td) p { font-size: 0.75rem; }
 }
 [data-testid="stTable"] tbody th p { white-space: nowrap !important; }
 @media (max-width: 1200px) {
