@@ -19,7 +19,7 @@ from torch import Tensor
 
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
-_MOST_COLUMNS = 32  # of the output, on which a damping is chosen
+_MOST_COLUMNS = 16  # of the output, on which a damping is chosen
 MOST_ELEMENTS = 1 << 24  # of an array of unknowns: experts x neurons x columns
 
 
@@ -45,11 +45,11 @@ class Rows:
 
     def gathered(self, values_TC: Tensor) -> Tensor:
         """(K, M, C): the sum over tokens of activations times these values."""
-        sums = [
-            scaled_RM.T @ values_TC[token_R]
-            for scaled_RM, token_R in zip(self.scaled, self.tokens, strict=True)
-        ]
-        return torch.stack(sums)
+        neurons = self.scaled[0].shape[1]
+        sums_KMC = values_TC.new_empty(len(self.scaled), neurons, values_TC.shape[1])
+        for sum_MC, scaled_RM, token_R in zip(sums_KMC, self.scaled, self.tokens, strict=True):
+            torch.mm(scaled_RM.T, values_TC[token_R], out=sum_MC)
+        return sums_KMC
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +66,14 @@ class System:
             torch.stack([(each.T @ each).double() for each in part.scaled]) for part in self.parts
         )
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Mean of the diagonal of all Gram matrices, of which dampings are shares."""
-        return float(torch.diagonal(self.grams_KMM, dim1=1, dim2=2).mean())
+        squares = self._sum(
+            torch.stack([each.square().sum(1).double().sum() for each in part.scaled])
+            for part in self.parts
+        )
+        return float(squares.mean()) / self.parts[0].scaled[0].shape[1]
 
     def target(self, columns: Tensor) -> Tensor:
         """(K, M, C): the right side for some columns of the output."""
@@ -87,9 +91,10 @@ class System:
 
     def inverse(self, damping: float) -> Tensor:
         """(K, M, M): the inverse of each expert's damped Gram matrix."""
-        eye = torch.eye(self.grams_KMM.shape[1], device=self.grams_KMM.device, dtype=torch.float64)
-        factor_KMM = torch.linalg.cholesky(self.grams_KMM + damping * self.scale * eye)
-        return torch.cholesky_inverse(factor_KMM).to(self.parts[0].residual_TD.dtype)
+        damped_KMM = self.grams_KMM.clone()
+        torch.diagonal(damped_KMM, dim1=1, dim2=2).add_(damping * self.scale)
+        factor_KMM = torch.linalg.cholesky(damped_KMM)
+        return torch.cholesky_inverse(factor_KMM.to(self.parts[0].residual_TD))
 
     def solve(
         self,
@@ -106,34 +111,32 @@ class System:
         size_C = torch.tensor(dampings).double().repeat_interleave(len(columns)).to(columns.device)
         size_C *= self.scale
         left_KMC = self.target(columns.repeat(len(dampings)))
-        change_KMC, direction = torch.zeros_like(left_KMC), None
-        before_C = torch.ones(0)
+        change_KMC, direction_KMC = torch.zeros_like(left_KMC), torch.zeros_like(left_KMC)
+        size, before_C = size_C.to(left_KMC), torch.zeros_like(size_C)
         for iteration in range(iterations):
-            parts = torch.split(left_KMC, len(columns), 2)
-            pairs = zip(inverses, parts, strict=True)
-            better_KMC = torch.cat([inverse_KMM @ part for inverse_KMM, part in pairs], 2)
+            better_KMC = torch.empty_like(left_KMC)
+            for inverse_KMM, part, out in zip(
+                inverses,
+                *(each.split(len(columns), 2) for each in (left_KMC, better_KMC)),
+                strict=True,
+            ):
+                torch.matmul(inverse_KMM, part, out=out)
             slope_C = _dot(left_KMC, better_KMC)
-            if direction is None:
-                direction = better_KMC
-            else:
-                direction = better_KMC + _ratio(slope_C, before_C).to(direction) * direction
-            outputs = [part.output(direction) for part in self.parts]
-            squares_C = self._sum(_squares(output_TC, 0) for output_TC in outputs)
-            step_C = _ratio(slope_C, squares_C + size_C * _squares(direction, (0, 1)))
-            change_KMC += step_C.to(direction) * direction
+            direction_KMC = direction_KMC.mul_(_ratio(slope_C, before_C).to(size)).add_(better_KMC)
+            outputs = [part.output(direction_KMC) for part in self.parts]
+            squares_C = self._sum(_dot(output_TC[None], output_TC[None]) for output_TC in outputs)
+            squares_C = squares_C + size_C * _dot(direction_KMC, direction_KMC)
+            step_C = _ratio(slope_C, squares_C).to(size)
+            change_KMC.addcmul_(step_C, direction_KMC)
             if iteration + 1 < iterations:  # the last step needs no second pass over the tokens
-                image_KMC = self._gathered(outputs) + size_C.to(direction) * direction
-                left_KMC -= step_C.to(direction) * image_KMC
+                image_KMC = self._gathered(outputs).addcmul_(size, direction_KMC)
+                left_KMC.addcmul_(step_C, image_KMC, value=-1)
             before_C = slope_C
         return change_KMC
 
 
 def _dot(one_KMC: Tensor, other_KMC: Tensor) -> Tensor:
-    return (one_KMC * other_KMC).sum(dim=(0, 1), dtype=torch.float64)
-
-
-def _squares(values: Tensor, axes: int | tuple[int, int]) -> Tensor:
-    return values.square().sum(dim=axes, dtype=torch.float64)
+    return (one_KMC * other_KMC).sum(1).double().sum(0)
 
 
 def _ratio(above_C: Tensor, below_C: Tensor) -> Tensor:
@@ -160,29 +163,22 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     count = min(width, _MOST_COLUMNS)
     sample_C = torch.arange(count, device=fitted.residual_TD.device) * width // count
     system = System((fitted,), total)
-    if not system.scale:  # no expert was chosen
+    lacking_TC = held.residual_TD[:, sample_C]
+    unchanged = float(system.total(_dot(lacking_TC[None], lacking_TC[None])).sum())
+    if not system.scale or not unchanged:  # no expert was chosen, or nothing is lost
         return Fit(None, None, {})
-    errors = _held_out(system, held, sample_C)
-    best = min(errors, key=lambda damping: errors[damping], default=None)
-    if best is None or errors[best] >= 1:
+    inverses = {damping: system.inverse(damping) for damping in DAMPINGS}
+    change_KMC = system.solve(sample_C, DAMPINGS, tuple(inverses.values()))
+    left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
+    squares_C = system.total(_dot(left_TC[None], left_TC[None]))
+    sums = squares_C.reshape(len(DAMPINGS), -1).sum(1) / unchanged
+    errors = dict(zip(DAMPINGS, sums.tolist(), strict=True))
+    best = min(DAMPINGS, key=lambda damping: errors[damping])
+    if errors[best] >= 1:
         return Fit(None, None, errors)
-    both = System((fitted, held), total)
-    inverse_KMM = both.inverse(best)
+    # The inverse lacks the held-out rows; it only preconditions.
+    both, inverse_KMM = System((fitted, held), total), inverses[best]
     most = max(1, MOST_ELEMENTS // (inverse_KMM.shape[0] * inverse_KMM.shape[1]))
     blocks = torch.split(torch.arange(width, device=sample_C.device), most)
     changes = [both.solve(block, [best], [inverse_KMM]) for block in blocks]
     return Fit(torch.cat(changes, 2), best, errors)
-
-
-def _held_out(system: System, held: Rows, columns: Tensor) -> dict[float, float]:
-    """Damping -> error on the held-out rows, as a share of that without a change."""
-    lacking_TC = held.residual_TD[:, columns]
-    unchanged = float(system.total(_squares(lacking_TC, (0, 1))))
-    if not unchanged:
-        return {}
-    inverses = [system.inverse(damping) for damping in DAMPINGS]
-    change_KMC = system.solve(columns, DAMPINGS, inverses)
-    left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
-    squares_C = system.total(_squares(left_TC, 0))
-    sums = squares_C.reshape(len(DAMPINGS), -1).sum(1) / unchanged
-    return dict(zip(DAMPINGS, sums.tolist(), strict=True))

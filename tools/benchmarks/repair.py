@@ -29,6 +29,7 @@ from pruning.repair.record import RepairStore
 from pruning.repair.run import repair_plan
 
 LENGTH, BATCH = 256, 8
+ATTEMPTS = 4  # each, in turn; the fastest counts
 
 
 def forward(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
@@ -65,12 +66,17 @@ def main() -> None:
         half = {each.index: tuple(range(each.num_experts // 2)) for each in model.layers}
         plan = fit_plan(PruningPlan(model_ref(model), half), model)
         forward(model, sequences, settings)  # loads libraries
-        started = time.process_time()
-        forward(model, sequences, settings)
-        one, before = time.process_time() - started, peak_memory_mib()
-        started = time.process_time()
-        drain(repair_plan(model, plan, [sequences], settings, RepairStore([Path(folder) / "s"])))
-        repair = time.process_time() - started
+        before = peak_memory_mib()
+        forwards, repairs = [], []
+        for attempt in range(ATTEMPTS):
+            started = time.process_time()
+            forward(model, sequences, settings)
+            forwards.append(time.process_time() - started)
+            store = RepairStore([Path(folder) / str(attempt)])
+            started = time.process_time()
+            drain(repair_plan(model, plan, [sequences], settings, store))
+            repairs.append(time.process_time() - started)
+    one, repair = min(forwards), min(repairs)
     width = max(max(widths) for widths in computed_widths(model).values())
     layer = model.layers[0]
     kept = len(plan.kept[layer.index])
