@@ -38,7 +38,8 @@ def repair(
         return
     record = follow(repair_run(full_request))
     _show_layers(record)
-    save_plan(replace(chosen, repair=record.reference), out_file, force=False)
+    # Whether it may be replaced was checked before the work.
+    save_plan(replace(chosen, repair=record.reference), out_file, force=True)
     fitted = [each for each in record.layers if each.damping is not None]
     names = ", ".join(dict.fromkeys(each.name for each in record.corpora))
     alone = "" if len(record.corpora) > 1 else " alone; name several --corpus to help them all"

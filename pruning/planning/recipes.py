@@ -9,27 +9,36 @@ from analysis.model import DEMO_MODEL, MoEModel
 from pruning.budget import GIB, Budget, possible_share
 from pruning.constraints import Constraints, rooms_of
 from pruning.planning.ranking import Selection
-from pruning.recipe import Recipe
+from pruning.recipe import Recipe, RepairSection
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
+from pruning.requests.repair import RepairOptions, RepairRequest
 from pruning.search.store import search_in
 from pruning.sizes import format_bytes, format_count, size_report
 
 
-def recipe_of(selection: Selection) -> Recipe:
-    """The recipe that reproduces the plan of a selection."""
+def recipe_of(selection: Selection, repair: RepairRequest | None = None) -> Recipe:
+    """The recipe that reproduces the plan of a selection, and its repair, in the repair's dtype."""
     request, spec, search = selection.request, selection.spec, None
     file = spec.spread.schedule_file
     searched = search_in(file) if file else None
     if searched and searched.recipe:
         own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
-        return own.model_copy(update={"model": request.model})
+        return own.model_copy(update={"model": request.model, "repair": _section(repair)})
     if searched:
         facts = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
         search, spec = {**searched.settings, **facts}, searched.spec
     sampling = _sampling(selection) if spec.ranking.corpora else {}
     values = {"model": request.model, "plan": spec, "search": search, **sampling}
+    if repair:
+        values |= {"repair": _section(repair), "dtype": repair.dtype}
     return validated(Recipe, values)
+
+
+def _section(repair: RepairRequest | None) -> RepairSection | None:
+    if repair is None:
+        return None
+    return RepairSection(**repair.model_dump(include=set(RepairOptions.model_fields)))
 
 
 def _sampling(selection: Selection) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from analysis.calibration.distributed import Processes, join
@@ -199,11 +200,10 @@ class RepairPass:
     def _repair(self, layer: int, depth: int) -> Generator[Progress, None, LayerFit]:
         """Fit a layer, or take what an interrupted repair has fitted; runs the original's too."""
         state = self.files / f"{layer_file(layer)}.json"
-        if state.is_file():
-            outcome = LayerFit.model_validate_json(state.read_bytes())
-            if outcome.damping is None or (self.files / layer_file(layer)).is_file():
-                yield from self._run_original(layer, depth)
-                return outcome
+        finished = self._finished(state, layer)
+        if finished:
+            yield from self._run_original(layer, depth)
+            return finished
         factor, collector = self._factor(layer), self._collector(layer)
         for number in range(len(self.batches)):
             self._observe(layer, number, collector, factor)
@@ -237,6 +237,15 @@ class RepairPass:
             if self.processes.is_first:
                 write_durably(state, outcome.model_dump_json(exclude_unset=True).encode())
         return outcome
+
+    def _finished(self, state: Path, layer: int) -> LayerFit | None:
+        """What an interrupted repair has fitted; None, so that it is fitted again, if damaged."""
+        try:
+            outcome = LayerFit.model_validate_json(state.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+        is_whole = outcome.damping is None or (self.files / layer_file(layer)).is_file()
+        return outcome if is_whole else None
 
     def _observe(self, layer: int, number: int, collector: Collector, factor: float | None) -> None:
         """One batch: the original layer, the pruned one, and what the latter lacks."""

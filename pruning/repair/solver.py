@@ -114,13 +114,8 @@ class System:
         change_KMC, direction_KMC = torch.zeros_like(left_KMC), torch.zeros_like(left_KMC)
         size, before_C = size_C.to(left_KMC), torch.zeros_like(size_C)
         for iteration in range(iterations):
-            better_KMC = torch.empty_like(left_KMC)
-            for inverse_KMM, part, out in zip(
-                inverses,
-                *(each.split(len(columns), 2) for each in (left_KMC, better_KMC)),
-                strict=True,
-            ):
-                torch.matmul(inverse_KMM, part, out=out)
+            pairs = zip(inverses, torch.split(left_KMC, len(columns), 2), strict=True)
+            better_KMC = torch.cat([inverse_KMM @ part for inverse_KMM, part in pairs], 2)
             slope_C = _dot(left_KMC, better_KMC)
             direction_KMC = direction_KMC.mul_(_ratio(slope_C, before_C).to(size)).add_(better_KMC)
             outputs = [part.output(direction_KMC) for part in self.parts]
@@ -167,8 +162,8 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     unchanged = float(system.total(_dot(lacking_TC[None], lacking_TC[None])).sum())
     if not system.scale or not unchanged:  # no expert was chosen, or nothing is lost
         return Fit(None, None, {})
-    inverses = {damping: system.inverse(damping) for damping in DAMPINGS}
-    change_KMC = system.solve(sample_C, DAMPINGS, tuple(inverses.values()))
+    inverses = [system.inverse(damping) for damping in DAMPINGS]
+    change_KMC = system.solve(sample_C, DAMPINGS, inverses)
     left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
     squares_C = system.total(_dot(left_TC[None], left_TC[None]))
     sums = squares_C.reshape(len(DAMPINGS), -1).sum(1) / unchanged
@@ -176,8 +171,8 @@ def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sum
     best = min(DAMPINGS, key=lambda damping: errors[damping])
     if errors[best] >= 1:
         return Fit(None, None, errors)
-    # The inverse lacks the held-out rows; it only preconditions.
-    both, inverse_KMM = System((fitted, held), total), inverses[best]
+    both = System((fitted, held), total)
+    inverse_KMM = both.inverse(best)
     most = max(1, MOST_ELEMENTS // (inverse_KMM.shape[0] * inverse_KMM.shape[1]))
     blocks = torch.split(torch.arange(width, device=sample_C.device), most)
     changes = [both.solve(block, [best], [inverse_KMM]) for block in blocks]

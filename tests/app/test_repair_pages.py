@@ -4,14 +4,23 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from page_texts import command_lines, loaded_on, parsed, press, texts, upload
+from page_texts import (
+    ALL_CORPORA,
+    command_lines,
+    loaded_on,
+    parsed,
+    press,
+    recipe_on,
+    texts,
+    upload,
+)
 
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.tables import CorpusRef
 from builders import ROWS
 from pruning.evaluate.record import EvaluationStore
-from pruning.plan import plan_from_dict
+from pruning.plan import plan_from_dict, plan_from_json
 from pruning.repair.record import LayerFit, RepairRecord, RepairStore
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
@@ -162,3 +171,15 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
         f"REAP, on {ROWS}": "",
         "Random": "",
     }
+
+
+def test_the_recipe_of_a_repaired_plan_runs_to_its_repair(open_page, run, tmp_path):
+    ean = {"criterion": "ean", "corpora": ALL_CORPORA, "sparsity": "50%"}
+    choice = open_page("plan", **ean).selectbox(key="repair").options[1]
+    test = open_page("plan", **ean, repair=choice)
+    plan = loaded_on(test).shown.plan
+    (tmp_path / "recipe.yaml").write_text(recipe_on(test))
+    run("moeprune run recipe.yaml")  # the repair ships with the demo
+    made = plan_from_json((tmp_path / "recipe.repaired.json").read_text())
+    assert made.repair == plan.repair is not None
+    assert made.digest == plan.digest

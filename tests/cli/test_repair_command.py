@@ -45,6 +45,14 @@ def test_a_repair_writes_a_plan_that_names_it(
         again.err == "error: The plan is repaired already; give the plan that the repair was "
         "made of.\n"
     )
+    # Another plan under that name is replaced if told to.
+    words = ("repair", tiny, "--plan", plan, *text, "--seed", "7")
+    refused = moeprune(*words)
+    assert "repaired.json is there already" in refused.err
+    works(*words, "--force")
+    other = load_plan(here / "repaired.json", model=model)
+    assert other.repair not in (None, made.repair)
+    assert other.unrepaired == made.unrepaired
     # Every command that takes plans takes this one.
     words = ("--plan", plan, "--plan", here / "repaired.json", "--stats-dir", stats)
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8")

@@ -271,10 +271,8 @@ def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     with recipe_column:
         st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
         if current_plan.selection:
-            if current_plan.plan.repair:
-                st.text("It makes the plan without its repair.")
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
-                recipe = recipe_of(current_plan.selection).to_yaml()
+                recipe = recipe_of(current_plan.selection, current_plan.repaired_by).to_yaml()
                 long = recipe.count("\n") > _RECIPE_LINES
                 st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:

@@ -78,6 +78,19 @@ def test_a_stopped_repair_resumes_after_its_last_layer(model, tmp_path, layers):
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
 
 
+def test_a_layer_whose_notes_are_damaged_is_fitted_again(model, tmp_path):
+    drain(steps_of(model, tmp_path / "whole"))
+    task = steps_of(model, tmp_path / "parts")
+    for _ in task:
+        if notes := list(tmp_path.glob("parts/repairs/*/*.json")):
+            break
+    task.close()
+    notes[0].write_bytes(notes[0].read_bytes()[:10])
+    fitted = [step.phase for step in steps_of(model, tmp_path / "parts")]
+    assert sum("fitting" in phase for phase in fitted) == len(model.layers)
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
+
+
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
