@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from analysis.model import MoEModel
 from app.charts.front_words import bits_alone
 from app.report.page import rendered
-from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
+from pruning.evaluate.cost import LossRow, PlanCost, cost_of
+from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
 from pruning.sizes import format_bytes
 
-# Limits of one page.
-_MOST_CORPORA, _MOST_LETTERS, _MOST_LINES = 8, 240, 6
+_MOST_LETTERS, _MOST_LINES = 240, 6  # of an answer, on one page
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,6 @@ class AnswerPair:
     prompt: str
     full: str
     pruned: str
-
-
-@dataclass(frozen=True, slots=True)
-class LossRow:
-    """A row of the loss table, in nats per token; None if not measured."""
-
-    name: str  # corpus, or an aggregate over all
-    full: float | None  # loss of the original model
-    plan: float | None  # loss increase of the plan
-    random: float | None  # loss increase of Random, mean over draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,47 +69,17 @@ def decision_of(
 ) -> DecisionReport:
     """The report of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
     plan = fit_plan(current.plan, model)
-    loss = loss_of(losses, plan.digest)
-    chance = None
-    if loss and not loss.way and loss.facts.removed:
-        chance = random_at(losses, loss.facts.removed, loss.facts.granularity)
+    cost = cost_of(plan, losses)
     return DecisionReport(
         title=f"Should {model.name} be pruned this way?",
         name=current.name,
         before=model.checkpoint.nbytes,
         after=num_bytes,
-        verdict=_verdict(loss, chance) + _bits_words(losses),
-        rows=_rows(loss, chance, full_losses(losses)),
-        facts=_facts(model, plan, loss, chance),
+        verdict=cost.verdict + _bits_words(losses),
+        rows=cost.rows,
+        facts=_facts(model, plan, cost),
         command=command,
     )
-
-
-def _verdict(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
-    """The loss compared with Random, in words."""
-    if loss is None:
-        return "Its loss has not been measured: measure it before you decide."
-    text = (
-        f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, most "
-        f"on {loss.worst_on} ({loss.worst:+.2f})."
-    )
-    if loss.way:
-        return f"{text} It was measured in another way than most plans: {loss.way}."
-    if loss.missing:
-        return f"{text} It was not measured on {', '.join(loss.missing)}."
-    if chance is None:
-        return f"{text} Random pruning at this sparsity was not measured."
-    repair = " without repair" if loss.is_repaired else ""
-    away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
-    words = "less than" if away > 0 else "more than"
-    if abs(away) <= spread:
-        words = "indistinguishable from"
-    draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
-    text += (
-        f" That is {words} Random pruning{repair} at this sparsity ({chance.mean:+.2f}, {draws})"
-    )
-    worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
-    return f"{text}; on {', '.join(worse)} it loses more than Random." if worse else f"{text}."
 
 
 def _bits_words(losses: Sequence[PlanLoss]) -> str:
@@ -128,28 +88,8 @@ def _bits_words(losses: Sequence[PlanLoss]) -> str:
     return f" Without pruning, {words} (simulated); both can be done." if words else ""
 
 
-def _rows(
-    loss: PlanLoss | None, chance: RandomLoss | None, full: Mapping[str, float]
-) -> tuple[LossRow, ...]:
-    if loss is None:
-        return ()
-    random_change = chance.change if chance else {}
-    corpora = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
-    rows = [
-        LossRow(
-            name, loss.full.get(name, full.get(name)), loss.change[name], random_change.get(name)
-        )
-        for name in corpora[:_MOST_CORPORA]
-    ]
-    if len(corpora) > 1:
-        rows.append(LossRow("mean", None, loss.mean, chance.mean if chance else None))
-        rows.append(LossRow("worst", None, loss.worst, chance.worst if chance else None))
-    return tuple(rows)
-
-
-def _facts(
-    model: MoEModel, plan: PruningPlan, loss: PlanLoss | None, chance: RandomLoss | None
-) -> dict[str, str]:
+def _facts(model: MoEModel, plan: PruningPlan, cost: PlanCost) -> dict[str, str]:
+    loss, chance = cost.loss, cost.chance
     provenance, repair = plan.provenance, ", without repair" if plan.repair else ""
     facts = {
         "Model": f"{model.name}, identity {model.identity[:16]}",

@@ -1,7 +1,7 @@
 """The model card of an export: what was removed, by which criterion, and how to load it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from analysis.foreign_text import fenced, in_markdown
 from analysis.model import MoEModel
 from pruning.constraints import ranges
 from pruning.engines import contents_of, load_code, verdicts
+from pruning.evaluate.cost import cost_of
+from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
@@ -95,6 +97,21 @@ def _facts(
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
+def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
+    cost = cost_of(plan, losses)
+    rows = (
+        f"| {in_markdown(row.name)} | {_number(row.full, '.2f')} | {_number(row.plan, '+.2f')} | "
+        f"{_number(row.random, '+.2f')} |"
+        for row in cost.rows
+    )
+    table = _LOSSES.format(rows="\n".join(rows)) if cost.rows else ""
+    return _COST.format(verdict=in_markdown(cost.verdict), table=table)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
 def _repair_part(repair: RepairRecord) -> str:
     rows = (
         f"| {fit.layer} | {'unchanged' if fit.left is None else f'{fit.left:.1%}'} |"
@@ -155,7 +172,7 @@ source, byte for byte{repair}; nothing was trained afterwards.
 
 The ids of the kept experts and the SHA-256 of every file are in `moeprune_manifest.json`.
 
-{repaired}## How to load it
+{cost}{repaired}## How to load it
 
 {code}
 
@@ -163,6 +180,18 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 |---|---|---|
 {readers}
 {recipe}"""
+_COST = """## What it costs
+
+{verdict}
+
+{table}"""
+_LOSSES = """Loss in nats per token, of the original model and what is added to it:
+
+| text | original | this plan adds | Random adds |
+|---|---|---|---|
+{rows}
+
+"""
 _REPAIR = """## How the kept experts were repaired
 
 Their down projections were refitted in closed form, layer by layer, so that the output follows the
@@ -192,11 +221,12 @@ def model_card(  # noqa: PLR0913
     widths: WidthPlan | None = None,
     padding: Padding | None = None,
     repair: RepairRecord | None = None,
+    losses: Sequence[PlanLoss] = (),
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
-    `repair` is the record of the plan's repair.
+    `repair` is the record of the plan's repair; `losses` are the measured plans of the model.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
@@ -226,6 +256,7 @@ def model_card(  # noqa: PLR0913
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
         repair=", except the down projections of experts, which were refitted" * bool(repair),
+        cost=_cost_part(plan, losses) if losses else "",
         repaired=_repair_part(repair) if repair else "",
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(

@@ -24,6 +24,7 @@ from analysis.home import from_home
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
+from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
@@ -80,6 +81,7 @@ class ExportSettings:
     max_shard_bytes: int | None = None
     # Fill up layers that keep fewer experts with experts of zeros, see `padding`.
     pad: bool = False
+    losses: tuple[PlanLoss, ...] = ()  # of the model's measured plans, for the card
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
 
 
@@ -144,7 +146,8 @@ def planned_export(
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
-    card = model_card(model, plan, heads, options.recipe.decode(), widths, padding, repair)
+    recipe = options.recipe.decode()
+    card = model_card(model, plan, heads, recipe, widths, padding, repair, options.losses)
     return PreparedExport(model, plan, heads, widths, padding, target, shards, files, card)
 
 

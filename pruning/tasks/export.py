@@ -7,6 +7,8 @@ from typing import Any
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, plan_from_dict
@@ -115,6 +117,7 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
         widths=WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
+        losses=stored_losses(EvaluationStore(store.directories), model.identity),
         keep_list=request.keep_list,
     )
 

@@ -53,13 +53,36 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     assert not decided(model, shown, {"a": 1.0, "b": 1.0}).facts.get("Repair")
 
 
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        # Means 0.5 and 1: a half came back; b is worse by 0.05.
+        ({"a": 1.3, "b": 0.7}, "The repair gave back 50% of +1.00; on b it does harm."),
+        ({"a": 0.3, "b": 0.8}, "The repair gave back 9% of +0.55."),
+        (
+            {"a": 0.0, "b": 0.8},
+            "it was +0.40 without; on a it does harm.",
+        ),
+        ({"a": 0.3}, ""),  # not measured on b: no comparison
+    ],
+)
+def test_a_repair_is_judged_by_the_same_plan_without_it(model, shown, before, words):
+    repair = Repair("r", "d", ("a", "b"), 4096)
+    fitted = replace(shown, plan=replace(shown.plan, repair=repair))
+    draws = [*DRAWS, loss(shown.plan.digest, "reap", before)]
+    change = {"a": 0.25, "b": 0.75}
+    verdict = decided(model, fitted, change, draws, repair="r", repaired_on=("a", "b")).verdict
+    assert ("The repair" in verdict) == bool(words)
+    assert words in verdict
+
+
 def decided(model, shown, change, draws=DRAWS, **said):
     losses = [loss(shown.plan.digest, "reap", change, **said), *draws]
     return decision_of(model, shown, model.checkpoint.nbytes // 2, losses, "moeprune plan")
 
 
 def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
-    # Random: 1.5 on a, 0.5 on b; means 1 and 1, worsts 1 and 2.
+    # Random: 1.5 on a, 0.5 on b; means 1 and 1. Its worst is that of the rows, a.
     page = decided(model, shown, {"a": 0.25, "b": 0.75})
     rows = {row.name: (row.full, row.plan, row.random) for row in page.rows}
     assert rows == {

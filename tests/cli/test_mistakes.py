@@ -423,6 +423,10 @@ PYTHON = {
         lambda: Model("demo").calibrate("demo-code", dtype="bf16"),
         "--dtype: choose 'auto', 'float32', 'bfloat16'",
     ),
+    "several bits": (
+        lambda: Model("demo").evaluate(corpus="demo-code", bits="8,4"),
+        "call it once for each",
+    ),
     "no export": (lambda: Model("demo").verify("nowhere"), "give the folder of an export"),
 }
 

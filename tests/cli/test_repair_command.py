@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
+from pruning.evaluate.quality import LOSS
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import load_plan
 from pruning.repair.record import RepairStore
@@ -59,6 +60,15 @@ def test_a_repair_writes_a_plan_that_names_it(
     assert "repaired.json" in works("evaluate", tiny, *words, *where)
     said = works("export", tiny, "out", "--plan", here / "repaired.json", "--stats-dir", stats)
     assert "Repair: fitted on" in said
+    # Its card says what both plans cost, as measured.
+    change = {
+        each.plan_digest: each.metrics[LOSS].mean - each.full[LOSS].mean
+        for each in EvaluationStore([stats]).records(model.identity)
+    }
+    card = (here / "out" / "README.md").read_text()
+    mine, before = change[other.digest], change[other.unrepaired.digest]
+    assert f" | {mine:+.2f} |" in card
+    assert (f"of {before:+.2f}" if mine <= before else f"{before:+.2f} without") in card
     assert f"verify out --source {tiny} --stats-dir {stats}" in " ".join(said.split())
     said = works("plans", "show", here / "repaired.json", "--model", tiny)
     assert "repair" in said

@@ -13,8 +13,9 @@ from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from app.loaded import loaded_of
 from app.pages.story import FINDINGS
-from app.report.decision import AnswerPair, DecisionReport, LossRow, decision_html
+from app.report.decision import AnswerPair, DecisionReport, decision_html
 from app.report.page import report_html, report_of, views_of
+from pruning.evaluate.cost import LossRow
 from pruning.requests.base import validated
 from pruning.requests.ranking import DrawRequest
 
