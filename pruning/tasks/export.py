@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
+from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
@@ -127,6 +128,8 @@ def verify_result(
     stats_dir: Path | None = None,
 ) -> Steps[dict[str, Any]]:
     """Verify an export; returns the report as plain JSON."""
+    # Said before the import, which takes seconds.
+    yield Progress("verifying", 0, 0)
     from pruning.surgery.verify import verify_export
 
     quiet_transformers()
