@@ -76,12 +76,12 @@ class Job:
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
     def eta_seconds(self, now: float) -> float | None:
-        """Seconds left in the current phase at its pace so far; None if unknown.
+        """Seconds left in the current phase at its pace so far; None if unknown or at its end.
 
         The pace counts from the first report of the phase: a resumed run excludes earlier work.
         """
-        if self.state is not JobState.RUNNING or not self.total:
-            return None
+        if self.state is not JobState.RUNNING or self.done >= self.total:
+            return None  # unknown, or in what comes after the phase
         if self.phase_started_at is None or self.progress_at is None:
             return None
         gained = self.done - self.phase_start_done

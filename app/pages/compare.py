@@ -49,7 +49,7 @@ def conclusion(loaded: Loaded) -> None:
         caveat = " Neither is repaired here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
-        f"experts alike, two random choices {comparison.chance_agreement:.0%}.{caveat}"
+        f"experts alike, chance {comparison.chance_agreement:.0%}.{caveat}"
     )
 
 

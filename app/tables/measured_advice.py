@@ -21,6 +21,7 @@ class MeasuredPlan:
     corpora: str  # calibration corpora, display names
     loss: float
     random: float  # loss increase of Random, mean over draws
+    best: float  # the smallest of any measured criterion, with equal counts, on these corpora
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,12 @@ class QualityReading:
         """Number of plans that beat Random."""
         return sum(row.loss < row.random for row in self.rows)
 
+    @property
+    def is_good(self) -> bool:
+        """Whether all plans beat Random and one of them is the best that was measured."""
+        rows = self.rows
+        return self.better == len(rows) and any(row.loss <= row.best for row in rows)
+
 
 def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> QualityReading:
     """Compare the recommended criteria with Random at one sparsity, without repairs.
@@ -47,16 +54,25 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
     rows: list[MeasuredPlan] = []
     if (chance := random_at(losses, share)) is None:
         return QualityReading((), over)
-    for each in losses:
-        facts, measured = each.facts, not (each.way or each.missing or each.is_repaired)
-        kind = (facts.granularity, facts.schedule)
-        is_meant = facts.criterion in ADVICE[purpose].criteria and kind == _KIND
-        is_share = abs((facts.removed or 0) - share) < _SAME_SHARE
+    rivals = [
+        each
+        for each in losses
+        if not (each.way or each.missing or each.is_repaired)
+        and (each.facts.granularity, each.facts.schedule) == _KIND
+        and abs((each.facts.removed or 0) - share) < _SAME_SHARE
+    ]
+    for each in rivals:
+        facts = each.facts
         # Without their weights in a blend.
         bare = [name.rpartition(":")[0] or name for name in facts.corpora]
         calibration_corpora = [name for name in bare if name in each.change]
         corpora = tuple(each.change) if is_agnostic else calibration_corpora
-        if measured and is_meant and is_share and corpora:
-            sides = (fmean(side[name] for name in corpora) for side in (each.change, chance.change))
-            rows.append(MeasuredPlan(facts.criterion, corpora_words(facts.corpora), *sides))
+        if facts.criterion not in ADVICE[purpose].criteria or not corpora:
+            continue
+        own, random, *others = (
+            fmean(side[name] for name in corpora)
+            for side in (each.change, chance.change, *(rival.change for rival in rivals))
+        )
+        measured = corpora_words(facts.corpora), own, random, min(others)
+        rows.append(MeasuredPlan(facts.criterion, *measured))
     return QualityReading(tuple(sorted(rows, key=lambda row: row.loss)), over)

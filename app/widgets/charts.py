@@ -184,17 +184,21 @@ def can_draw_images() -> bool:
 def reasons_part(engine_verdicts: Sequence[Verdict], key: str) -> None:
     """Folded table of programs, what came of trying each, and why; `key` is the widget's."""
     part = st.expander("Compatibility", key=f"{key}.part", on_change="rerun")
-    if not part.open:
-        return
-    with part:
-        st.text("Format: safetensors, in the layout and with the keys of the original.")
-        st.dataframe(
-            {
-                "program": [each.engine for each in engine_verdicts],
-                "status": [str(each.reads) for each in engine_verdicts],
-                "why": [each.reason for each in engine_verdicts],
-            },
-            hide_index=True,
-            key=key,
-            alt="Every program, whether it was tried with such an export, and what came of it.",
-        )
+    if part.open:
+        with part:
+            reasons_table(engine_verdicts, key)
+
+
+def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
+    """Table of programs, what came of trying each, and why; `key` is the widget's."""
+    st.text("Format: safetensors, in the layout and with the keys of the original.")
+    st.dataframe(
+        {
+            "program": [each.engine for each in engine_verdicts],
+            "status": [str(each.reads) for each in engine_verdicts],
+            "why": [each.reason for each in engine_verdicts],
+        },
+        hide_index=True,
+        key=key,
+        alt="Every program, whether it was tried with such an export, and what came of it.",
+    )

@@ -140,17 +140,17 @@ def _recipe_controls(loaded: Loaded) -> SecondRequest:
         "gate": GATES,
         "sparsity": possible_percents(loaded.model),
     }
-    side_b = {
-        name: choose(
-            f"{name.capitalize()} of B",
-            ("", *options[name]),
-            key=key,
-            bind="query-params",
-            format_func=lambda value: str(value) or "as A",
-            width=150,
-        )
-        for name, key in _SIDE_B.items()
-    }
+    with st.popover("Change B", icon=":material/tune:"):
+        side_b = {
+            name: choose(
+                f"{name.capitalize()} of B",
+                ("", *options[name]),
+                key=key,
+                bind="query-params",
+                format_func=lambda value: str(value) or "as A",
+            )
+            for name, key in _SIDE_B.items()
+        }
     st.button(
         "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(loaded,)
     )

@@ -39,7 +39,7 @@ def job_panel(place: str = "") -> None:
             empty: all jobs.
     """
     kinds = tuple(name for name, kind in KINDS.items() if place and kind.place == place)
-    st.header("Jobs")
+    st.header("Jobs", anchor=False)
     active = _is_active(job_store().counts(kinds))
     # Poll only while something can change.
     st.fragment(in_a_sentence()(_jobs), run_every=1.0 if active else None)(kinds)
@@ -51,7 +51,7 @@ def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
     counts = job_store().counts(kinds)
     if not counts:
-        st.text("No jobs yet. Jobs appear here and survive a reload.")
+        st.text("No jobs yet; they survive a reload.")
         return
     was_active = st.session_state.get("jobs.active", False)
     active = _is_active(counts)

@@ -18,7 +18,9 @@ from app.session.state import (
     EQUAL_SHARE,
     OPTIONS,
     USUAL,
+    controls_on_page,
     corpus_options,
+    criterion_in,
     is_about_neurons,
     share_key,
     slider_steps,
@@ -91,6 +93,9 @@ def _corpus_control(corpora: Sequence[str]) -> None:
         format_func=literal,
         help="Its statistics rank the experts; (blend) mixes all.",
     )
+    criterion = criterion_in(controls_on_page())
+    if not is_about_neurons() and criterion is not None and criterion.source != "routed":
+        st.caption(f"{criterion.label} reads no corpus.")
     if st.session_state["corpus"] == BLEND:
         blend_sliders(corpora)
 

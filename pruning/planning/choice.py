@@ -15,7 +15,7 @@ from pruning.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.neurons.selection import NeuronScope
 from pruning.requests.options import ModeName
-from pruning.schedules import SCHEDULES, Spending, fit_counts
+from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
 
 SPARSITY_STEP = 5
@@ -191,6 +191,7 @@ def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
 
 _SCHEDULES: Final = {
     "uniform": "",
+    MEASURED: "measured layers",  # its loss may be a prediction
     "neurons by global": "neurons global",
     "neurons by layer": "neurons per layer",
     "neurons by expert": "neurons per expert",

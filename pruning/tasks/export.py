@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
+from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
@@ -130,6 +131,8 @@ def verify_result(
     stats_dir: Path | None = None,
 ) -> Steps[dict[str, Any]]:
     """Verify an export; returns the report as plain JSON."""
+    # Said before the import, which takes seconds.
+    yield Progress("verifying", 0, 0)
     from pruning.surgery.verify import verify_export
 
     quiet_transformers()

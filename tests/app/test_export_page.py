@@ -123,3 +123,6 @@ def test_an_export_is_queued_with_its_proof_and_its_partial_output(
     assert " --verify" in job.command
     assert job.partials == (f"{out}.partial",)
     assert export_root.is_dir()
+    # Its folder is not offered twice.
+    assert start_button(test.run()).disabled
+    assert any(f"{out.name} is being written" in text.value for text in test.markdown)

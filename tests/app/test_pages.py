@@ -316,3 +316,13 @@ def test_no_page_of_the_documentation_says_a_word_that_was_replaced(document):
     text = " ".join(text.split())
     found = {REPLACED[word]: [hit[0] for hit in re.finditer(word, text)] for word in REPLACED}
     assert {word: said for word, said in found.items() if said} == {}
+
+
+def test_the_sidebar_says_when_the_criterion_reads_no_corpus(open_page):
+    assert "AIMER reads no corpus." in texts(open_page("plan", criterion="aimer").caption)
+    assert not any("reads no corpus" in text for text in texts(open_page("plan").caption))
+
+
+def test_the_measured_schedule_does_not_read_as_a_measured_loss(open_page):
+    test = open_page("plan", schedule="measured", criterion="ean", corpora=ALL_CORPORA)
+    assert any(", measured layers, " in text for text in texts(test.markdown))

@@ -88,6 +88,39 @@ CUT_OFF = """
 """
 
 
+# What the Tab key stops at in the window; a group of radio buttons is one stop.
+FOCUSABLE = """
+() => new Set([...document.querySelectorAll(
+        "a[href],button,input,select,textarea,summary,[tabindex]")]
+    .filter(each => {
+        const box = each.getBoundingClientRect();
+        return each.tabIndex >= 0 && !each.disabled
+            && each.checkVisibility({visibilityProperty: true})
+            && box.width && box.height && box.bottom > 0 && box.right > 0
+            && box.top < innerHeight && box.left < innerWidth;
+    })
+    .map(each => each.closest("[role=radiogroup]") || each)).size
+"""
+# Words in the window besides the navigation and charts.
+WORDS = """
+() => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), words = [];
+    const others = "script,style,svg,[role=img]," +
+        "[data-testid=stHeader],[data-testid=stIconMaterial]";
+    while (texts.nextNode()) {
+        const range = document.createRange();
+        range.selectNodeContents(texts.currentNode);
+        const box = range.getBoundingClientRect(), holder = texts.currentNode.parentElement;
+        if (box.width && box.top < innerHeight && box.bottom > 0 && box.right > 0
+            && !holder.closest(others) && holder.checkVisibility({visibilityProperty: true}))
+            words.push(...texts.currentNode.textContent.trim().split(/\\s+/).filter(Boolean));
+    }
+    return words.length;
+}
+"""
+FIRST_VIEWS = ("", "compare", "plan", "evaluate", "export")
+
+
 def charts_of(tab: Page, count: int) -> list[dict[str, float]]:
     """The boxes of the charts of a page, of which there are so many."""
     charts = tab.locator(".js-plotly-plot")
@@ -174,6 +207,19 @@ def test_every_page_fits_a_phone_and_a_desk_and_is_read_and_used_by_everybody(op
     link = tab.get_by_test_id("stTopNavLink").first
     link.focus()
     assert "solid 2px" in link.evaluate("link => getComputedStyle(link).outline")
+
+
+def test_a_first_view_has_few_things_to_focus_and_its_chart(open_tab, dashboard):
+    tab = open_tab(width=DESK)
+    tab.set_viewport_size({"width": DESK, "height": 900})
+    for page in FIRST_VIEWS:
+        visit(tab, dashboard, page)
+        boxes = charts_of(tab, PAGES[page])
+        assert tab.evaluate(FOCUSABLE) <= 18, page
+        if page == "compare":
+            assert boxes[0]["y"] < 250
+        if page == "export":
+            assert tab.evaluate(WORDS) <= 110
 
 
 @pytest.mark.slow

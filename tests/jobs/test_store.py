@@ -188,6 +188,9 @@ def test_reports_of_a_phase_give_its_pace(store, submit):
     store.report(job.id, Progress("counting", 50, 100))
     set_columns(store, job, progress_at=105.0)
     assert store.get(job.id).eta_seconds(108.0) == pytest.approx(22.0)
+    # At the end of a phase nothing is known of the next.
+    store.report(job.id, Progress("counting", 100, 100))
+    assert store.get(job.id).eta_seconds(108.0) is None
     store.report(job.id, Progress("writing", 0, 100))
     assert store.get(job.id).eta_seconds(108.0) is None
 

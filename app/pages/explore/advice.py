@@ -76,16 +76,16 @@ def _overlap_part(loaded: Loaded, purpose: Purpose) -> None:
 
 
 def _quality(reading: QualityReading) -> None:
-    """Whether the recommended criteria beat Random, where measured."""
+    """Whether the recommended criteria beat Random, and how far they are from the best."""
     better, measured = reading.better, len(reading.rows)
     if not measured:
         st.badge("Quality: not measured", icon=":material/help:", color="gray")
         st.markdown("No plan by these criteria was measured together with Random at this sparsity.")
         return
-    badge(f"Quality: {better} of {measured} plans beat Random", is_good=better == measured)
+    badge(f"Quality: {better} of {measured} plans beat Random", is_good=reading.is_good)
     words = [
         f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+.2f} "
-        f"(Random {row.random:+.2f})"
+        f"(Random {row.random:+.2f}, best measured {row.best:+.2f})"
         for row in reading.rows
     ]
     st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")

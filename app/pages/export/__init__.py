@@ -11,7 +11,6 @@ from app.session.job_queue import job_store
 from app.session.plan_data import export_option, neuron_sizes, plan_sizes
 from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
-from app.widgets.links import link_to
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.plan_bar import plan_button
 from app.widgets.refusals import refusal_part
@@ -67,9 +66,7 @@ def _plan_part(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}{bare}. "
         f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
-    with st.container(horizontal=True, vertical_alignment="center"):
-        plan_button(current_plan, "export.plan", "Download")
-        link_to("plan", "Change the plan", "tune")
+    plan_button(current_plan, "export.plan", "Download")
     part = st.expander("Kept experts by layer", key="export.kept", on_change="rerun")
     if part.open:
         ids = current_plan.plan.kept
@@ -86,8 +83,6 @@ def _export_of_neurons(loaded: Loaded, current_plan: CurrentPlan) -> None:
         form_part(loaded, current_plan, sizes.report, option)
     with st.container(border=True):
         width_modes_part(loaded, sizes)
-        with st.container(horizontal=True, vertical_alignment="center"):
-            plan_button(current_plan, "export.plan", "Download")
-            link_to("plan", "Change the plan", "tune")
+        plan_button(current_plan, "export.plan", "Download")
         with st.expander("Widths by layer"):
             neuron_layers_part(sizes)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import psutil
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import ExportError, UserError
 from analysis.heads import prediction_heads
@@ -16,9 +17,9 @@ from analysis.model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings, shown_model
-from app.session.job_queue import queue, shown_request
+from app.session.job_queue import job_store, queue, shown_request
 from app.session.state import one_of
-from app.widgets.charts import reasons_part
+from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
 from pruning.engines import (
     Verdict,
@@ -152,42 +153,57 @@ def form_part(
             max_chars=100,
         )
         place = st.container(width="content")
-    choice = options_part(loaded, current_plan, report.bytes_after, option)
+    options, checks = st.container(), st.container()
+    rare = st.expander("Options and command line", key="export.rare")
+    with options:
+        choice = options_part(loaded, current_plan, report.bytes_after, rare, option)
     request = None
     commands = current_plan.commands(shown_model(loaded.model))
     try:
         out = export_path(root, name)
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        checks.error(literal(error), icon=":material/error:")
     else:
         export_request = _request(loaded, current_plan.plan, out, choice)
-        is_ready = _check(loaded, current_plan.plan, export_request, choice)
+        with checks:
+            is_ready = _check(loaded, current_plan.plan, export_request, choice)
         request = export_request if is_ready else None
         commands.append(shown_request(export_request).command((current_plan.file_name,)))
     with place:
         _start(request)
-    show_command(*commands, heading="The same from the command line")
+    with rare:
+        show_command(*commands)
     return choice
 
 
 def _check(loaded: Loaded, plan: PruningPlan, request: ExportRequest, choice: ExportChoice) -> bool:
-    """Show all checks that need no write, and the compatibility; whether the export can start."""
+    """Show all checks that need no write, and the compatibility; whether the export can start.
+
+    What holds without a warning is folded, but for the folder.
+    """
+    place = _place_finding(request, loaded.model)
     findings = list(_findings(request, loaded.model, plan, choice))
-    for finding in findings:
+    folded = [finding for finding in findings if finding.ok and not finding.warns]
+    for finding in (place, *(each for each in findings if each not in folded)):
         st.markdown(finding.as_markdown())
-    reasons_part(choice.verdicts(loaded.model, plan), "export.engines")
-    return all(finding.ok for finding in findings)
+    label = "Compatibility, and the checks that hold"
+    part = st.expander(label, key="export.engines.part", on_change="rerun")
+    with part:
+        for finding in folded:
+            st.markdown(finding.as_markdown())
+        if part.open:
+            reasons_table(choice.verdicts(loaded.model, plan), "export.engines")
+    return place.ok and all(finding.ok for finding in findings)
 
 
 def _findings(
     request: ExportRequest, model: MoEModel, plan: PruningPlan, choice: ExportChoice
 ) -> Iterator[_Finding]:
-    """Check the folder, the plan, the memory and the compatibility."""
+    """Check the disk, the plan, the memory and the compatibility."""
     out = request.out
     existing = next(path for path in (out, *out.parents) if path.exists())
     free, needs = shutil.disk_usage(existing).free, int(choice.num_bytes * _SPACE_FACTOR)
     yield _Finding(free >= needs, f"Free disk {format_bytes(free)}, needs {format_bytes(needs)}")
-    yield _place_finding(request, model)
     counts = {layer: len(ids) for layer, ids in plan.kept.items()}
     spare = min(counts[layer.index] - layer.top_k for layer in model.layers)
     picks = one_or_range([layer.top_k for layer in model.layers])
@@ -218,6 +234,9 @@ def _place_finding(request: ExportRequest, model: MoEModel) -> _Finding:
     """Whether the folder is new, or holds this export already."""
     out = request.out
     place = f"{settings().export_root.name}/{out.name}"
+    exports = job_store().list(kinds=("export",))
+    if any(job.request.get("out") == str(out) for job in exports if not job.is_finished):
+        return _Finding(False, f"{place} is being written, see Jobs")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return _Finding(True, f"{place} is new")
     try:
@@ -265,9 +284,13 @@ def _start(request: ExportRequest | None) -> None:
 
 
 def options_part(
-    loaded: Loaded, current_plan: CurrentPlan, num_bytes: int, option: WidthOption | None = None
+    loaded: Loaded,
+    current_plan: CurrentPlan,
+    num_bytes: int,
+    rare: DeltaGenerator,
+    option: WidthOption | None = None,
 ) -> ExportChoice:
-    """Draw the options of this plan; return their values.
+    """Draw the options of this plan, the rare ones in `rare`; return their values.
 
     `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
     for a plan of neurons.
@@ -281,7 +304,7 @@ def options_part(
         num_bytes += padding.nbytes
     heads = HeadChoice(mtp) if mtp else None
     num_bytes += heads_bytes(loaded.model, fit_plan(current_plan.plan, loaded.model), heads)
-    keep_list = st.toggle(
+    keep_list = rare.toggle(
         "Also write kept_experts.json",
         key="keep_list",
         help="A separate file with the ids of the kept experts per layer.",
