@@ -3,6 +3,7 @@
 import json
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES, MoELayer
+from analysis.published import PAPERS
 from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
 from builders.statistics import expert_stats
@@ -207,8 +209,33 @@ def test_constraints_are_plain_public_pins():
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
 
 
+def test_the_citation_has_the_papers_and_the_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert cited["authors"] == project["authors"]
+    titles = [each["title"].lower() for each in cited["references"]]
+    words = (
+        "one-shot",
+        *(PAPERS[name].split(",")[0].lower() for name in PAPERS if name != "unified"),
+    )
+    assert len(titles) == len(PAPERS)
+    assert all(any(word in title for title in titles) for word in words)
+    numbers = str([each.get("identifiers") for each in cited["references"]])
+    assert all(each in numbers for each in re.findall(r"arXiv:[\d.]+", str(PAPERS)))
+
+
+def test_the_jobs_of_the_forge_run_ci_and_the_lowest_versions():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    steps = {name: [step.get("run", "") for step in job["steps"]] for name, job in jobs.items()}
+    assert ".ci/run" in steps["all"]
+    assert any("--resolution lowest-direct" in step for step in steps["lowest-versions"])
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert {each["repo"] for each in hooks} == {"local"}  # nothing is fetched
+
+
 def test_every_relative_link_of_the_documentation_leads_to_a_file():
-    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         (page.name, target)
         for page in pages

@@ -14,6 +14,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DATA = (
+    "app/py.typed",
+    "analysis/py.typed",
+    "pruning/py.typed",
     "analysis/demo/checkpoint/model.safetensors",
     "analysis/demo/checkpoint/config.json",
     "analysis/demo/checkpoint/tokenizer.json",
@@ -93,6 +96,8 @@ def test_wheel_carries_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
         *("app", "analysis", "pruning", "cached_stats")
     }
+    (licences,) = {name.rpartition("/")[0] for name in names if name.endswith("/NOTICE")}
+    assert f"{licences}/LICENSE" in names
     # The demo is the bulk of it; two repairs of it take 3 MiB, evaluations 2.
     assert wheel.stat().st_size < 19 * 2**20
 
