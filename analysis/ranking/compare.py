@@ -24,7 +24,7 @@ COMPARISON_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class CriterionDecision:
     """A recipe's saliency of every expert, and what it prunes."""
 
     grid: Grid
@@ -41,8 +41,8 @@ class Decision:
 class Comparison:
     """Two decisions on the experts of one model."""
 
-    a: Decision
-    b: Decision
+    a: CriterionDecision
+    b: CriterionDecision
 
     def __post_init__(self) -> None:
         if self.a.grid.layers != self.b.grid.layers:

@@ -23,9 +23,9 @@ from pruning.evaluate.lens import (
     LensRecord,
     LensStore,
     in_short,
+    lens_losses,
     lens_table,
-    loss_increase,
-    plan_losses,
+    text_loss_increase,
     token_table,
 )
 from pruning.evaluate.store import readable_records
@@ -75,7 +75,7 @@ def shown_lens(loaded: Loaded) -> LensRecord:
         return matches[0]
     digest = shown_digest(loaded)
     losses = {
-        each.record_id: loss_increase(each, plan)
+        each.record_id: text_loss_increase(each, plan)
         for each in records
         if (plan := each.of_plan(digest))
     }
@@ -308,7 +308,7 @@ def draw_plans(loaded: Loaded) -> Drawing:
     table = pd.DataFrame(
         [
             (plan_name(plan), plan.plan_digest, change, plan.plan_digest == digest)
-            for plan, change in plan_losses(record)
+            for plan, change in lens_losses(record)
         ],
         columns=["name", "plan", "change", "is_shown"],
     )

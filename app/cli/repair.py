@@ -16,7 +16,7 @@ from pruning.repair.record import RepairRecord
 from pruning.requests.base import Option
 from pruning.requests.repair import RefitRequest, RepairRequest
 from pruning.sizes import format_bytes
-from pruning.tasks.repair import estimate_run, repair_run
+from pruning.tasks.repair import estimate_repair_run, repair_run
 
 
 @command(RefitRequest)
@@ -53,7 +53,7 @@ def repair(
 
 
 def _dry_run(request: RepairRequest, plan: str) -> None:
-    cost = follow(estimate_run(request))
+    cost = follow(estimate_repair_run(request))
     seconds = (cost.seconds / 2, cost.seconds)
     finish(
         f"{cost.tokens:,} tokens, about {format_bytes(cost.memory_bytes)} of memory, "

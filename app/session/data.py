@@ -108,7 +108,7 @@ def all_runs() -> tuple[list[Run], list[str]]:
     return runs, list(map(str, problems))
 
 
-def routed_runs(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
+def runs_with_routing(model: MoEModel, criterion: Criterion | None = None) -> dict[str, Run]:
     """The calibration run of each corpus that commands use, see `run_by_corpus`."""
     return run_by_corpus(settings().store.of_model(model.identity, "routed"), criterion)
 

@@ -26,7 +26,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", 
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OutlineSource:
     """Where a configuration comes from."""
 
     name: str
@@ -47,22 +47,22 @@ class Source:
         return shown_checkpoint(self.path.resolve()) if self.path else self.name
 
 
-def named_source(name: str) -> Source:
+def named_source(name: str) -> OutlineSource:
     """A folder below the models folder by its name, or a hub id; no other folder is read."""
     folders = {choice.name: choice.path for choice in model_choices()}
     if name in folders:
-        return Source(name, folders[name])
+        return OutlineSource(name, folders[name])
     if _HUB_ID.fullmatch(name):
-        return Source(name)
+        return OutlineSource(name)
     raise UserError(
         f"{name!r} is neither a hub id such as Qwen/Qwen3-30B-A3B nor a folder in the models "
         f"folder ({', '.join(folders)}); or upload a {CONFIG_NAME}."
     )
 
 
-def uploaded_source(name: str, content: bytes) -> Source:
+def uploaded_source(name: str, content: bytes) -> OutlineSource:
     """An uploaded configuration."""
-    return Source(CONFIG_NAME, config=uploaded_text(name, content))
+    return OutlineSource(CONFIG_NAME, config=uploaded_text(name, content))
 
 
 @st.cache_resource
@@ -75,9 +75,9 @@ def _turn() -> threading.Lock:
     max_entries=64,
     ttl=3600,
     show_spinner="Reading the configuration",
-    hash_funcs={Source: lambda source: (source.name, source.config, source.stamp)},
+    hash_funcs={OutlineSource: lambda source: (source.name, source.config, source.stamp)},
 )
-def sizes_of(source: Source) -> dict[str, Any]:
+def sizes_of(source: OutlineSource) -> dict[str, Any]:
     """`result` of `moeprune inspect SOURCE --config-only --json`, with `plans`."""
     with TemporaryDirectory() as place, _turn():
         folder = source.path

@@ -14,7 +14,7 @@ from pruning.planning.make import CurrentPlan
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.requests.base import validated
 from pruning.requests.options import DEFAULT_SEED
-from pruning.requests.repair import RepairRequest, corpora_of
+from pruning.requests.repair import RepairRequest, ranking_corpora
 
 REPAIR: Final = "repair"  # key of the choice, and its parameter in the URL
 AS_PRUNED: Final = "as pruned"
@@ -58,7 +58,7 @@ def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord)
     return replace(current_plan, plan=replace(plan, repair=record.reference), repaired_by=request)
 
 
-def repair_request(
+def new_repair_request(
     loaded: Loaded, current_plan: CurrentPlan, corpora: Sequence[str], tokens: int
 ) -> RepairRequest:
     """The request that repairs a plan; without `corpora` on those that ranked it."""
@@ -74,7 +74,7 @@ def repair_request(
 
 def _files_that_ranked(plan: PruningPlan) -> tuple[str, ...]:
     """The corpora that ranked a plan, by their paths; empty if none is a file of the server."""
-    parts = corpora_of(plan)
+    parts = ranking_corpora(plan)
     files = _files([part.corpus for part in parts])
     texts = [corpus_weight_text(files.get(n.corpus, n.corpus), n.weight) for n in parts]
     return tuple(texts) if files else ()

@@ -13,15 +13,15 @@ from app.session.repairs import (
     AS_PRUNED,
     REPAIR,
     known_repairs,
-    repair_request,
+    new_repair_request,
     with_repair,
 )
 from app.session.state import one_of
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
 from pruning.planning.make import CurrentPlan
-from pruning.planning.searches import duration_text, estimate_repair
-from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, corpora_of
+from pruning.planning.searches import duration_text, repair_seconds
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 
 _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
@@ -79,7 +79,7 @@ def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = 
 def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Corpora, tokens, time estimate and run button."""
     corpora_column, tokens_column = st.columns([2, 1])
-    ranked_on = [part.corpus for part in corpora_of(current_plan.plan)] or list(loaded.runs)
+    ranked_on = [part.corpus for part in ranking_corpora(current_plan.plan)] or list(loaded.runs)
     corpora = corpora_column.multiselect(
         "Fitted on",
         calibration_corpora(),
@@ -101,10 +101,10 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         return
     tokens = one_of(tokens, _TOKENS, DEFAULT_REPAIR_TOKENS)
     nbytes, runs = loaded.model.checkpoint.nbytes, list(loaded.runs.values())
-    if time := estimate_repair(tokens, nbytes, runs):
+    if time := repair_seconds(tokens, nbytes, runs):
         st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, with the start.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
-    request = repair_request(loaded, current_plan, corpora, tokens)
+    request = new_repair_request(loaded, current_plan, corpora, tokens)
     command = shown_request(request).command((current_plan.file_name,))
     if sent:
         queue(request, current_plan.name, command)

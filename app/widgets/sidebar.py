@@ -10,7 +10,7 @@ from analysis.model import MoEModel
 from app.choices import BLEND
 from app.jobs.model import ACTIVE
 from app.literal import literal
-from app.session.data import chosen_model, model_choices, routed_runs
+from app.session.data import chosen_model, model_choices, runs_with_routing
 from app.session.job_queue import job_store
 from app.session.link import open_link
 from app.session.plan_state import lasting_input, plan_input
@@ -131,7 +131,7 @@ def model_and_calibration() -> tuple[MoEModel, list[str]]:
             f"top-{model.layers[0].top_k}, "
             f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
         )
-        corpora = list(routed_runs(model))
+        corpora = list(runs_with_routing(model))
         open_link(model, corpora)
         granularity_control()
         _corpus_control(corpora)

@@ -22,7 +22,7 @@ from pruning.plan import PruningPlan
 NUM_TOKENS = 4096
 
 
-def draw_tokens(
+def sample_tokens(
     samples: Samples, count: int = NUM_TOKENS, seed: int = 42
 ) -> list[NDArray[np.bool_]]:
     """(samples, length) per batch: True at `count` tokens drawn without replacement, or at all.
@@ -51,7 +51,7 @@ def run_variance(
 ) -> Generator[Progress, None, FloatArray]:
     """(decoder layers,) population variance over features, mean over the `chosen` tokens, float64.
 
-    Of the output of each decoder layer. For `chosen` see `draw_tokens`. The mask of the plan is
+    Of the output of each decoder layer. For `chosen` see `sample_tokens`. The mask of the plan is
     removed afterwards.
     """
     layers = decoder_layers(model, family)

@@ -202,7 +202,7 @@ def token_changes(record: LensRecord, plan: LensPlan) -> FloatArray:
     return changes
 
 
-def loss_increase(record: LensRecord, plan: LensPlan) -> float:
+def text_loss_increase(record: LensRecord, plan: LensPlan) -> float:
     """Mean over the scored tokens of the loss increase, nats."""
     return float(np.mean(plan.losses) - np.mean(record.losses))
 
@@ -219,7 +219,7 @@ def num_carrying(changes: FloatArray, share: float = CARRIED) -> int:
 def in_short(record: LensRecord, plan: LensPlan) -> str:
     """The loss increase of a plan on the text, and how few tokens carry most of it."""
     changes = token_changes(record, plan)
-    loss, count = loss_increase(record, plan), num_carrying(changes)
+    loss, count = text_loss_increase(record, plan), num_carrying(changes)
     carried = f"; {count:,} of {len(record.losses):,} tokens carry {CARRIED:.0%} of it"
     return f"loss {loss:+.3f} nats a token{carried if count else ''}"
 
@@ -251,9 +251,9 @@ def token_table(record: LensRecord, plan: LensPlan) -> pd.DataFrame:
     return table.assign(gone=[np.nan, *gone_shares(record, plan).mean(axis=1)[:-1]])
 
 
-def plan_losses(record: LensRecord) -> list[tuple[LensPlan, float]]:
+def lens_losses(record: LensRecord) -> list[tuple[LensPlan, float]]:
     """Every plan that was run on the text with its loss increase, nats a token; least first."""
-    pairs = [(each, loss_increase(record, each)) for each in record.plans]
+    pairs = [(each, text_loss_increase(record, each)) for each in record.plans]
     return sorted(pairs, key=lambda pair: pair[1])
 
 
@@ -317,7 +317,7 @@ def tokens_read(records: Iterable[LensRecord], layer: int, expert: int) -> pd.Da
     return sums.sort_values("gate", ascending=False, kind="stable", ignore_index=True)
 
 
-def check_length(num_tokens: int, start: int) -> None:
+def check_text_length(num_tokens: int, start: int) -> None:
     """Refuse a text that has nothing to score, or is too long for a page."""
     if num_tokens - start < 1:
         raise StatsError("The text has no token to predict; give at least two.")

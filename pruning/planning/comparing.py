@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.ranking.compare import Decision
+from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
 from pruning.plan import PruningPlan
 from pruning.planning.ranking import Selection
@@ -99,11 +99,11 @@ def with_counts_of(plan: PruningPlan, pair: SpecPair) -> SpecPair:
     return SpecPair(pair.a, pair.b.model_copy(update={"plan": spec}))
 
 
-def decision(selection: Selection, plan: PruningPlan) -> Decision:
+def decision(selection: Selection, plan: PruningPlan) -> CriterionDecision:
     """Saliency of a selection, and what a plan of it prunes."""
     stats = selection.choice.stats
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
     pruned = stats.grid.present.copy()
     for row, layer in enumerate(stats.grid.layers):
         pruned[row, list(plan.kept[layer.index])] = False
-    return Decision(stats.grid, saliency, pruned)
+    return CriterionDecision(stats.grid, saliency, pruned)

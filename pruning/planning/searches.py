@@ -113,7 +113,7 @@ def estimate_sensitivity(
     return _seconds(whole * samples * DEFAULT_SEQ_LEN, max(speeds))
 
 
-def estimate_repair(tokens: int, nbytes: int, runs: Sequence[Run]) -> tuple[float, float] | None:
+def repair_seconds(tokens: int, nbytes: int, runs: Sequence[Run]) -> tuple[float, float] | None:
     """Seconds to repair a plan, start included, at best and at worst; None: speed unknown.
 
     `nbytes` is the size of the weights.

@@ -38,7 +38,7 @@ def repaired_tensors(repair: Repair | None) -> dict[str, RepairedTensor]:
     }
 
 
-def record_of(repair: Repair) -> RepairRecord:
+def stored_repair(repair: Repair) -> RepairRecord:
     """The record of a repair whose files were looked up."""
     if repair.folder is None:
         raise ExportError(f"The files of the repair {repair.record_id} are not here; {_AGAIN}.")
@@ -50,7 +50,7 @@ def checked_record(plan: PruningPlan, model: MoEModel) -> RepairRecord | None:
     repair = plan.repair
     if repair is None:
         return None
-    record = record_of(repair)
+    record = stored_repair(repair)
     if record.digest != repair.digest or record.plan_digest != plan.unrepaired.digest:
         raise ExportError(f"The repair {repair.record_id} is of another plan; {_AGAIN}.")
     present = layer_files(repair)

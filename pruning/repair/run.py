@@ -44,7 +44,7 @@ from pruning.plan import PruningPlan, removes_nothing
 from pruning.repair.record import LayerFit, RepairRecord, RepairStore
 from pruning.repair.reference import layer_file
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
-from pruning.repair.solver import fit
+from pruning.repair.solver import fit_layer
 from pruning.repair.weights import cannot, down_tensors, read_source
 
 HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
@@ -212,7 +212,7 @@ class RepairPass:
         experts, kept = self._experts(layer), self.plan.kept[layer]
         loaded = experts.get_parameter("down_proj").detach()
         fitted, held = collector.rows(loaded.mT if experts.is_transposed else loaded)
-        result = fit(fitted, held, self.processes.total)
+        result = fit_layer(fitted, held, self.processes.total)
         facts: dict[str, Any] = {
             "layer": layer,
             "target": "experts" if factor is None else "layer",
@@ -350,7 +350,7 @@ def repair_plan(
     with processes.together():
         check_repairable(model, plan)
         batches = placed_batches(corpora, settings.batch_size, processes)
-        new = new_record(model, plan, corpora, settings)
+        new = new_repair(model, plan, corpora, settings)
         known = store.find(new)
         is_known = known.is_measured and store.is_whole(known)
     if is_known:
@@ -389,7 +389,7 @@ def repair_plan(
     return record
 
 
-def new_record(
+def new_repair(
     model: MoEModel,
     plan: PruningPlan,
     corpora: Sequence[TokenSequences],

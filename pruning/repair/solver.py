@@ -149,7 +149,9 @@ class Fit:
     held_out: dict[float, float]
 
 
-def fit(fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sums: sums) -> Fit:
+def fit_layer(
+    fitted: Rows, held: Rows, total: Callable[[Tensor], Tensor] = lambda sums: sums
+) -> Fit:
     """Choose the damping on held-out rows, then fit on all of them.
 
     A change that does not lower the error on the held-out rows is none.

@@ -71,7 +71,7 @@ class RepairRequest(RefitRequest):
 
         `calibrated` are the corpora for a plan that no corpus ranked.
         """
-        parts = [parse_corpus_weight(text) for text in self.corpora] or corpora_of(plan)
+        parts = [parse_corpus_weight(text) for text in self.corpora] or ranking_corpora(plan)
         parts = parts or [CorpusWeight(name) for name in calibrated]
         if not parts:
             raise PlanError(
@@ -100,7 +100,7 @@ class RepairRequest(RefitRequest):
         ]
 
 
-def corpora_of(plan: PruningPlan) -> list[CorpusWeight]:
+def ranking_corpora(plan: PruningPlan) -> list[CorpusWeight]:
     """The corpora that ranked a plan, with their weights."""
     provenance = plan.provenance
     if provenance.spec:

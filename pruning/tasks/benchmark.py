@@ -20,7 +20,7 @@ from pruning.evaluate.benchmarks.record import (
     BenchmarkStore,
     candidate_of_export,
     candidate_of_plan,
-    new_record,
+    new_benchmark,
 )
 from pruning.evaluate.record import PlanFacts
 from pruning.plan import PruningPlan, keep_all, model_ref, plan_from_dict
@@ -151,7 +151,7 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for path in request.files:
         results = read_results(path)
-        record = record_store.find(new_record(candidate, results.settings)).with_scores(
+        record = record_store.find(new_benchmark(candidate, results.settings)).with_scores(
             results.scores, results.tool_version, {**results.run_facts, "imported_from": path.name}
         )
         record_store.save(record)

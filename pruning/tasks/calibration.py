@@ -49,7 +49,7 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
             check_removable(model.family, layer)
 
 
-def prepare(
+def prepare_calibration(
     request: CalibrateRequest,
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """The model, the token sequences and the settings to run."""
@@ -137,7 +137,7 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
 def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
     """Tokenise the corpus and run the model over it."""
     with together():
-        ready = yield from prepare(request)
+        ready = yield from prepare_calibration(request)
     from analysis.calibration.run import calibrate
 
     return (yield from calibrate(*ready, stats_store(request.stats_dir), resume=request.resume))
@@ -150,7 +150,7 @@ def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]
 
     if request.answers == "own":
         yield from check_corpora([request])
-    ready = yield from prepare(request.model_copy(update={"answers": "given"}))
+    ready = yield from prepare_calibration(request.model_copy(update={"answers": "given"}))
     return corpus_ref(ready[1], request.batch_size), estimate(*ready)
 
 

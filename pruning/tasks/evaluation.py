@@ -45,13 +45,13 @@ def sweep_plans(
     plans = []
     for criterion in request.criteria:
         specs = request.specs(criterion)
-        selection = yield from select_measured(spec_request(request, specs[0]), model, store)
+        selection = yield from select_measured(candidate_request(request, specs[0]), model, store)
         ranking = with_sensitivity(selection, specs[0], store)
         plans += [make_plan(ranking, spec).plan for spec in specs]
     return [fit_plan(plan, model) for plan in plans]
 
 
-def spec_request(
+def candidate_request(
     request: SweepRequest | BinsRequest | SensitivityRequest, spec: PlanSpec
 ) -> SpecRequest:
     """A plan of the model that a request is about."""

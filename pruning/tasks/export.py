@@ -13,7 +13,7 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, plan_from_dict
-from pruning.repair.files import record_of
+from pruning.repair.files import stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
@@ -48,7 +48,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         "skipped": skipped,
         "plan_digest": manifest.plan.digest,
         "heads": heads_in_words(model, manifest.heads),
-        "repair": record_of(plan.repair).outcome if plan.repair else "",
+        "repair": stored_repair(plan.repair).outcome if plan.repair else "",
     }
     if request.verify or model.family.discovered:
         result["verify"] = yield from verify_result(

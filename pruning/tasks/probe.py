@@ -19,7 +19,7 @@ from pruning.evaluate.bins import (
     expert_bins,
     neuron_bins,
 )
-from pruning.evaluate.lens import LensQuestion, LensRecord, LensStore, check_length
+from pruning.evaluate.lens import LensQuestion, LensRecord, LensStore, check_text_length
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.evaluate.result import Evaluation
 from pruning.evaluate.variances import VarianceRecord, VarianceStore
@@ -27,7 +27,7 @@ from pruning.plan import NEURON_GRANULARITY, PruningPlan, keep_all
 from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, spec_request, sweep_plans
+from pruning.tasks.evaluation import candidate_request, drawn_corpora, sweep_plans
 from pruning.tasks.loading import loaded_model, open_plan, run_settings
 from pruning.tasks.repair import with_named_repairs
 
@@ -81,7 +81,7 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     store = LensStore(stats.directories)
     work = _Lenses(model, pruned, tokenizer, asked, str(facts["dtype"]), store)
     if request.lens:  # before the time that answers take
-        check_length(len(ids) + request.max_new_tokens, len(ids))
+        check_text_length(len(ids) + request.max_new_tokens, len(ids))
     if request.text and (record := work.record(ids, 1)) and work.is_done(record):
         yield Progress("cached", 1, 1, "texts", "this text is scored under these plans already")
         return AskResult([], record, digests)
@@ -130,7 +130,7 @@ class _Lenses:
         """The stored record of these tokens, or a new one."""
         from pruning.evaluate.lens_run import token_texts
 
-        check_length(len(ids), start)
+        check_text_length(len(ids), start)
         words = ids, token_texts(self.tokenizer, ids)
         return self.store.find(LensRecord.new(self.model, self.asked, words, self.dtype, start))
 
@@ -198,7 +198,7 @@ def _order_and_bins(
     how, by_neuron = request.binning, request.granularity == NEURON_GRANULARITY
     fields = {"neuron_scope": how.scope} if by_neuron else {}
     spec = request.spec_by(request.criterion, sparsity="0", **fields)
-    ranking = yield from select_measured(spec_request(request, spec), model, store)
+    ranking = yield from select_measured(candidate_request(request, spec), model, store)
     ranked = RankedBy(
         request.criterion,
         request.gate if ranking.criterion.uses_gate else "",
@@ -226,7 +226,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     plans = yield from _plans(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
-    from pruning.evaluate.hidden_states import NUM_TOKENS, draw_tokens, run_variance
+    from pruning.evaluate.hidden_states import NUM_TOKENS, run_variance, sample_tokens
     from pruning.evaluate.run import how_made
     from pruning.evaluate.samples import make_samples
 
@@ -243,7 +243,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
         yield Progress("cached", len(plans), len(plans), "models", "all of it is measured already")
         return records
     samples = make_samples(drawn_samples.sequences, request.batch_size)
-    token_masks = draw_tokens(samples, NUM_TOKENS, settings.seed)
+    token_masks = sample_tokens(samples, NUM_TOKENS, settings.seed)
     num_tokens = sum(int(mask.sum()) for mask in token_masks)
     yield Progress("loading the model", 0, len(missing), "models")
     with loaded_model(model, settings) as loaded:

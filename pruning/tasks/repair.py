@@ -13,7 +13,7 @@ from pruning.repair.reference import repaired_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
-from pruning.tasks.calibration import prepare
+from pruning.tasks.calibration import prepare_calibration
 from pruning.tasks.loading import together
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def repair_run(request: RepairRequest) -> Steps[RepairRecord]:
     return (yield from repair_plan(*ready, store))
 
 
-def estimate_run(request: RepairRequest) -> "Steps[RepairEstimate]":
+def estimate_repair_run(request: RepairRequest) -> "Steps[RepairEstimate]":
     """What `repair_run` would cost."""
     ready = yield from _prepare(request)
     from pruning.repair.estimate import estimate_repair
@@ -56,7 +56,7 @@ def _prepare(
     readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
     prepared = []
     for reading in readings:
-        prepared.append((yield from prepare(reading)))
+        prepared.append((yield from prepare_calibration(reading)))
     settings = prepared[0][2]
     longest = max(each.seq_len for _, _, each in prepared)
     sequences = [each for _, each, _ in prepared]

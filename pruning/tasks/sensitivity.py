@@ -21,7 +21,7 @@ from pruning.sensitivity.curves import Curves, Sensitivity
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, evaluate_run, spec_request
+from pruning.tasks.evaluation import candidate_request, drawn_corpora, evaluate_run
 from pruning.tasks.loading import quiet_transformers, run_settings
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     specs = request.specs()
     for spec in specs if request.budgets else ():
         check_spec(spec, model)
-    first = spec_request(request, specs[0])
+    first = candidate_request(request, specs[0])
     selection = yield from select_measured(first, model, store, parts)
     draws = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import offload_space

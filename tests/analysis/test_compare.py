@@ -14,7 +14,7 @@ from analysis.criteria import RANKABLE, unified
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.ranking.advice import read_overlaps
-from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, Decision, kendall_tau
+from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, CriterionDecision, kendall_tau
 from analysis.ranking.overlap import (
     chance_overlap,
     effects_over_models,
@@ -31,7 +31,7 @@ SECOND = np.array([[4.0, 1.0, 3.0, 2.0], [1.0, 2.0, nan, nan]])
 
 
 def decided(grid, saliency, sparsity):
-    return Decision(grid, saliency, pruned_mask(saliency, grid, sparsity))
+    return CriterionDecision(grid, saliency, pruned_mask(saliency, grid, sparsity))
 
 
 def by_hand():

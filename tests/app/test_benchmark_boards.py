@@ -22,7 +22,7 @@ from pruning.evaluate.benchmarks.record import (
     BenchmarkScore,
     benchmark_settings,
     candidate_label,
-    new_record,
+    new_benchmark,
 )
 from pruning.evaluate.record import PlanFacts
 from pruning.evaluate.variances import VarianceStore
@@ -48,7 +48,7 @@ def record_of(plan, scores, **settings):
     label = candidate_label(plan)
     candidate = BenchmarkCandidate(MODEL, MODEL, label, label, plan)
     made = [BenchmarkScore(task, metric, *numbers) for task, metric, *numbers in scores]
-    return new_record(candidate, benchmark_settings(**settings)).with_scores(made, "0", {})
+    return new_benchmark(candidate, benchmark_settings(**settings)).with_scores(made, "0", {})
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_metric_that_is_not_usual_is_named(records):
 
 def test_results_without_a_plan_are_called_what_they_were_called(records):
     words = BenchmarkCandidate(MODEL, MODEL, "their pruned model", "", PlanFacts())
-    taken = new_record(words, benchmark_settings()).with_scores(
+    taken = new_benchmark(words, benchmark_settings()).with_scores(
         [BenchmarkScore("mc", "acc_norm", 0.65), BenchmarkScore("math", "exact_match", 0.5)],
         "0",
         {},

@@ -17,7 +17,7 @@ from pruning.evaluate.benchmarks.record import (
     BenchmarkStore,
     benchmark_settings,
     candidate_of_plan,
-    new_record,
+    new_benchmark,
 )
 from pruning.plan import keep_all
 from pruning.tasks.benchmark import benchmarks_as_json
@@ -52,7 +52,7 @@ def kept(store, models_root):
         scores = [
             BenchmarkScore(task, "acc", values[place], 0.03) for task, values in numbers.items()
         ]
-        record = new_record(candidate_of_plan(model, plan), benchmark_settings())
+        record = new_benchmark(candidate_of_plan(model, plan), benchmark_settings())
         store.save(record.with_scores(scores, "0.4.13", {}))
 
 
@@ -158,7 +158,7 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         assert job.request["dtype"] == "float32"
         assert len(test.dataframe[0].value) == 2
         model = load_model_index(job.request["model"])
-        made = new_record(
+        made = new_benchmark(
             candidate_of_plan(model, keep_all(model)), benchmark_settings(dtype="float32")
         )
         made = made.with_scores([BenchmarkScore("piqa", "acc", 0.25, 0.03)], "0.4.13", {})

@@ -28,7 +28,7 @@ from pruning.copies import plan_for_copy
 from pruning.masking import masked
 from pruning.model import Model
 from pruning.plan import PruningPlan, model_ref, plan_from_dict
-from pruning.repair.files import record_of
+from pruning.repair.files import stored_repair
 from pruning.repair.record import RepairStore
 from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
@@ -71,7 +71,7 @@ def differing(out, model, stats):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_export_computes_what_the_masked_and_repaired_model_does(made, tmp_path, name):
     model, plan = made(name, max_shard_size="40KB")
-    record = record_of(plan.repair)
+    record = stored_repair(plan.repair)
     manifest = export(model, plan, tmp_path / "out")
     checks = verified(tmp_path / "out", model, tmp_path / "stats", level="logits")
     assert "repaired" in checks["source"]
@@ -208,7 +208,7 @@ def edited(out, name):
 def test_another_instance_of_the_repair_is_named(made, tmp_path):
     model, plan = made("olmoe")
     export(model, plan, tmp_path / "out")
-    file = plan.repair.folder / sorted(record_of(plan.repair).files)[0]
+    file = plan.repair.folder / sorted(stored_repair(plan.repair).files)[0]
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
     problems = differing(tmp_path / "out", model, tmp_path / "stats")
     assert f"{file.name} of the repair {plan.repair.record_id} is not the one" in problems["source"]
@@ -217,7 +217,7 @@ def test_another_instance_of_the_repair_is_named(made, tmp_path):
 @pytest.mark.parametrize("damage", ["another tensor", "another type"])
 def test_only_down_projections_can_be_repaired(made, tmp_path, monkeypatch, damage):
     model, plan = made("olmoe")
-    record = record_of(plan.repair)
+    record = stored_repair(plan.repair)
     file = plan.repair.folder / sorted(record.files)[0]
     tensors = tensors_of(file)
     name = sorted(tensors)[0]
@@ -268,7 +268,7 @@ def test_a_job_finds_the_repair_in_the_statistics_folder(made, tmp_path):
         assert result["skipped"] is skipped
         assert result["verify"]["level"] == "logits"
         assert result["plan_digest"] == plan.digest
-        assert result["repair"] == record_of(plan.repair).outcome
+        assert result["repair"] == stored_repair(plan.repair).outcome
     python = Model(model.checkpoint.path, stats_dir=tmp_path / "stats")
     assert python.verify(tmp_path / "out").level == "logits"
     lost = request.model_copy(update={"stats_dir": tmp_path / "empty", "out": tmp_path / "none"})

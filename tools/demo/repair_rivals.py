@@ -25,7 +25,7 @@ from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all
 from pruning.repair.rows import Collector, experts_observed
 from pruning.repair.run import PlacedBatch
-from pruning.repair.solver import fit
+from pruning.repair.solver import fit_layer
 
 AddedBy = Callable[[int, Tensor], Tensor]  # expert, (R, D) its input -> (R, D) its output
 
@@ -204,6 +204,6 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
             down: Tensor = experts.get_parameter("down_proj").detach()
             fitted, held = collector.rows(down)
             squares = float(held.residual_TD.double().square().sum())
-            result = fit(fitted, held)
+            result = fit_layer(fitted, held)
             errors[layer.index].append(squares * min(1.0, *result.held_out.values()))
     return errors

@@ -91,7 +91,7 @@ def damage_part(loaded: Loaded) -> None:
         inform(NO_CALIBRATION)
         return
     corpus = loaded.corpus if loaded.corpus != BLEND else next(iter(loaded.runs))
-    run = data.routed_runs(loaded.model, CRITERIA["damage"])[corpus]
+    run = data.runs_with_routing(loaded.model, CRITERIA["damage"])[corpus]
     if "damage" not in loaded.stats_of(run).table:
         how_to_collect(
             loaded,

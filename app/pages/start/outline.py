@@ -7,7 +7,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.literal import literal
-from app.session.outlines import Source, named_source, sizes_of, uploaded_source
+from app.session.outlines import OutlineSource, named_source, sizes_of, uploaded_source
 from app.widgets.notes import show_command
 from pruning.planning.counted import SHARES
 from pruning.requests.base import command_line
@@ -45,7 +45,7 @@ def outline_form() -> None:
         st.error(literal(error), icon=":material/error:")
 
 
-def _sizes(source: Source, sizes: dict[str, Any]) -> None:
+def _sizes(source: OutlineSource, sizes: dict[str, Any]) -> None:
     st.markdown(
         f"**{literal(source.name)}**: {sizes['experts']:,} experts in {sizes['layers']} layers, "
         f"{format_count(sizes['parameters'])} parameters, "

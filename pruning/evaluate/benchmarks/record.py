@@ -165,7 +165,7 @@ def way_of(settings: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def new_record(candidate: BenchmarkCandidate, settings: Mapping[str, Any]) -> BenchmarkRecord:
+def new_benchmark(candidate: BenchmarkCandidate, settings: Mapping[str, Any]) -> BenchmarkRecord:
     """A record without scores."""
     # Facts are missing if results were imported without a plan.
     made_by = candidate.plan.model_dump(include=set(MADE_BY), exclude_unset=True)

@@ -41,7 +41,7 @@ from pruning.evaluate.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
     benchmark_settings,
-    new_record,
+    new_benchmark,
 )
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.run import how_made
@@ -268,7 +268,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         dtype=dtype,
         chat_template=harness.chat_template,
     )
-    records = [work.store.find(new_record(n, settings)) for n, _ in work.candidates]
+    records = [work.store.find(new_benchmark(n, settings)) for n, _ in work.candidates]
     total = len(records)
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")

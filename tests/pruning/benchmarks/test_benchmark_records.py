@@ -22,7 +22,7 @@ from pruning.evaluate.benchmarks.record import (
     benchmark_table,
     candidate_label,
     candidate_of_plan,
-    new_record,
+    new_benchmark,
 )
 from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 from pruning.evaluate.record import PlanFacts, plan_facts
@@ -51,7 +51,7 @@ def candidate(label="reap, code+math, 50%", facts=FACTS, source="a" * 64):
 def record(label="reap, code+math, 50%", value=0.5, settings=SETTINGS, at="", **of_score):
     of_candidate = candidate(label, {**FACTS, "removed": 0.0} if label == FULL else FACTS)
     score = BenchmarkScore("arc", "acc", value, 0.02, True, 100, **of_score)
-    made = new_record(of_candidate, settings).with_scores([score], "0.4.13", {})
+    made = new_benchmark(of_candidate, settings).with_scores([score], "0.4.13", {})
     return made.model_copy(update={"made": {"created_at": at}}) if at else made
 
 
@@ -60,7 +60,7 @@ def test_other_settings_or_another_candidate_are_another_record():
         record().record_id,
         record(settings={**SETTINGS, "limit": 10}).record_id,
         record(FULL).record_id,
-        new_record(candidate(source="d" * 64), SETTINGS).record_id,
+        new_benchmark(candidate(source="d" * 64), SETTINGS).record_id,
     }
     assert len(names) == 4
 
@@ -189,7 +189,7 @@ def test_the_full_model_s_can_be_made_again(shipped, demo, tmp_path):
 
 
 def test_results_without_a_plan_have_gaps_in_the_table():
-    bare = new_record(candidate("theirs", {}), {}).with_scores(
+    bare = new_benchmark(candidate("theirs", {}), {}).with_scores(
         [BenchmarkScore("arc", "acc", 1, higher_is_better=False)], "", {}
     )
     table = benchmark_table([bare])

@@ -17,7 +17,7 @@ from builders.tokens import answers
 from families.configs import CASES, tiny_model
 from families.physical import physically_pruned
 from pruning.evaluate.drawing import SampleSettings, draw
-from pruning.evaluate.hidden_states import draw_tokens, run_variance
+from pruning.evaluate.hidden_states import run_variance, sample_tokens
 from pruning.evaluate.samples import make_samples
 from pruning.evaluate.variances import (
     VarianceRecord,
@@ -34,7 +34,7 @@ MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]
 def test_variance_is_the_mean_over_tokens(case):
     model = tiny_model(case)
     samples = make_samples(answers(), batch_size=3)
-    chosen = draw_tokens(samples)
+    chosen = sample_tokens(samples)
     plan = plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
     pruned = physically_pruned(model, case, plan.kept)
     for candidate, plain in ((None, model), (plan, pruned)):
@@ -56,11 +56,11 @@ def test_tokens_are_drawn_without_replacement():
     samples = make_samples(answers((9, 5, 12, 7)), batch_size=2)
     masks = [batch.tokens.mask for batch in samples.batches()]
     for count, wanted in ((10, 10), (33, 33), (1000, 33)):
-        chosen = draw_tokens(samples, count)
+        chosen = sample_tokens(samples, count)
         assert sum(int(each.sum()) for each in chosen) == wanted
         assert all((each <= mask).all() for each, mask in zip(chosen, masks, strict=True))
-    again, other = draw_tokens(samples, 10), draw_tokens(samples, 10, seed=1)
-    assert all((a == b).all() for a, b in zip(again, draw_tokens(samples, 10), strict=True))
+    again, other = sample_tokens(samples, 10), sample_tokens(samples, 10, seed=1)
+    assert all((a == b).all() for a, b in zip(again, sample_tokens(samples, 10), strict=True))
     assert any((a != b).any() for a, b in zip(again, other, strict=True))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning.repair import solver
-from pruning.repair.solver import DAMPINGS, Rows, System, fit
+from pruning.repair.solver import DAMPINGS, Rows, System, fit_layer
 
 
 def rows_of(rng, tokens, experts, neurons, width, top_k):
@@ -100,7 +100,7 @@ def planted(seed, tokens, noise=0.1):
 
 def test_a_fit_finds_what_was_planted_and_is_judged_on_other_rows():
     (fitted, truth), (held, _) = planted(1, 400), planted(2, 100)
-    result = fit(fitted, held)
+    result = fit_layer(fitted, held)
     assert result.damping == min(result.held_out, key=result.held_out.get) == DAMPINGS[0]
     assert result.held_out[DAMPINGS[0]] < 0.05 < result.held_out[DAMPINGS[-1]]
     assert float((result.change_KMD - truth).norm() / truth.norm()) < 0.1
@@ -109,7 +109,7 @@ def test_a_fit_finds_what_was_planted_and_is_judged_on_other_rows():
 def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     (fitted, _), (held, _) = planted(1, 60, noise=2), planted(2, 60, noise=2)
     unchanged = float(held.residual_TD.square().sum())
-    for damping, error in fit(fitted, held).held_out.items():
+    for damping, error in fit_layer(fitted, held).held_out.items():
         system = System((fitted,))
         inverse = system.inverse(damping)
         change = system.solve(torch.arange(6), [damping], [inverse], iterations=40)
@@ -120,7 +120,7 @@ def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
 def test_what_gains_nothing_on_other_rows_stays_as_it_is():
     # Noise alone: whatever is fitted is wrong elsewhere.
     fitted, held = (rows_of(np.random.default_rng(seed), 12, 3, 4, 6, 2) for seed in (1, 2))
-    result = fit(fitted, held)
+    result = fit_layer(fitted, held)
     assert min(result.held_out.values()) > 1
     assert (result.change_KMD, result.damping) == (None, None)
     nothing = Rows(
@@ -128,7 +128,7 @@ def test_what_gains_nothing_on_other_rows_stays_as_it_is():
         tuple(torch.zeros(0, 4) for _ in range(3)),
         (torch.zeros(0, dtype=torch.int64),) * 3,
     )
-    assert fit(nothing, nothing).change_KMD is None
+    assert fit_layer(nothing, nothing).change_KMD is None
 
 
 @given(SIZES, st.integers(1, 40))
@@ -139,9 +139,9 @@ def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
         rows_of(np.random.default_rng(each), tokens, experts, neurons, width, min(experts, 2))
         for each in (seed, seed + 100)
     )
-    whole = fit(fitted, held)
+    whole = fit_layer(fitted, held)
     with mock.patch.object(solver, "MOST_ELEMENTS", most):
-        blocks = fit(fitted, held)
+        blocks = fit_layer(fitted, held)
     assert (blocks.damping, blocks.held_out) == (whole.damping, whole.held_out)
     if whole.change_KMD is None:
         assert blocks.change_KMD is None
@@ -152,7 +152,7 @@ def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
 @pytest.mark.parametrize("noise", [0.1, 1, 4])
 def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
     (fitted, _), (held, _) = planted(1, 90, noise=noise), planted(2, 30, noise=noise)
-    result = fit(fitted, held)
+    result = fit_layer(fitted, held)
     matrix = np.concatenate([dense(fitted, 4), dense(held, 4)])
     lacking = torch.cat([fitted.residual_TD, held.residual_TD]).numpy()
     gram = matrix.T @ matrix
@@ -174,7 +174,7 @@ def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
 def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, noise):
     """Four iterations judge dampings as exact solutions would."""
     (fitted, _), (held, _) = planted(seed, tokens, noise), planted(seed + 1000, 60, noise)
-    result, system = fit(fitted, held), System((fitted,))
+    result, system = fit_layer(fitted, held), System((fitted,))
     unchanged = float(held.residual_TD.square().sum())
     errors = {}
     for damping in DAMPINGS:
