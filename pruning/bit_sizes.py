@@ -45,11 +45,11 @@ def own_bits(model: MoEModel) -> float:
 
 def check_fewer(model: MoEModel, bits: str) -> None:
     """Refuse bits that would not make the checkpoint's experts smaller."""
-    own = own_bits(model)
-    if bits != OWN and FORMATS[bits].per_weight >= own:
-        fewer = [name for name, form in FORMATS.items() if form.per_weight < own]
+    stored = own_bits(model)
+    if bits != OWN and FORMATS[bits].per_weight >= stored:
+        fewer = [name for name, form in FORMATS.items() if form.per_weight < stored]
         raise PlanError(
-            f"{model.name} stores its experts in {own:.3g} bits a weight, and {bits} would take "
-            f"{FORMATS[bits].per_weight:.3g}; give {', '.join(fewer) or 'no --bits'}, or {OWN} for "
-            "what is stored."
+            f"{model.name} stores its experts in {stored:.3g} bits a weight, and {bits} would "
+            f"take {FORMATS[bits].per_weight:.3g}; give {', '.join(fewer) or 'no --bits'}, or {OWN} "
+            "for what is stored."
         )

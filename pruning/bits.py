@@ -37,9 +37,9 @@ class BitsFormat:
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of so many weights."""
-        whole, rest = divmod(columns, GROUP)
+        groups, rest = divmod(columns, GROUP)
         last = -(-rest * self.bits // 8) + self.scale_bytes if rest else 0
-        return whole * (GROUP * self.bits // 8 + self.scale_bytes) + last
+        return groups * (GROUP * self.bits // 8 + self.scale_bytes) + last
 
 
 _FORMATS = (

@@ -26,21 +26,21 @@ def rebuild_layers(layers: Any, config: Any, count_keys: tuple[str, ...], top_k_
         )
     for index, count in enumerate(counts):
         if count not in (0, max(counts)):  # dense, or already built with the right number
-            own = layer_config(config, count, count_keys, top_k_key)
+            config_of_layer = layer_config(config, count, count_keys, top_k_key)
             layers[index] = rebuilt_layer(
-                layers[index], index, LayerConfig(own, config, count_keys)
+                layers[index], index, LayerConfig(config_of_layer, config, count_keys)
             )
 
 
 def layer_config(config: Any, count: int, count_keys: tuple[str, ...], top_k_key: str) -> Any:
     """A shallow copy of a configuration with another number of experts."""
-    own = copy.copy(config)
+    copied = copy.copy(config)
     for key in count_keys:
-        setattr(own, key, count)
+        setattr(copied, key, count)
     top_k = getattr(config, top_k_key)
     if isinstance(top_k, int):  # in some families it may be a list
-        setattr(own, top_k_key, min(top_k, count))
-    return own
+        setattr(copied, top_k_key, min(top_k, count))
+    return copied
 
 
 class LayerConfig:

@@ -77,11 +77,11 @@ class FillUp(ConversionOps):  # type: ignore[misc]
         """
         rows, columns = given["model"].get_parameter(full_layer_name).shape[1:]
         shape = (rows // len(input_dict), columns)  # gate and up become one parameter
-        return {name: [_filled(t, shape) for t in held] for name, held in input_dict.items()}
+        return {name: [_filled(t, shape) for t in tensors] for name, tensors in input_dict.items()}
 
 
 def _filled(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
-    rows, columns = (wanted - held for wanted, held in zip(shape, tensor.shape, strict=True))
+    rows, columns = (target - size for target, size in zip(shape, tensor.shape, strict=True))
     return pad(tensor, (0, columns, 0, rows)) if rows or columns else tensor
 
 

@@ -114,10 +114,10 @@ def frontier_figure(
 
 def _with_measured(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `loss` and `how`: measured, without a band, or else predicted."""
-    known = table["measured"].notna()
-    ends = {end: table[end].mask(known, table["measured"]) for end in ("low", "high")}
-    loss = table["predicted"].mask(known, table["measured"])
-    return table.assign(loss=loss, how=np.where(known, "measured", "predicted"), **ends)
+    is_measured = table["measured"].notna()
+    ends = {end: table[end].mask(is_measured, table["measured"]) for end in ("low", "high")}
+    loss = table["predicted"].mask(is_measured, table["measured"])
+    return table.assign(loss=loss, how=np.where(is_measured, "measured", "predicted"), **ends)
 
 
 def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str:

@@ -203,14 +203,16 @@ def token_experts(table: pd.DataFrame, layers: list[int], *, dark: bool = False)
     weight that is gone, and the experts that took over.
     """
     rows = {layer: place for place, layer in enumerate(layers)}
-    wanted = table[table["role"] == WANTED].copy()
-    wanted["start"] = wanted.groupby("layer")["share"].cumsum() - wanted["share"]
+    choices = table[table["role"] == WANTED].copy()
+    choices["start"] = choices.groupby("layer")["share"].cumsum() - choices["share"]
     others = table[table["role"] == TOOK_OVER].copy()
     others["start"] = _OTHERS_AT + others.groupby("layer").cumcount() * _OTHER_WIDTH
     others["share"] = _OTHER_WIDTH
-    gone = wanted[wanted["removed"]].groupby("layer")["share"].sum().reindex(layers).fillna(0.0)
+    removed = (
+        choices[choices["removed"]].groupby("layer")["share"].sum().reindex(layers).fillna(0.0)
+    )
     notes = [
-        annotation(_WORDS_AT, rows[layer], f"{gone[layer]:.0%} gone", xanchor="left")
+        annotation(_WORDS_AT, rows[layer], f"{removed[layer]:.0%} gone", xanchor="left")
         for layer in layers
     ]
     notes += [
@@ -221,8 +223,8 @@ def token_experts(table: pd.DataFrame, layers: list[int], *, dark: bool = False)
     ]
     right = max(1.55, float((others["start"] + others["share"]).max() if len(others) else 0) + 0.02)
     traces = [
-        _boxes(wanted[~wanted["removed"]], rows, dark, "kept"),
-        _boxes(wanted[wanted["removed"]], rows, dark, "pruned"),
+        _boxes(choices[~choices["removed"]], rows, dark, "kept"),
+        _boxes(choices[choices["removed"]], rows, dark, "pruned"),
         _boxes(others, rows, dark, "took over"),
     ]
     return themed(
@@ -288,15 +290,15 @@ def describe(table: pd.DataFrame, tokens: pd.DataFrame, token: int) -> str:
     change = rows["change"][token]
     cost = "" if np.isnan(change) else f" ({change:+.2f} nats)"
     text, before = (in_quotes(str(rows["text"][each])) for each in (token, token - 1))
-    wanted = table[table["role"] == WANTED]
-    gone = wanted["share"].where(wanted["removed"], 0.0).groupby(wanted["layer"]).sum()
+    choices = table[table["role"] == WANTED]
+    removed = choices["share"].where(choices["removed"], 0.0).groupby(choices["layer"]).sum()
     head = f"{text}{cost} is predicted at {before}, where "
-    if not gone.any():
+    if not removed.any():
         return f"{head}the plan keeps every expert that was wanted."
     took = table[table["role"] == TOOK_OVER].groupby("layer").size()
     return (
-        f"{head}{gone.mean():.0%} of the gate weight is gone, most in layer {gone.idxmax()} "
-        f"({gone.max():.0%}); other experts took over in {len(took)} of {len(gone)} layers."
+        f"{head}{removed.mean():.0%} of the gate weight is gone, most in layer {removed.idxmax()} "
+        f"({removed.max():.0%}); other experts took over in {len(took)} of {len(removed)} layers."
     )
 
 

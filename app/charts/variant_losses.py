@@ -95,9 +95,9 @@ def loss_map(
 
 def describe(table: pd.DataFrame) -> str:
     """The variants that cost least and most."""
-    known = table.dropna(subset="mean").sort_values("mean", kind="stable")
+    measured = table.dropna(subset="mean").sort_values("mean", kind="stable")
     ends = [
         f"{variant_label((row['b'], row['alpha'], row['beta']))} ({row['mean']:+.2f})"
-        for row in (known.iloc[0], known.iloc[-1])
+        for row in (measured.iloc[0], measured.iloc[-1])
     ]
-    return f"Of {len(known)} measured variants, {ends[0]} costs least and {ends[1]} most."
+    return f"Of {len(measured)} measured variants, {ends[0]} costs least and {ends[1]} most."

@@ -140,8 +140,8 @@ def _asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
     spec = PlanSpec.model_validate(plan.provenance.spec)
     if spec.spread.schedule_file is None:
         return spec
-    gone = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))
-    share = as_percent(gone, model.num_experts)
+    removed = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))
+    share = as_percent(removed, model.num_experts)
     return spec.changed(schedule="uniform", schedule_file=None, sparsity=share, remove=None)
 
 

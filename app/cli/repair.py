@@ -66,12 +66,12 @@ def _dry_run(request: RepairRequest, plan: str) -> None:
 def _show_layers(record: RepairRecord) -> None:
     rows = []
     for each in record.layers:
-        left = min(each.held_out.values(), default=None)
+        error = min(each.held_out.values(), default=None)
         rows.append(
             (
                 each.layer,
                 "nothing gained" if each.damping is None else f"{each.damping:g}",
-                "" if left is None else f"{left:.1%}",
+                "" if error is None else f"{error:.1%}",
                 "" if each.rounding is None else f"{each.rounding:.1e}",
             )
         )

@@ -49,10 +49,10 @@ def own_model(loaded: Loaded) -> dict[str, Any]:
 def shown_request(request: Asked) -> Asked:
     """The request with paths as its command line shows them."""
     values = {key: value for key, value in request if key in _SHOWN and value is not None}
-    shown: Asked = request.model_copy(
+    displayed: Asked = request.model_copy(
         update={key: _SHOWN[key](value) for key, value in values.items()}
     )
-    return shown
+    return displayed
 
 
 def queued_key(kind: str) -> str:

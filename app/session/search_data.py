@@ -42,8 +42,8 @@ def search_store() -> SearchStore:
 def searches_of(model: MoEModel) -> Searches:
     """All searches of a model; files are reread when they change."""
     problems: list[PlanError] = []
-    known = search_store().of_model(model, problems.append, read=read_cached)
-    return Searches(tuple(known), tuple(map(str, problems)))
+    searches = search_store().of_model(model, problems.append, read=read_cached)
+    return Searches(tuple(searches), tuple(map(str, problems)))
 
 
 def read_cached(path: Path) -> KnownSearch:

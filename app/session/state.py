@@ -173,8 +173,8 @@ def criterion_in(controls: Controls) -> Criterion | None:
     if (name := controls.get("criterion")) in OTHER:
         return get_criterion(name)
     exponents = tuple(controls.get(key) for key in EXPONENTS)
-    known = exponents if exponents in VARIANTS else (1, 1, 1)
-    return unified(*known) if known in RANKABLE else None
+    variant = exponents if exponents in VARIANTS else (1, 1, 1)
+    return unified(*variant) if variant in RANKABLE else None
 
 
 def _neuron_criterion(controls: Controls) -> str:

@@ -139,8 +139,8 @@ def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
 
 def _plan_of(facts: PlanFacts) -> tuple[object, ...]:
     """What a plan is, whatever its bits; plans of one way to rank differ in what they remove."""
-    made = facts.criterion, facts.gate, facts.corpora, facts.schedule, facts.sparsity
-    return *made, facts.granularity, facts.repair, round(facts.removed or 0, _DIGITS)
+    way = facts.criterion, facts.gate, facts.corpora, facts.schedule, facts.sparsity
+    return *way, facts.granularity, facts.repair, round(facts.removed or 0, _DIGITS)
 
 
 def _rivals(cells: Iterable[Cell]) -> list[Cell]:
@@ -163,10 +163,10 @@ def _rivals(cells: Iterable[Cell]) -> list[Cell]:
 
 def _bytes_saved(model: MoEModel) -> dict[str, int]:
     """Bits that make the checkpoint smaller -> bytes that they save of all its experts."""
-    whole = keep_all(model)
-    full = size_report(model, whole).bytes_after
+    original = keep_all(model)
+    full = size_report(model, original).bytes_after
     return {
-        bits: full - size_report(model, replace(whole, bits=bits)).bytes_after
+        bits: full - size_report(model, replace(original, bits=bits)).bytes_after
         for bits, form in FORMATS.items()
         if form.per_weight < own_bits(model)
     }

@@ -209,10 +209,10 @@ def text_loss_increase(record: LensRecord, plan: LensPlan) -> float:
 
 def num_carrying(changes: FloatArray, share: float = CARRIED) -> int:
     """Fewest tokens whose loss increases add up to a share of the total; 0 if none is lost."""
-    known = changes[~np.isnan(changes)]
-    if (total := known.sum()) <= 0:
+    numbers = changes[~np.isnan(changes)]
+    if (total := numbers.sum()) <= 0:
         return 0
-    sums = np.cumsum(np.sort(known)[::-1])
+    sums = np.cumsum(np.sort(numbers)[::-1])
     return int(np.argmax(sums >= share * total)) + 1
 
 
@@ -273,12 +273,12 @@ def lens_table(record: LensRecord, plan: LensPlan, token: int) -> pd.DataFrame:
     for layer, removed, chosen in zip(record.layers, plan.removed, plan.experts, strict=True):
         part = slice((token - 2) * layer.top_k, (token - 1) * layer.top_k)
         pairs = sorted(zip(layer.gates[part], layer.experts[part], strict=True), reverse=True)
-        total, wanted = sum(layer.gates[part]), set(layer.experts[part])
+        total, experts = sum(layer.gates[part]), set(layer.experts[part])
         for gate, expert in pairs:
             share = gate / total if total else 0.0
             rows.append((layer.layer, expert, WANTED, gate, share, expert in removed))
         for expert in chosen[part]:
-            if expert not in wanted:
+            if expert not in experts:
                 rows.append((layer.layer, expert, TOOK_OVER, np.nan, np.nan, False))
     table = pd.DataFrame(rows, columns=list(LENS_COLUMNS))
     return table.astype({"gate": "float64", "share": "float64", "removed": "bool"})

@@ -212,8 +212,8 @@ class RecordStore(Generic[Kept]):
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
                 return record
-        known = (each for each in self._in_lines() if isinstance(each, self.kind))
-        return next((each for each in known if each.digest == new.digest), new)
+        records = (each for each in self._in_lines() if isinstance(each, self.kind))
+        return next((each for each in records if each.digest == new.digest), new)
 
     def save(self, record: Kept) -> Path:
         """Write a record, replacing the stored one."""

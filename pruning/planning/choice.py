@@ -169,7 +169,7 @@ def check_counts(model: MoEModel, asked: Mapping[int, int], spending: Spending) 
 
 def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
     """Why layers cannot keep these counts, layers with one reason together."""
-    found: dict[str, list[int]] = {}
+    problems: dict[str, list[int]] = {}
     rooms = rooms_of(spending.layers, spending.constraints)
     for layer, room in zip(spending.layers, rooms, strict=True):
         number = kept[layer.index]
@@ -180,10 +180,10 @@ def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
         why = f"can keep {low} to {high}{steps}, and its router picks {layer.top_k}"
         if layer.index in spending.constraints.protected:
             why = f"is protected and keeps {high}"
-        found.setdefault(f"cannot keep {number} experts: each {why}", []).append(layer.index)
+        problems.setdefault(f"cannot keep {number} experts: each {why}", []).append(layer.index)
     words = [
         f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)} {why}"
-        for why, layers in found.items()
+        for why, layers in problems.items()
     ]
     more = [f"{len(words) - _MOST_REASONS} more like these"] if len(words) > _MOST_REASONS else []
     return words[:_MOST_REASONS] + more

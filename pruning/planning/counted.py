@@ -49,8 +49,8 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
 
 
 def _caveats(model: MoEModel) -> Sequence[str]:
-    found = without_weights(model)
-    caveats = list(found.caveats if found else ())
+    outline = without_weights(model)
+    caveats = list(outline.caveats if outline else ())
     if any(len(set(widths)) > 1 for widths in expert_widths(model).values()):
         caveats.append("Experts of a layer differ in width; sizes are of the first ones.")
     return caveats

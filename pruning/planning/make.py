@@ -77,10 +77,14 @@ class CurrentPlan:
     @property
     def name(self) -> str:
         """Its name for people: its file, or criterion, corpora, schedule, sparsity; its repair."""
-        made = self.plan.provenance
-        label = get_criterion(made.criterion).label if made.criterion else ""
-        schedule = "by hand" if made.constraints.get("fixed") else schedule_words(made.schedule)
-        words = (label, corpora_words(made.corpora), schedule, made.amount)
+        provenance = self.plan.provenance
+        label = get_criterion(provenance.criterion).label if provenance.criterion else ""
+        schedule = (
+            "by hand"
+            if provenance.constraints.get("fixed")
+            else schedule_words(provenance.schedule)
+        )
+        words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
         name = self.file or ", ".join(filter(None, words))
         repair = self.plan.repair
         if repair is None or not name:
@@ -88,7 +92,7 @@ class CurrentPlan:
         if self.file and self.repaired_by is None:
             return f"{name} (repaired)" + bits_words(self.plan.bits)
         return name + variant_words(
-            "+".join(repair.corpora), "+".join(made.corpora), self.plan.bits
+            "+".join(repair.corpora), "+".join(provenance.corpora), self.plan.bits
         )
 
     @property
@@ -178,7 +182,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
     """How a plan of experts was made."""
     read, tokens = [ranking.choice], ranking.tokens
     schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
-    asked = recorded(spec, ranking)
+    record = recorded(spec, ranking)
     if schedule == FREQUENCY and tokens and tokens is not ranking.choice:
         read.append(tokens)
     if file is not None:
@@ -186,7 +190,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
         # In another order than its own, the counts of a search are no longer its result.
         if searched and searched.order == order_digest(ranking.table):
             schedule, parameters = SEARCH, searched.parameters()
-            asked = searched.spec.to_json()  # as the search itself records its plan
+            record = searched.spec.to_json()  # as the search itself records its plan
     if spec.spread.is_measured:
         parameters = sensitivity_for(ranking, spec).to_dict()
     return Provenance(
@@ -200,7 +204,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
         budget=spending.budget.to_dict(),
         schedule_parameters=parameters,
         constraints=spending.constraints.to_dict(),
-        spec=asked,
+        spec=record,
     )
 
 

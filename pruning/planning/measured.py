@@ -70,17 +70,17 @@ def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> 
 
 def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
     limits, layers = spec.constraints, ranking.model.layers
-    own = Constraints(pinned=limits.pinned, dropped=limits.dropped)
+    fixed = Constraints(pinned=limits.pinned, dropped=limits.dropped)
     table, digest = ranking.table, order_digest(ranking.table)
-    if own.held:
-        digest = digest_of({"order": digest, **own.to_dict()})
+    if fixed.held:
+        digest = digest_of({"order": digest, **fixed.to_dict()})
 
     def plan_of(removed: Removed) -> PruningPlan:
         ref = model_ref(ranking.model)
         # Layers that lose nothing yet keep their dropped experts too.
-        cut = {layer.index for layer, gone in zip(layers, removed, strict=True) if gone}
-        dropped = {layer: ids for layer, ids in own.dropped.items() if layer in cut}
-        limits = replace(own, dropped=dropped)
+        cut = {layer.index for layer, count in zip(layers, removed, strict=True) if count}
+        dropped = {layer: ids for layer, ids in fixed.dropped.items() if layer in cut}
+        limits = replace(fixed, dropped=dropped)
         return select_experts(table, allocation_of(layers, removed), model=ref, constraints=limits)
 
     ref = _order_ref(ranking, spec, digest)
@@ -89,7 +89,7 @@ def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
     def bytes_of(removed: Removed) -> int:
         return weight_bytes(ranking.model, plan_of(removed))
 
-    return Order(ref, sizes, rooms_of(layers, own), plan_of, bytes_of)
+    return Order(ref, sizes, rooms_of(layers, fixed), plan_of, bytes_of)
 
 
 def _order_ref(ranking: Ranking, spec: PlanSpec, digest: str) -> OrderRef:
@@ -110,7 +110,7 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
 
     def spent(removed: Removed) -> tuple[Budget, set[int]]:
         floors = tuple(max(*each) for each in zip(removed, least, strict=True))
-        cut = {layer for layer, gone in zip(rooms, removed, strict=True) if gone}
+        cut = {layer for layer, count in zip(rooms, removed, strict=True) if count}
         return Budget(sum(floors), "count", "", floors), cut
 
     def plan_of(removed: Removed) -> PruningPlan:
@@ -132,18 +132,20 @@ def with_sensitivity(ranking: Ranked, spec: PlanSpec, store: StatsStore) -> Rank
     """The ranking with the sensitivity of its order, if the schedule reads it."""
     if not spec.spread.is_measured:
         return ranking
-    known = SensitivityStore(store.directories)
-    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, known))
+    curve_store = SensitivityStore(store.directories)
+    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, curve_store))
 
 
 def sensitivity_on(
     corpus: str, ranking: Ranking, spec: PlanSpec, store: StatsStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on this corpus, else on all measured ones."""
-    known = SensitivityStore(store.directories)
+    curve_store = SensitivityStore(store.directories)
     spread = spec.spread.model_copy(update={"measured_on": (corpus,)})
     there = spec.model_copy(update={"spread": spread})
-    return find_sensitivity(ranking, there, known) or find_sensitivity(ranking, spec, known)
+    return find_sensitivity(ranking, there, curve_store) or find_sensitivity(
+        ranking, spec, curve_store
+    )
 
 
 def find_sensitivity(

@@ -77,8 +77,8 @@ class Arena(Numbered):
     ) -> tuple[dict[ExpertKey, int], dict[int, tuple[int, ...]]]:
         """Neurons that each expert loses, and who stays in layers that lose whole experts."""
         removed = {
-            (layer, expert): gone if layer in cut else 0
-            for (layer, expert), gone in self.contest.removed(budget).items()
+            (layer, expert): neurons if layer in cut else 0
+            for (layer, expert), neurons in self.contest.removed(budget).items()
         }
         return removed, {layer: ids for layer, ids in self.experts.items() if layer in cut}
 

@@ -23,8 +23,8 @@ def recipe_of(selection: Selection, repair: RepairRequest | None = None) -> Reci
     file = spec.spread.schedule_file
     searched = search_in(file) if file else None
     if searched and searched.recipe:
-        own = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
-        return own.model_copy(update={"model": request.model, "repair": _section(repair)})
+        recipe = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
+        return recipe.model_copy(update={"model": request.model, "repair": _section(repair)})
     if searched:
         facts = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
         search, spec = {**searched.settings, **facts}, searched.spec
@@ -44,13 +44,13 @@ def _section(repair: RepairRequest | None) -> RepairSection | None:
 def _sampling(selection: Selection) -> dict[str, Any]:
     """The settings of the calibrations if all share them, so that the recipe finds them again."""
     manifests = [run.manifest for run in (selection.tokens or selection.choice).runs]
-    made = [
+    samplings = [
         {"tokens": sum(corpus.num_tokens for corpus in each.corpora)}
         | {key: each.settings[key] for key in ("seq_len", "seed", "dtype") if key in each.settings}
         for each in manifests
         if each.kind == "routed"
     ]
-    return made[0] if made and made.count(made[0]) == len(made) else {}
+    return samplings[0] if samplings and samplings.count(samplings[0]) == len(samplings) else {}
 
 
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism
@@ -107,7 +107,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
 
 def _budget_lines(model: MoEModel, share: int, budget: Budget) -> Iterator[str]:
     kept = [
-        layer.num_experts - gone for layer, gone in zip(model.layers, budget.floors, strict=True)
+        layer.num_experts - least for layer, least in zip(model.layers, budget.floors, strict=True)
     ]
     gib = (1 - share / 100) * size_report(model).bytes_before / GIB
     yield f"# How much goes: {share}% of the bytes leaves {_span(kept)} experts in each layer."

@@ -80,9 +80,9 @@ def _pruned_overlap(plan: PruningPlan, other: PruningPlan, model: MoEModel) -> f
     """The share of experts pruned by `plan` that `other` prunes as well; NaN if it prunes none."""
     pruned = both = 0
     for layer in model.layers:
-        gone = set(range(layer.num_experts)).difference(plan.kept[layer.index])
-        pruned += len(gone)
-        both += len(gone.difference(other.kept[layer.index]))
+        removed_ids = set(range(layer.num_experts)).difference(plan.kept[layer.index])
+        pruned += len(removed_ids)
+        both += len(removed_ids.difference(other.kept[layer.index]))
     return both / pruned if pruned else float("nan")
 
 
@@ -108,11 +108,11 @@ def scopes_side_by_side(
     sensitivity.
     """
     model, removed, flops, refused = ranking.model, {}, [], {}
-    named = {SCOPES[scope]: arena for scope, arena in arenas.items()}
+    by_name = {SCOPES[scope]: arena for scope, arena in arenas.items()}
     if ranking.sensitivity:
         measured = arenas[NeuronScope.LAYER].measured(ranking.sensitivity)
-        named[SCHEDULES[MEASURED].label] = measured
-    for name, arena in named.items():
+        by_name[SCHEDULES[MEASURED].label] = measured
+    for name, arena in by_name.items():
         try:
             removed[name] = arena.contest.removed(arena.budget(asked, model))
         except PlanError as error:
@@ -133,9 +133,9 @@ def layer_shares(
     neurons of each of its experts.
     """
     rows = []
-    for series, gone in removed.items():
+    for series, layers in removed.items():
         of_layer = dict.fromkeys(sorted(widths), 0)
-        for (layer, _), number in gone.items():
+        for (layer, _), number in layers.items():
             of_layer[layer] += number
         rows += [(series, layer, n / sum(widths[layer])) for layer, n in of_layer.items()]
     return pd.DataFrame(rows, columns=["series", "layer", "share"])

@@ -134,6 +134,6 @@ def stream_factor(experts: nn.Module, run_layer: Callable[[], Tensor]) -> float 
         return None
     change = change.reshape(sent.shape)
     factor = float((change * sent).sum() / sent.square().sum())
-    lost = float(torch.linalg.vector_norm(change - factor * sent))
-    is_same = factor != 0 and lost < _SAME * float(torch.linalg.vector_norm(change))
+    error = float(torch.linalg.vector_norm(change - factor * sent))
+    is_same = factor != 0 and error < _SAME * float(torch.linalg.vector_norm(change))
     return float(f"{factor:.3g}") if is_same else None

@@ -48,7 +48,7 @@ class DownTensors:
 
 def down_tensors(model: MoEModel) -> dict[int, DownTensors]:
     """Layer -> its down projections; refuses a model whose projections cannot be rewritten."""
-    found: dict[int, DownTensors] = {}
+    tensors: dict[int, DownTensors] = {}
     for layer in model.layers:
         entries: dict[int, TensorEntry] = {}
         stacked = False
@@ -64,8 +64,8 @@ def down_tensors(model: MoEModel) -> dict[int, DownTensors]:
                 entries |= dict.fromkeys(ids, item.entry)
         if len(entries) < layer.num_experts:
             raise cannot(model, f"layer {layer.index} shares or ties its down projections")
-        found[layer.index] = DownTensors(layer.index, entries, stacked)
-    return found
+        tensors[layer.index] = DownTensors(layer.index, entries, stacked)
+    return tensors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

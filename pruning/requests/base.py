@@ -96,11 +96,11 @@ def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
 
 def choices(kind: type[BaseModel], name: str) -> tuple[str, ...]:
     """The names that a field takes."""
-    found = [kind.model_fields[name].annotation]
-    for each in found:
+    annotations = [kind.model_fields[name].annotation]
+    for each in annotations:
         if get_origin(each) is Literal:
             return get_args(each)
-        found.extend(get_args(each))
+        annotations.extend(get_args(each))
     raise ValueError(f"{name} takes no list of names")
 
 
@@ -115,9 +115,9 @@ def _declared_in(kind: Any) -> Iterator[Any]:
         for part in get_args(kind):
             yield from _declared_in(part)
         return
-    inner, *said = get_args(kind)
+    inner, *metadata = get_args(kind)
     yield from _declared_in(inner)
-    for each in said:
+    for each in metadata:
         yield from each.metadata if isinstance(each, FieldInfo) else (each,)
 
 
@@ -349,15 +349,15 @@ _WOULD_WORK = {
 
 def plain_problem(problem: Any) -> str:
     """A problem from pydantic in words: what would work, what was given, the nearest choice."""
-    context, given = problem.get("ctx", {}), problem["input"]
-    said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    context, value = problem.get("ctx", {}), problem["input"]
+    reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] in _WOULD_WORK:
-        said = _WOULD_WORK[problem["type"]].format_map(context)
-    elif isinstance(given, dict | list | tuple | BaseModel) or raised_by(problem):
-        return said
-    nearest = did_you_mean(str(given), re.findall("'([^']+)'", str(context.get("expected", ""))))
-    shown = repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
-    return f"{said} (got {shown}){f'.{nearest}' if nearest else ''}"
+        reason = _WOULD_WORK[problem["type"]].format_map(context)
+    elif isinstance(value, dict | list | tuple | BaseModel) or raised_by(problem):
+        return reason
+    nearest = did_you_mean(str(value), re.findall("'([^']+)'", str(context.get("expected", ""))))
+    text = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+    return f"{reason} (got {text}){f'.{nearest}' if nearest else ''}"
 
 
 def raised_by(problem: Any) -> UserError | None:

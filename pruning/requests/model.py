@@ -21,9 +21,9 @@ class ModelRequest(Request):
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
         """The equivalent command line; `plans` names the files that hold the request's plans."""
-        named = repeated("--plan", plans[: len(getattr(self, "plans", ()))])
-        written = ("-o", out or self.writes) if self.writes else ()
-        return command_line(self.asked_by, self.model, *named, *option_words(self), *written)
+        plan_words = repeated("--plan", plans[: len(getattr(self, "plans", ()))])
+        target = ("-o", out or self.writes) if self.writes else ()
+        return command_line(self.asked_by, self.model, *plan_words, *option_words(self), *target)
 
 
 class WeightsRequest(ModelRequest):

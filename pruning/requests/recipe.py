@@ -36,11 +36,11 @@ class Machine(Request):
 
 def machine_of(recipe: Recipe, asked: Machine) -> Machine:
     """Where a recipe runs: as asked, else as the recipe says."""
-    own = recipe.calibrate
+    section = recipe.calibrate
     return Machine(
-        device=asked.device or own.device,
-        batch_size=asked.batch_size or own.batch_size,
-        stream_layers=asked.stream_layers or own.stream_layers,
+        device=asked.device or section.device,
+        batch_size=asked.batch_size or section.batch_size,
+        stream_layers=asked.stream_layers or section.stream_layers,
         trust_remote_code=asked.trust_remote_code,
         stats_dir=asked.stats_dir,
     )
@@ -71,14 +71,14 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
 
 def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
     """The corpora of search, repair and evaluation as calibrations, only to be opened."""
-    named = [each.corpus for each in (recipe.search, recipe.evaluate) if each is not None]
-    named += recipe.sensitivity.corpus if recipe.sensitivity else ()
+    corpora = [each.corpus for each in (recipe.search, recipe.evaluate) if each is not None]
+    corpora += recipe.sensitivity.corpus if recipe.sensitivity else ()
     if recipe.repair:
-        named += [parse_corpus_weight(text).corpus for text in recipe.repair.corpora]
+        corpora += [parse_corpus_weight(text).corpus for text in recipe.repair.corpora]
     allowed = recipe.allow_test_set
     return [
         CalibrateRequest(model=recipe.model, corpus=corpus, allow_test_set=allowed)
-        for corpus in dict.fromkeys(named)
+        for corpus in dict.fromkeys(corpora)
     ]
 
 
@@ -105,8 +105,8 @@ def spec_request(recipe: Recipe, machine: Machine) -> SpecRequest:
 
 def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
     """The measurement of sensitivity; None if the recipe asks for none."""
-    asked, plan = recipe.sensitivity, recipe.plan
-    if asked is None:
+    section, plan = recipe.sensitivity, recipe.plan
+    if section is None:
         return None
     budget = {} if recipe.search else plan.budget.amounts
     if plan.by_neuron and (plan.budget.shrink or plan.budget.target_size):
@@ -115,13 +115,13 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
         **_shared(recipe.calibrate, SensitivityRequest),
         **_shared(recipe, SensitivityRequest),
         **_shared(machine_of(recipe, machine), SensitivityRequest),
-        **_shared(asked, SensitivityRequest),
-        "corpora": asked.corpus,
+        **_shared(section, SensitivityRequest),
+        "corpora": section.corpus,
         "criterion": plan.ranking.criterion,
         "granularity": plan.ranking.granularity,
         "gate": plan.ranking.gate,
         "calibrated_on": plan.ranking.corpora,
-        "refine": asked.refine if budget else 0,
+        "refine": section.refine if budget else 0,
         "cost": plan.spread.cost,
         "across": plan.spread.across,
         "target_dtype": plan.budget.target_dtype,
@@ -132,8 +132,8 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
         if name in values:
             values[several] = (values.pop(name),)
     del values["count"], values["seed"]  # of the calibration
-    given = {name: value for name, value in values.items() if value is not None}
-    return validated(SensitivityRequest, given)
+    present = {name: value for name, value in values.items() if value is not None}
+    return validated(SensitivityRequest, present)
 
 
 def export_request(
@@ -145,19 +145,19 @@ def export_request(
     """
     if recipe.export is None:
         return None
-    given = recipe.export.model_dump()
+    values = recipe.export.model_dump()
     widths = recipe.plan.budget.model_dump(include={"width_mode", "width_multiple_of"})
     if recipe.export.model:
-        given |= {"plan_model": recipe.model, "plan_model_revision": recipe.revision}
+        values |= {"plan_model": recipe.model, "plan_model_revision": recipe.revision}
     else:
-        given |= {"model": recipe.model, "revision": recipe.revision}
+        values |= {"model": recipe.model, "revision": recipe.revision}
     return validated(
         ExportRequest,
         {
             "plan": plan.to_dict(),
             "recipe": text,
             "stats_dir": machine.stats_dir,
-            **given,
+            **values,
             **(widths if recipe.plan.by_neuron else {}),
         },
     )
@@ -165,45 +165,45 @@ def export_request(
 
 def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> RepairRequest | None:
     """The repair of a plan; None if the recipe asks for none."""
-    asked = recipe.repair
-    if asked is None:
+    section = recipe.repair
+    if section is None:
         return None
     values = {
         **_shared(recipe.calibrate, RepairRequest),
         **_shared(recipe, RepairRequest),
         **_shared(machine_of(recipe, machine), RepairRequest),
-        **_shared(asked, RepairRequest),
-        "seq_len": asked.seq_len or recipe.seq_len,
-        "seed": asked.seed or recipe.seed,
+        **_shared(section, RepairRequest),
+        "seq_len": section.seq_len or recipe.seq_len,
+        "seed": section.seed or recipe.seed,
         "plan": plan.to_dict(),
     }
-    given = {name: value for name, value in values.items() if value is not None}
-    return validated(RepairRequest, given)
+    present = {name: value for name, value in values.items() if value is not None}
+    return validated(RepairRequest, present)
 
 
 def evaluate_request(
     recipe: Recipe, machine: Machine, plans: Sequence[PruningPlan] = ()
 ) -> EvaluateRequest | None:
     """The evaluation of plans; None if the recipe asks for none."""
-    asked = recipe.evaluate
-    if asked is None:
+    section = recipe.evaluate
+    if section is None:
         return None
     values = {
         **_shared(recipe.calibrate, EvaluateRequest),
         **_shared(recipe, EvaluateRequest),
         **_shared(machine_of(recipe, machine), EvaluateRequest),
-        "corpora": (asked.corpus,),
-        "measures": ",".join(asked.fitness),
-        "bits": asked.bits,
-        "samples": asked.samples,
-        "seq_len": asked.seq_len,
-        "seed": asked.seed,
+        "corpora": (section.corpus,),
+        "measures": ",".join(section.fitness),
+        "bits": section.bits,
+        "samples": section.samples,
+        "seq_len": section.seq_len,
+        "seed": section.seed,
         "plans": tuple(plan.to_dict() for plan in plans),
     }
     # Keys of the recipe that do not apply to the evaluation.
     del values["count"], values["hidden_states_dir"], values["repair"]
-    given = {name: value for name, value in values.items() if value is not None}
-    return validated(EvaluateRequest, given)
+    present = {name: value for name, value in values.items() if value is not None}
+    return validated(EvaluateRequest, present)
 
 
 class SearchRequest(Machine):

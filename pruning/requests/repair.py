@@ -78,12 +78,12 @@ class RepairRequest(RefitRequest):
                 "The plan was ranked without text, and nothing is calibrated, so nothing says what "
                 "to repair it on; name one or several --corpus."
             )
-        if not self.corpora and (gone := [p.corpus for p in parts if not is_at_hand(p.corpus)]):
+        if not self.corpora and (files := [p.corpus for p in parts if not is_at_hand(p.corpus)]):
             raise PlanError(
-                f"The plan was ranked by {gone[0]}, a file that is not here under that name; name "
+                f"The plan was ranked by {files[0]}, a file that is not here under that name; name "
                 "what to repair it on: `moeprune repair --corpus FILE`."
             )
-        whole = sum(part.weight for part in parts)
+        total = sum(part.weight for part in parts)
         shared = self.model_dump(
             include=type(self).model_fields.keys()
             & CalibrateRequest.model_fields.keys() - {"tokens", "corpora"},
@@ -93,7 +93,7 @@ class RepairRequest(RefitRequest):
             CalibrateRequest(
                 **shared,
                 corpus=part.corpus,
-                tokens=max(2, round(self.tokens * part.weight / whole)),
+                tokens=max(2, round(self.tokens * part.weight / total)),
                 stream_layers=True,
             )
             for part in parts
@@ -104,7 +104,7 @@ def ranking_corpora(plan: PruningPlan) -> list[CorpusWeight]:
     """The corpora that ranked a plan, with their weights."""
     provenance = plan.provenance
     if provenance.spec:
-        asked = PlanSpec.model_validate(provenance.spec).corpus_weights
-        if asked:
-            return list(asked)
+        weights = PlanSpec.model_validate(provenance.spec).corpus_weights
+        if weights:
+            return list(weights)
     return [CorpusWeight(name) for name in provenance.corpora]

@@ -66,8 +66,8 @@ class SumError(Numbered):
 
     def measured(self, removed: Removed) -> float:
         """The mean over all corpora of the curves; NaN if it was not measured on one of them."""
-        known = self.known.get(removed, {})
-        losses = [known.get(each.corpus, np.nan) for each in self.curves.curves]
+        measured = self.known.get(removed, {})
+        losses = [measured.get(each.corpus, np.nan) for each in self.curves.curves]
         return float(np.mean(losses))
 
     def is_guess(self, removed: Removed) -> bool:

@@ -63,10 +63,10 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
             "the level 'load'."
         )
     repair = manifest.plan.repair
-    lost = repair.record_id if repair and repair.folder is None else ""
-    if level == Level.LOGITS and lost:
+    missing = repair.record_id if repair and repair.folder is None else ""
+    if level == Level.LOGITS and missing:
         raise ExportError(
-            f"The level 'logits' needs the files of the repair {lost}; name their statistics "
+            f"The level 'logits' needs the files of the repair {missing}; name their statistics "
             "folder (--stats-dir), or use the level 'load'."
         )
     if level:
@@ -77,8 +77,8 @@ def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> t
         return f"needs {format_bytes(nbytes)} of memory, {format_bytes(available)} are available"
 
     lacking = "no source was given to compare logits with"
-    if lost:
-        lacking = f"the files of the repair {lost}, which logits need, are not here"
+    if missing:
+        lacking = f"the files of the repair {missing}, which logits need, are not here"
     elif source is not None:
         needed = logits_memory(source, manifest.plan)
         if needed <= available:

@@ -79,8 +79,8 @@ def with_repairs(
 
     One that is repaired already, or that removes nothing, stays alone.
     """
-    named = {str(number): plan for number, plan in enumerate(plans)}
-    return list((yield from with_named_repairs(request, model, named)).values())
+    numbered = {str(number): plan for number, plan in enumerate(plans)}
+    return list((yield from with_named_repairs(request, model, numbered)).values())
 
 
 def with_named_repairs(

@@ -41,10 +41,8 @@ def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
         for corpus in corpora:
             plans += _by_parts(_selection(request, criterion, (corpus,), model, store))
         if request.repair:
-            whole = _selection(request, criterion, corpora, model, store)
-            plans += yield from _repairs(
-                request, fit_plan(make_plan(whole, whole.spec).plan, model)
-            )
+            full = _selection(request, criterion, corpora, model, store)
+            plans += yield from _repairs(request, fit_plan(make_plan(full, full.spec).plan, model))
     draws = yield from drawn_corpora(request, model, store)
     from pruning.evaluate.run import Evaluations, run_evaluations
 
