@@ -169,7 +169,8 @@ def prediction_error(loaded: Loaded) -> str:
 def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
     """Draw one row per corpus: loss of the original, and loss increases; nats per token."""
     columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
-        name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
+        # Escaped: a bare dash is a list in Markdown.
+        name: [f"{change[corpus]:+.2f}" if corpus in change else r"\-" for corpus in full]
         for name, change in added.items()
     }
     index = pd.Index([literal(name) for name in full], name="corpus")

@@ -88,7 +88,7 @@ def test_own_numbers_are_those_of_the_records(open_page, swept):
     test = open_page("evaluate", model="once")
     table = test.dataframe[0].value.set_index("candidate")
     pruned = {r.plan.criterion: r for r in swept if r.plan.removed}
-    assert len(table) == 3 and table.index[-1].startswith("yours")  # which was not measured
+    assert len(table) == 3 and table.index[0].startswith("yours")  # which was not measured
     for criterion, label in (("reap", f"REAP, on {ROWS}"), ("random", "Random")):
         record = pruned[criterion]
         assert table.loc[label, "mean"] == pytest.approx(

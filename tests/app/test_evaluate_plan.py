@@ -91,10 +91,10 @@ def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     go_to(test, "evaluate")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 40%**" in text.value)
     assert "loss not measured" in line
-    assert set(test.table[0].value["your plan, not measured"]) == {"-"}
+    assert set(test.table[0].value["your plan, not measured"]) == {r"\-"}
     table = test.dataframe[0].value.set_index("candidate")
     (yours,) = (name for name in table.index if name.startswith("yours"))
-    assert table.index[-1] == yours == "yours: REAP, demo-prose, 40%"
+    assert table.index[0] == yours == "yours: REAP, demo-prose, 40%"
     assert table.loc[yours, "away"] == "loss not measured"
     assert table.loc[[yours], "mean"].isna().all()
     test.button(key="candidates.measure").click().run()

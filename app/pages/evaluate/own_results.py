@@ -187,8 +187,10 @@ def candidates_part(loaded: Loaded) -> None:
     )
     own_plan = loaded.shown.plan.digest if loaded.shown else None  # pooled draws have the plan ""
     if plan_loss is None and loaded.shown and facts:
-        measure_button(loaded, loaded.shown, "candidates.measure")
-        table = pd.concat([table, _unmeasured_row(loaded, loaded.shown, facts)], ignore_index=True)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"Your plan: {loss_words(loaded, None, None)}.", width="content")
+            measure_button(loaded, loaded.shown, "candidates.measure")
+        table = pd.concat([_unmeasured_row(loaded, loaded.shown, facts), table], ignore_index=True)
     _table(table[table["way"] == ""], own_plan)
     if (others := table[table["way"] != ""]).empty:
         return
