@@ -18,8 +18,8 @@ from app.charts.traces import annotation
 
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters that fit a cell at the default font size
-# On the narrowest page, at the default and the small font size; longer names are cut.
-_LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 92
+# At the least width (see `page_style`), at the default and the small font size; longer are cut.
+_LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 160
 
 
 def winner_drawing(scores: Mapping[str, pd.DataFrame], about: str, name: str) -> Drawing:
@@ -103,7 +103,7 @@ def _cell_text(row: Mapping[Hashable, Any], colors: dict[str, str], room: int) -
     winner, tied = str(row["winner"]), int(str(row["tied"]))
     # Ties on their own line: cells are narrow.
     shared = f"<br>+{tied - 1}" if tied > 1 else ""
-    lines = _lines(winner, room, most=1 if shared or room < _ROOMY else 2)
+    lines = _lines(winner, room, most=1 if shared else 2)
     return annotation(
         in_html(str(row["benchmark"])),
         row["setting"],

@@ -33,6 +33,9 @@ _EVERYWHERE: Final = """
   z-index: 99;
   padding: 0.3rem 0;
 }
+/* A name in each of up to 16 cells of a row. */
+[class*="st-key-chart"][class*="winner-map"] { overflow-x: auto !important; }
+[class*="st-key-chart"][class*="winner-map"] > div { min-width: 1100px; }
 [data-testid="stMetricDelta"] p { white-space: normal !important; }
 [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: 8rem; }
 [class*="st-key-panels"] > div { flex: 1 1 190px; }
@@ -60,7 +63,6 @@ _EVERYWHERE: Final = """
 _WIDE: Final = ", ".join(
     f'[class*="st-key-chart"][class*="{name}"]'
     for name in (
-        "winner-map",
         "pareto",
         "same-bytes",
         "overlap-by-tokens",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -70,7 +71,7 @@ def plan_line(loaded: Loaded) -> Loaded:
             width="content",
         )
         if loss is None or loss.missing:
-            _measure_button(loaded, plan)
+            measure_button(loaded, plan, "plan.measure", type="tertiary")
         if plan.file:
             st.button(
                 "Back to the controls",
@@ -98,15 +99,18 @@ def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None
     download_button(f"{verb} {file}", current_plan.plan.to_json, file, key)
 
 
-def _measure_button(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """Queue an evaluation on the corpora and in the dtype of most plans."""
+def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:
+    """Queue an evaluation on the corpora and in the dtype of most plans.
+
+    `key` is the widget's, `look` are arguments of `st.button`.
+    """
     compared = {name for each in losses_of(loaded.model)[:1] for name in each.corpora}
     texts = held_out_corpora(loaded)
     texts = [text for text in texts if Path(text).name in compared] or texts
     if not texts:
         link_to("evaluate", "Measure", "insights")
         return
-    if st.button("Measure", key="plan.measure", icon=":material/insights:", type="tertiary"):
+    if st.button("Measure", key=key, icon=":material/insights:", **look):
         fields = {
             **own_model(loaded),
             "plans": (current_plan.plan.to_dict(),),
@@ -165,7 +169,8 @@ def prediction_error(loaded: Loaded) -> str:
 def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, float]]) -> None:
     """Draw one row per corpus: loss of the original, and loss increases; nats per token."""
     columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
-        name: [f"{change[corpus]:+.2f}" if corpus in change else "-" for corpus in full]
+        # Escaped: a bare dash is a list in Markdown.
+        name: [f"{change[corpus]:+.2f}" if corpus in change else r"\-" for corpus in full]
         for name, change in added.items()
     }
     index = pd.Index([literal(name) for name in full], name="corpus")

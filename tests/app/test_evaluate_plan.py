@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from page_texts import by_hand, command_lines, loaded_on, press
+from page_texts import ALL_CORPORA, by_hand, command_lines, loaded_on, press
 
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
@@ -91,11 +91,29 @@ def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     go_to(test, "evaluate")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 40%**" in text.value)
     assert "loss not measured" in line
-    assert "your plan" not in test.table[0].value
-    test.button(key="plan.measure").click().run()
+    assert set(test.table[0].value["your plan, not measured"]) == {r"\-"}
+    table = test.dataframe[0].value.set_index("candidate")
+    (yours,) = (name for name in table.index if name.startswith("yours"))
+    assert table.index[0] == yours == "yours: REAP, demo-prose, 40%"
+    assert table.loc[yours, "away"] == "loss not measured"
+    assert table.loc[[yours], "mean"].isna().all()
+    test.button(key="candidates.measure").click().run()
     (job,) = queued_jobs()
     assert sorted(job.request["corpora"]) == ["demo-code", "demo-math", "demo-prose"]
     assert job.request["dtype"] == "float32"
+
+
+def test_a_plan_that_was_not_measured_has_its_prediction(open_page):
+    address = {"criterion": "ean", "corpora": ALL_CORPORA, "schedule": "measured"}
+    test = open_page("evaluate", sparsity="40%", **address)
+    assert loaded_on(test).predicted
+    assert test.table[0].value["your plan, predicted"].str.match(r"[+-]\d").all()
+    (yours,) = (
+        row
+        for row in test.dataframe[0].value.to_dict("records")
+        if row["candidate"].startswith("yours")
+    )
+    assert yours["away"].startswith("predicted loss")
 
 
 def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(

@@ -317,3 +317,9 @@ def test_the_lens_is_read_on_every_ground(dark):
 )
 def test_a_token_is_seen_whatever_it_is(token, shown):
     assert text_lens.visible(token) == shown
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_winner_of_a_paper_has_its_name_cut(table):
+    words = [each.text for each in winners_of(table).figure().layout.annotations]
+    assert not [text for text in words if text.endswith(".") or ".<br>" in text]

@@ -29,19 +29,21 @@ from app.widgets.job_form import (
     sweep_fields,
 )
 from app.widgets.notes import inform
-from app.widgets.plan_bar import loss_of_plan, losses_table
+from app.widgets.plan_bar import loss_of_plan, loss_words, losses_table, measure_button
 from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
     PlanLoss,
+    RandomLoss,
     candidates_at,
     difference,
     full_losses,
     losses_at,
     random_at,
 )
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
 from pruning.evaluate.result import MEASURES
 from pruning.plan import removes_nothing
+from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 from pruning.sizes import format_bytes
@@ -156,9 +158,8 @@ def candidates_part(loaded: Loaded) -> None:
         return
     plan_loss, _ = loss_of_plan(loaded)
     words = {f"{100 * share:.4g}%": share for share in shares}
-    plan_share = ""
-    if plan_loss is not None:
-        plan_share = f"{100 * round(plan_loss.facts.removed or 0.0, 4):.4g}%"
+    facts = _facts(loaded) if plan_loss is None else plan_loss.facts
+    plan_share = f"{100 * round(facts.removed or 0.0, 4):.4g}%" if facts else ""
     with st.container(width=400):
         share = share_control(words, "removed", plan_share)
     table = candidates_at(losses, share, granularity)
@@ -167,16 +168,7 @@ def candidates_part(loaded: Loaded) -> None:
         return
     losses_by_plan = {each.plan: each for each in losses_at(losses, share) if not each.way}
     best = losses_by_plan.get(next((plan for plan in table["plan"] if plan in losses_by_plan), ""))
-    chance = random_at(losses, share, granularity)
-    added = {}
-    if plan_loss is not None:
-        name = f"your plan{_REPAIRED[plan_loss.is_repaired]}"
-        added[", ".join(filter(None, (name, plan_loss.way)))] = plan_loss.change
-    if chance is not None:
-        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
-        added[f"Random{several}"] = chance.change
-    if best is not None and best is not plan_loss:
-        added[f"the best{_REPAIRED[best.is_repaired]}"] = best.change
+    added = _columns(loaded, best, random_at(losses, share, granularity))
     repaired = ""
     if (table["repaired_on"] != "").any():
         repaired = " Candidates **+ repair** are refitted, the others are not."
@@ -193,7 +185,12 @@ def candidates_part(loaded: Loaded) -> None:
         ],
         size=table["bytes"].map(format_bytes),
     )
-    own_plan = plan_loss.plan if plan_loss else ""
+    own_plan = loaded.shown.plan.digest if loaded.shown else None  # pooled draws have the plan ""
+    if plan_loss is None and loaded.shown and facts:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f"Your plan: {loss_words(loaded, None, None)}.", width="content")
+            measure_button(loaded, loaded.shown, "candidates.measure")
+        table = pd.concat([_unmeasured_row(loaded, loaded.shown, facts), table], ignore_index=True)
     _table(table[table["way"] == ""], own_plan)
     if (others := table[table["way"] != ""]).empty:
         return
@@ -203,7 +200,48 @@ def candidates_part(loaded: Loaded) -> None:
             _table(rows, own_plan)
 
 
-def _table(table: pd.DataFrame, own_plan: str) -> None:
+def _columns(
+    loaded: Loaded, best: PlanLoss | None, chance: RandomLoss | None
+) -> dict[str, Mapping[str, float]]:
+    """Loss increases by corpus, by column: the plan on screen, Random and the best plan."""
+    added: dict[str, Mapping[str, float]] = {}
+    plan_loss, _ = loss_of_plan(loaded)
+    if plan_loss is not None:
+        name = f"your plan{_REPAIRED[plan_loss.is_repaired]}"
+        added[", ".join(filter(None, (name, plan_loss.way)))] = plan_loss.change
+    elif (predicted := loaded.predicted) is not None:
+        added["your plan, predicted"] = predicted.change
+    elif loaded.shown is not None:
+        added["your plan, not measured"] = {}
+    if chance is not None:
+        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
+        added[f"Random{several}"] = chance.change
+    if best is not None and best is not plan_loss:
+        added[f"the best{_REPAIRED[best.is_repaired]}"] = best.change
+    return added
+
+
+def _facts(loaded: Loaded) -> PlanFacts | None:
+    """The facts of the plan on screen; None if it removes nothing."""
+    if loaded.shown is None or removes_nothing(loaded.shown.plan, loaded.model):
+        return None
+    return plan_facts(loaded.shown.plan, loaded.model)
+
+
+def _unmeasured_row(loaded: Loaded, plan: CurrentPlan, facts: PlanFacts) -> pd.DataFrame:
+    """The row of the plan on screen in the table of candidates: at its sparsity, without a loss."""
+    columns = facts.columns
+    row = {
+        **{name: columns[name] for name in ("granularity", "repaired_on")},
+        "way": "",
+        "candidate": f"yours: {plan.name}",
+        "away": loss_words(loaded, None, None),
+        "size": format_bytes(columns["bytes"]),
+    }
+    return pd.DataFrame([row])
+
+
+def _table(table: pd.DataFrame, own_plan: str | None) -> None:
     """Table of candidates; plan `own_plan` is labelled as yours."""
     way = str(table["way"].iloc[0]) if len(table) else ""
     names = table["candidate"]
