@@ -50,6 +50,6 @@ def check_fewer(model: MoEModel, bits: str) -> None:
         fewer = [name for name, form in FORMATS.items() if form.per_weight < stored]
         raise PlanError(
             f"{model.name} stores its experts in {stored:.3g} bits a weight, and {bits} would "
-            f"take {FORMATS[bits].per_weight:.3g}; give {', '.join(fewer) or 'no --bits'}, or {OWN} "
-            "for what is stored."
+            f"take {FORMATS[bits].per_weight:.3g}; give {', '.join(fewer) or 'no --bits'}, or "
+            f"{OWN} for what is stored."
         )
