@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -13,6 +13,7 @@ from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.base import PER_LAYER_KEY
 from analysis.families.rules import whole_number
+from analysis.fp8 import block_shape
 from analysis.home import from_home
 from analysis.hub import fetched
 
@@ -168,16 +169,45 @@ class MoEModel:
                     f"transformers would take the stacked experts of FP8 without their scales "
                     f"({name}); use the model in bfloat16"
                 )
-        for name, entry in self.checkpoint.tensors.items():
-            grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
-            if grid is None or len(grid.shape) != len(entry.shape) or 0 in grid.shape:
-                continue
-            if any(size % scales for size, scales in zip(entry.shape, grid.shape, strict=True)):
+        for entry, grid in self._scaled():
+            if not block_shape(entry.shape, grid.shape, self.stated_block):
                 return (
-                    f"transformers cannot dequantise {name}: {list(entry.shape)} does not divide "
-                    f"into its {list(grid.shape)} scales; use the model in bfloat16"
+                    f"{entry.name} cannot be dequantised: {list(entry.shape)} does not divide into "
+                    f"its {list(grid.shape)} scales, evenly or by `weight_block_size`; use the "
+                    "model in bfloat16"
                 )
         return ""
+
+    @cached_property
+    def cut_blocks(self) -> str:
+        """Why transformers alone cannot dequantise it, on one line; empty if it can.
+
+        It derives blocks from the shapes, so that a last block that is cut is an error, or, where
+        the shapes divide, takes wrong scales in silence.
+        """
+        for entry, grid in self._scaled():
+            block = block_shape(entry.shape, grid.shape, self.stated_block)
+            if block and block != block_shape(entry.shape, grid.shape, None):
+                return (
+                    f"transformers cannot dequantise {entry.name}: {list(entry.shape)} does not "
+                    f"divide into its {list(grid.shape)} scales by blocks of {list(block)}"
+                )
+        return ""
+
+    @cached_property
+    def stated_block(self) -> tuple[int, int] | None:
+        """Rows and columns that share an FP8 scale, as config.json states them; None if not."""
+        match self.quantisation_settings.get("weight_block_size"):
+            case [int(rows), int(columns)] if rows > 0 and columns > 0:
+                return rows, columns
+        return None
+
+    def _scaled(self) -> Iterator[tuple[TensorEntry, TensorEntry]]:
+        """Matrices of FP8 and their scales."""
+        for name, entry in self.checkpoint.tensors.items():
+            grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
+            if grid is not None and len(grid.shape) == len(entry.shape) and 0 not in grid.shape:
+                yield entry, grid
 
     def num_weights(self, entry: TensorEntry) -> int:
         """Number of weights in a tensor: its elements, unless it is part of a quantised one."""

@@ -108,13 +108,9 @@ def scale_blocks(model: MoEModel) -> tuple[int, int] | None:
 
     Also None if unknown: for experts stacked on disk, or without a block size in config.json.
     """
-    settings = model.checkpoint.config.get("quantization_config") or {}
-    block = settings.get("weight_block_size")
-    if SCALE_ROLE not in _roles(model) or is_stacked(model) or not isinstance(block, list):
+    if SCALE_ROLE not in _roles(model) or is_stacked(model):
         return None
-    if len(block) != 2 or not all(type(each) is int and each > 0 for each in block):
-        return None
-    return block[0], block[1]
+    return model.stated_block
 
 
 def quantised_role(model: MoEModel) -> str:

@@ -65,6 +65,7 @@ class Contents:
     loads_part: bool = False  # see `MoEFamily.loads_part`
     quantisation: str = ""  # transformers' name of the method; empty for none
     unloadable: str = ""  # why quantised weights cannot be loaded here; empty if they can
+    cut_blocks: str = ""  # why transformers alone cannot dequantise it; empty if it can
     has_own_widths: bool = False  # some experts are narrower than the configuration's width
     is_discovered: bool = False  # the architecture is not in the table of families: untested
     # The rotary base is only in `rope_parameters`, which readers older than transformers 5 ignore,
@@ -114,6 +115,7 @@ def contents_of(
         loads_part=model.family.loads_part,
         quantisation=model.quantisation,
         unloadable=model.unloadable,
+        cut_blocks=model.cut_blocks,
         has_own_widths=bool(widths_by_layer),
         is_discovered=model.family.discovered,
         hides_rope=model.config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE),
@@ -167,7 +169,8 @@ def load_code(model: MoEModel, contents: Contents, name: str) -> str:
     # A reader without the flag stops with an error.
     flag = "" if contents.is_uniform else ", trust_remote_code=True"
     load = f"{auto_class}.from_pretrained(name{flag})"
-    if not contents.in_transformers or (contents.loads_part and not contents.is_uniform):
+    in_part = contents.loads_part and not contents.is_uniform
+    if not contents.in_transformers or contents.cut_blocks or in_part:
         imports = "from pruning import load_pruned  # MoE Prune Studio\n"
         imports += "from transformers import AutoTokenizer"
         load = "load_pruned(name)"
@@ -275,12 +278,12 @@ def _load_pruned(contents: Contents) -> Verdict:
 
 def _transformers(contents: Contents) -> Sequence[Verdict]:
     plain, kind = "transformers", repr(contents.model_type)
-    if contents.unloadable:
+    if why := contents.unloadable or contents.cut_blocks:
         # What stops it is done where no GPU computes in FP8.
         if contents.quantisation == "fp8" and contents.is_uniform:
-            reason = f"on a GPU that computes in FP8; on a CPU {contents.unloadable}"
+            reason = f"on a GPU that computes in FP8; on a CPU {why}"
             return (Verdict(plain, Reads.NOT_TRIED, reason),)
-        return (Verdict(plain, Reads.FAILS, contents.unloadable),)
+        return (Verdict(plain, Reads.FAILS, why),)
     if not contents.in_transformers:
         reason = f"transformers 5 has no class for {kind}; use load_pruned"
         return (Verdict(plain, Reads.FAILS, reason),)

@@ -16,6 +16,7 @@ from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.families.native import register_native
+from analysis.fp8_loading import take_cut_blocks
 from analysis.model import MoEModel, load_model_index
 from analysis.nonuniform.layers import rebuild_layers
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
@@ -69,6 +70,8 @@ def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
     """
     family = model.family
     register_native(family.model_type)
+    if model.quantisation == "fp8":
+        take_cut_blocks()
     stock = getattr(transformers, name or family.auto_class)
     is_uniform = loaded_widths(model) is None and PER_LAYER_KEY not in model.config
     if family.loads_part and not name:

@@ -1,7 +1,7 @@
 """Weight statistics: L1 and L2 norms of every expert's matrices, streamed from safetensors.
 
 No model is instantiated and no matrix is held whole: a shard is mapped, measured chunk by chunk,
-and its pages are given back. Biases are left out.
+and its pages are given back. Biases are left out. FP8 is dequantised to float32 as it is read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.elements import FLOAT_BYTES
+from analysis.checkpoint import TensorEntry
+from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
+from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape, decoded
 from analysis.launcher import launched_world
 from analysis.lazy import pd
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
@@ -111,6 +113,23 @@ def absolute_and_square_sums(data: NDArray[np.uint8], dtype: str) -> tuple[float
 
 
 @dataclass(frozen=True, slots=True)
+class _Scaling:
+    """The scales of an FP8 matrix, and what they span."""
+
+    file: Path
+    entry: TensorEntry
+    block: tuple[int, ...]  # rows and columns that share a scale
+    row: int  # elements of the matrix per row
+
+    def read(self) -> NDArray[np.float32]:
+        """All scales; one of 16,384 elements."""
+        with self.file.open("rb") as file:
+            file.seek(self.entry.start)
+            raw = file.read(self.entry.nbytes)
+        return as_float64(raw, self.entry.dtype).reshape(self.entry.shape).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """A byte range with elements of one projection of an expert; only `columns` if given."""
 
@@ -122,10 +141,11 @@ class _Piece:
     start: int
     end: int
     columns: tuple[int, slice] | None = None  # elements per row, and which of them
+    scaling: _Scaling | None = None  # of FP8
 
     @property
     def item(self) -> int:
-        return FLOAT_BYTES[self.dtype]
+        return 1 if self.scaling else FLOAT_BYTES[self.dtype]
 
     @property
     def numel(self) -> int:
@@ -155,7 +175,24 @@ class _MappedShard:
             self._map.madvise(mmap.MADV_DONTNEED, aligned, group[-1].end - aligned)
         return sums
 
+    def _scaled_sums(self, piece: _Piece, scaling: _Scaling) -> tuple[float, float]:
+        """Both sums of an FP8 matrix, dequantised to float32 in whole rows of blocks."""
+        scales = scaling.read()
+        row, height = scaling.row, scaling.block[0]
+        blocks = max(1, _CHUNK_BYTES // (4 * row * height))
+        first, second = 0.0, 0.0
+        for top in range(0, len(scales), blocks):
+            start = piece.start + top * height * row
+            end = min(start + blocks * height * row, piece.end)
+            values = decoded(self._bytes[start:end]).reshape(-1, row)
+            apply_scales(values, scales[top : top + blocks], scaling.block)
+            sums = absolute_and_square_sums(values.reshape(-1).view(np.uint8), "F32")
+            first, second = first + sums[0], second + sums[1]
+        return first, second
+
     def _sums(self, piece: _Piece) -> tuple[float, float]:
+        if piece.scaling:
+            return self._scaled_sums(piece, piece.scaling)
         row, chosen = piece.columns or (0, slice(None))
         whole_rows = row * piece.item or 1
         chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
@@ -190,6 +227,17 @@ def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece
                 yield _Piece(slot.layer, expert, part, entry.shard, entry.dtype, *span)
 
 
+def _scaling(model: MoEModel, entry: TensorEntry) -> _Scaling | None:
+    """The scales of an FP8 matrix; None for others, and where scales are missing or not numbers."""
+    grid = model.checkpoint.tensors.get(f"{entry.name}_scale_inv")
+    if model.quantisation != "fp8" or entry.dtype != FP8_DTYPE or grid is None:
+        return None
+    block = block_shape(entry.shape, grid.shape, model.stated_block)
+    if block is None or len(block) != 2 or grid.dtype not in FLOAT_BYTES:
+        return None
+    return _Scaling(model.checkpoint.path / grid.shard, grid, block, entry.shape[1])
+
+
 def _pieces(model: MoEModel) -> list[_Piece]:
     pieces: list[_Piece] = []
     for tensor in (each for layer in model.layers for each in model.located[layer.index]):
@@ -200,9 +248,10 @@ def _pieces(model: MoEModel) -> list[_Piece]:
             pieces += _stacked_pieces(model.family, tensor)
         else:
             where = (entry.shard, entry.dtype, entry.start, entry.end)
-            pieces.append(_Piece(slot.layer, slot.expert, slot.projection, *where))
+            scaling = _scaling(model, entry)
+            pieces.append(_Piece(slot.layer, slot.expert, slot.projection, *where, None, scaling))
     for piece in pieces:
-        if piece.dtype not in FLOAT_BYTES:
+        if piece.dtype not in FLOAT_BYTES and not piece.scaling:
             raise UnsupportedModelError(
                 f"Expert weights of dtype {piece.dtype} in {piece.shard} cannot be measured; "
                 f"supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
@@ -243,7 +292,9 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
         return shards[group[0].shard].measure(group)
 
-    for dtype in {piece.dtype for piece in pieces}:  # compile once, not in each thread
+    for dtype in {
+        "F32" if piece.scaling else piece.dtype for piece in pieces
+    }:  # compile once, not in each thread
         absolute_and_square_sums(np.empty(0, dtype=np.uint8), dtype)
     sums: list[tuple[float, float]] = []
     done = 0

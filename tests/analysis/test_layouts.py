@@ -202,13 +202,18 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         tensors |= {name: ("F8_E4M3", (rows, 7168)), f"{name}_scale_inv": ("F32", (5, 56))}
         config = {**GLM, "num_nextn_predict_layers": 0, "quantization_config": quantised}
         model = load_model_index(str(hollow(tmp_path / str(rows), config, tensors)))
-        assert bool(model.unloadable) is (rows == 576)
-    # On GPUs that compute in FP8 transformers dequantises nothing; load_pruned always does.
+        assert bool(model.cut_blocks) is (rows == 576)
+        assert not model.unloadable
+    estimate(model, make_sequences(), make_settings())
+    # On GPUs that compute in FP8 transformers dequantises nothing; on others load_pruned does.
     found = {each.engine: each for each in verdicts(contents_of(model))}
     assert found["transformers"].reads is Reads.NOT_TRIED
     assert found["transformers"].reason.startswith("on a GPU that computes in FP8; on a CPU ")
-    assert found["moeprune, load_pruned"].reads is Reads.FAILS
-    says = rf"cannot dequantise {name}: \[576, 7168\] does not divide into its \[5, 56\] scales"
+    assert found["moeprune, load_pruned"].reads is Reads.TRIED
+    # Scales that fit neither by the stated block nor evenly.
+    tensors[f"{name}_scale_inv"] = ("F32", (7, 56))
+    model = load_model_index(str(hollow(tmp_path / "odd", config, tensors)))
+    says = rf"{name} cannot be dequantised: \[576, 7168\] does not divide into its \[7, 56\] scales"
     with pytest.raises(UnsupportedModelError, match=says):
         estimate(model, make_sequences(), make_settings())
 

@@ -41,9 +41,6 @@ from pruning.surgery.export import prepare_export
 QUICK = ("gpt-oss-20b", "Qwen3.5-35B-A3B", "GLM-4.7-Flash", "mixtral-instruct-awq")
 # Why transformers loads no such checkpoint, so that none can be calibrated.
 UNLOADABLE = {
-    "DeepSeek-V3": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
-    "DeepSeek-V3.2": r"kv_a_proj_with_mqa\.weight: \[576, 7168\] does not divide",
-    "Kimi-K2-Instruct": r"\[576, 7168\] does not divide",
     "Kimi-K2-Thinking": "quantised with compressed-tensors",
     "Qwen1.5-MoE-A2.7B-Chat-GPTQ-Int4": "quantised with gptq",
     "mixtral-instruct-awq": "quantised with awq",

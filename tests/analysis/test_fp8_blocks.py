@@ -1,0 +1,116 @@
+"""FP8 whose last blocks are cut: the same numbers as of the matrices that it stands for."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from calibrations import calibrated, make_sequences
+from safetensors.torch import load_file, save_file
+
+from analysis.calibration.loading import Placement
+from analysis.drain import drain
+from analysis.fp8 import block_shape, decoded
+from analysis.model import load_model_index
+from analysis.nonuniform.loading import load_pruned
+from analysis.stats.weights import measure_weights
+from families.configs import BY_NAME
+from families.configs import tiny_model as family_model
+from pruning.plan import PruningPlan, model_ref
+from pruning.surgery.export import export_checkpoint
+
+# No size is a multiple of these; some have a number of scales that divides them all the same.
+BLOCK = (5, 7)
+
+
+def quantised(matrix):
+    """Bytes, scales, and in float32 what they stand for; each element by the index of its block."""
+    weights = matrix.float().numpy()
+    rows, columns = (
+        np.arange(size) // block for size, block in zip(weights.shape, BLOCK, strict=True)
+    )
+    scales = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=np.float32)
+    np.maximum.at(scales, (rows[:, None], columns[None, :]), np.abs(weights))
+    scales /= np.float32(448)
+    each = scales[rows[:, None], columns[None, :]]
+    codes = torch.from_numpy(weights / each).to(torch.float8_e4m3fn)
+    return codes, torch.from_numpy(scales), torch.from_numpy(codes.float().numpy() * each)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Folders of a DeepSeek-V3 in FP8, and of the same in float32."""
+    folder = tmp_path_factory.mktemp("blocks")
+    fp8, plain = folder / "fp8", folder / "plain"
+    family_model(BY_NAME["deepseek_v3"]).save_pretrained(plain, save_original_format=True)
+    file = plain / "model.safetensors"
+    stored, meant = {}, {}
+    for name, tensor in load_file(file).items():
+        stored[name] = meant[name] = tensor
+        if name.endswith(".weight") and "proj" in name:
+            codes, scales, meant[name] = quantised(tensor)
+            stored |= {name: codes, f"{name}_scale_inv": scales}
+    fp8.mkdir()
+    save_file(stored, fp8 / file.name, {"format": "pt"})
+    save_file(meant, file, {"format": "pt"})
+    settings = {"quant_method": "fp8", "weight_block_size": BLOCK, "fmt": "e4m3"}
+    settings |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
+    config = json.loads((plain / "config.json").read_text())
+    (fp8 / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    return fp8, plain
+
+
+def run(path, stats, **changes):
+    described = load_model_index(str(path))
+    sequences = make_sequences((9, 5, 7), vocabulary=described.config["vocab_size"])
+    return calibrated(described, stats, sequences, batch_size=2, **changes)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_statistics_are_those_of_the_plain_weights(pair, stream, dtype, tmp_path):
+    fp8, plain = pair
+    assert load_model_index(str(fp8)).cut_blocks
+    placement = Placement(stream_layers=stream)
+    first = run(fp8, tmp_path / "a", placement=placement, dtype=dtype)
+    second = run(plain, tmp_path / "b", placement=placement, dtype=dtype)
+    assert first.manifest.files == second.manifest.files
+
+
+def test_weights_are_those_of_the_plain_ones(pair):
+    first, second = (drain(measure_weights(load_model_index(str(path)))) for path in pair)
+    keys = ["layer", "expert", "projection", "numel"]
+    assert first[keys].equals(second[keys])
+    for column in ("l1", "l2_squared"):
+        np.testing.assert_allclose(first[column], second[column], rtol=1e-12)
+
+
+def test_an_export_keeps_bytes_and_gives_the_logits_of_the_plain_one(pair, tmp_path):
+    ids = torch.arange(12).reshape(2, 6)
+    logits = []
+    for number, path in enumerate(pair):
+        described, out = load_model_index(str(path)), tmp_path / str(number)
+        kept = {layer.index: (0, 2, 5) for layer in described.layers}
+        drain(export_checkpoint(described, PruningPlan(model_ref(described), kept), out))
+        with torch.no_grad():
+            logits.append(load_pruned(out, dtype=torch.float32)(ids, use_cache=False).logits)
+    assert torch.equal(*logits)
+    name = "model.layers.1.mlp.experts.{}.up_proj.weight{}"
+    before, after = (load_file(each / "model.safetensors") for each in (pair[0], tmp_path / "0"))
+    for role in ("", "_scale_inv"):
+        old, new = before[name.format(5, role)], after[name.format(2, role)]
+        assert torch.equal(old.view(torch.uint8), new.view(torch.uint8))
+
+
+def test_bytes_are_decoded_as_torch_decodes_them():
+    codes = np.arange(256, dtype=np.uint8)
+    wanted = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(decoded(codes), wanted)
+
+
+def test_blocks_are_the_stated_ones_where_they_fit():
+    assert block_shape((576, 7168), (5, 56), (128, 128)) == (128, 128)
+    assert block_shape((192, 64), (2, 1), (128, 128)) == (128, 128)
+    assert block_shape((192, 64), (2, 1), None) == (96, 64)
+    assert block_shape((192, 64), (192, 1), (128, 128)) == (1, 128)
+    assert block_shape((576, 7168), (7, 56), (128, 128)) is None
