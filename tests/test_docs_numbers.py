@@ -19,6 +19,7 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from pruning.engine_results import ENGINES, results
 from pruning.evaluate.quality import candidates_at, choose_best, losses_at, plan_losses
 from pruning.evaluate.record import EvaluationRecord
 from pruning.outline import outline_model
@@ -181,6 +182,36 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     assert found == [cells(line) for line in lines.splitlines()[2:]]
 
 
+def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):
+    page = (DOCS.parent / "README.md").read_text()
+    blend = "demo-code+demo-math+demo-prose"
+    means = {
+        (row["criterion"], bool(row["repaired_on"])): row["mean"]
+        for row in candidates_at(losses, 0.5, "expert").to_dict("records")
+        if row["schedule"] == "uniform" and row["calibrated_on"] in (blend, "")
+    }
+    wanted = []
+    for name, key in {
+        "REAP + repair": ("reap", True),
+        "REAP": ("reap", False),
+        "EAN + repair": ("ean", True),
+        "EAN": ("ean", False),
+        "random experts": ("random", False),
+    }.items():
+        loss = means[key]
+        wanted.append([name, f"{loss:+.2f}", f"{np.exp(loss):.2f} times"])
+    table = page.partition("<!-- losses -->")[2].partition("<!-- /losses -->")[0]
+    assert [cells(line) for line in table.strip().splitlines()[2:]] == wanted
+
+
+def test_the_readme_counts_engines_as_the_results_do():
+    page = " ".join((DOCS.parent / "README.md").read_text().split())
+    for engine, name in ENGINES.items():
+        rows = [row for row in results() if row.engine == engine and row.cut == "experts"]
+        able = {row.model_type for row in rows if row.works}
+        assert f"{name} for {len(able)} of {len({row.model_type for row in rows})}" in page
+
+
 CORPORA_PAGE = (DOCS / "guide" / "corpora.md").read_text()
 
 
@@ -297,7 +328,7 @@ def test_the_sizes_of_the_page_are_those_of_the_configuration(tmp_path, name):
     rounded = [pytest.approx(number, abs=0.051) for number in gib]
     params = pytest.approx(report.params_before / 1e9, abs=0.005)
     assert shown()[name] == [params, *rounded, *times]
-    assert all(speed in MODELS_PAGE for speed in (" 50e12 ", " 0.5e12 "))
+    assert all(speed in MODELS_PAGE for speed in (" 50 TFLOP/s ", " 0.5 TFLOP/s "))
 
 
 def test_the_recipe_of_the_page_leaves_equal_layers(tmp_path):

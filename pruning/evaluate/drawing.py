@@ -33,7 +33,7 @@ Scored = Literal["auto", "all", "response"]
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
 HELD_OUT = "a part that is held out from training and calibration"
-UNREAD = "no calibration of this model is known that read this corpus"
+UNREAD = "no known calibration used this corpus"
 BEYOND = "documents that follow those which calibration read"
 UNSURE = "calibration may have read some of these documents"
 

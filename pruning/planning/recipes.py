@@ -97,7 +97,7 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         "",
         "# repair: {}   # refit the kept experts, and compare with the plan as it is",
         "",
-        "# What the plan loses, on a corpus that ranked nothing.",
+        "# What the plan loses, on a corpus not used for calibration.",
         f"evaluate: {{corpus: {evaluated}, fitness: [esap, nll], samples: 32}}",
         "",
         f"export: {{out: {yaml.safe_dump(out).splitlines()[0]}, verify: true}}",

@@ -34,7 +34,7 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     assert f"{increase:+.4f}" in printed
     name = result["corpus"]["name"]
     assert f"result.json: 1 evaluation, loss {increase:+.2f} ({name})" in printed
-    assert "no calibration of this model is known" in printed
+    assert "no known calibration used this corpus" in printed
     (kept,) = (here / "own" / "evaluations").iterdir()
     assert json.loads(kept.read_text()) == result
     before = kept.stat().st_mtime_ns
