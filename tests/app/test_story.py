@@ -1,8 +1,10 @@
 """The story: five findings, on the demo, on models with less data, and of neurons."""
 
 import pytest
+from page_texts import loaded_on, texts
 
 from app.pages.story import FINDINGS
+from pruning.planning.make import CurrentPlan
 
 NAMES = [words for words, _ in FINDINGS.values()]
 
@@ -28,7 +30,30 @@ def test_its_controls_leave_the_plan_alone_until_it_is_used(open_page):
     assert not [each for each in test.button if each.key == "story.use"]
 
 
-def test_a_plan_of_neurons_has_no_story(open_page):
+def test_a_plan_of_neurons_has_no_story_and_leads_to_one_of_experts(open_page):
     test = open_page("story", granularity="neuron")
     assert "neurons" in test.title[0].value
     assert not test.get("plotly_chart")
+    test.button(key="story.experts").click().run()
+    assert not test.exception
+    assert test.get("plotly_chart")
+
+
+def test_a_plan_from_a_file_has_no_story_and_leads_back_to_the_controls(open_page):
+    test = open_page("story")
+    plan = loaded_on(test).shown.plan
+    test.session_state["plan.imported"] = CurrentPlan(plan, file="plan.json")
+    test.run()
+    assert "from a file" in test.title[0].value
+    assert not test.get("plotly_chart")
+    test.button(key="story.controls").click().run()
+    assert not test.exception
+    assert test.get("plotly_chart")
+
+
+def test_without_a_plan_the_story_says_why(open_page):
+    test = open_page("story", protect="0-5")
+    assert not test.exception
+    assert [title.value for title in test.title] == ["Story"]
+    assert not test.get("plotly_chart")
+    assert texts(test.error) + texts(test.info)

@@ -114,7 +114,7 @@ def suffering(loss: PlanLoss | None) -> str:
     most = max(grown, key=grown.__getitem__)
     before = loss.full[most]
     return (
-        f"{words}. {literal(most)} had least to lose: its loss goes from {before:.2f} to "
+        f"{words}. Relative to the original {literal(most)} most: {before:.2f} to "
         f"{before + loss.change[most]:.2f}, x{grown[most]:.1f}."
     )
 

@@ -24,6 +24,7 @@ FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
     "ships": ("The checkpoint that ships", shipping),
 }
 _KEY: Final = "finding"
+_EXPERTS: Final = {"granularity": "expert"}
 # The controls of other pages are drawn and hidden: Streamlit drops the URL's values of others.
 _STYLE: Final = """
 [data-testid="stHeader"], [data-testid="stSidebar"], .st-key-plan-bar { display: none !important; }
@@ -47,6 +48,8 @@ def draw(loaded: Loaded) -> None:
             finding = Finding(why, None) if why else FINDINGS[name][1](loaded)
         except UserError as error:
             finding = Finding(literal(error), None)
+        if why:
+            _way_out(loaded)
         if finding.controls:
             st.button(
                 "Use this plan",
@@ -87,6 +90,14 @@ def _why_not(loaded: Loaded) -> str:
         return "Story is of experts, and this plan removes neurons."
     is_file = loaded.shown is not None and loaded.shown.file
     return "Story is of a plan of the controls, and this one is from a file." if is_file else ""
+
+
+def _way_out(loaded: Loaded) -> None:
+    """A button to a plan that has a story."""
+    if loaded.choices.spec.by_neuron:
+        st.button("Plan of experts", key="story.experts", on_click=_use, args=(_EXPERTS,))
+    else:
+        st.button("Back to the controls", key="story.controls", on_click=forget_import)
 
 
 def _use(controls: Mapping[str, object]) -> None:

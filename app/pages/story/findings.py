@@ -1,6 +1,6 @@
 """The findings of the story. Their controls are their own: they begin with those of the plan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 from typing import Any
@@ -69,6 +69,15 @@ def _loss(loaded: Loaded) -> PlanLoss | None:
     return None if loss is None or loss.way or loss.missing else loss
 
 
+def _choose(label: str, key: str, options: Sequence[str], words: Callable[[str], str]) -> str:
+    """Draw a choice that begins with the value of the plan's control `key`."""
+    usual = one_of(st.session_state.get(key), options)
+    chosen = st.segmented_control(
+        label, options, default=usual, key=f"story.{key}", format_func=words, required=True
+    )
+    return one_of(chosen, options, usual)
+
+
 def saving(loaded: Loaded) -> Finding:
     """What pruning saves, at a sparsity."""
     state = st.session_state
@@ -130,14 +139,7 @@ def corpora(loaded: Loaded) -> Finding:
             "on the page Start to see what the corpus decides."
         )
     options = corpus_options(loaded.runs)
-    corpus = st.segmented_control(
-        "Calibrated on",
-        options,
-        default=one_of(st.session_state.get("corpus"), options),
-        key="story.corpus",
-        format_func=literal,
-        required=True,
-    )
+    corpus = _choose("Calibrated on", "corpus", options, literal)
     other, changed = _other(loaded, {"corpus": corpus})
     measured = {}
     for name in options:
@@ -159,14 +161,7 @@ def budget(loaded: Loaded) -> Finding:
     """How many experts each layer keeps under a schedule."""
     counts = sides(loaded).counts
     options = [name for name in SCHEDULE_NAMES if name in set(counts["schedule"])]
-    name = st.segmented_control(
-        "Schedule",
-        options,
-        default=one_of(st.session_state.get("schedule"), options),
-        key="story.schedule",
-        format_func=schedule_label,
-        required=True,
-    )
+    name = _choose("Schedule", "schedule", options, schedule_label)
     other, changed = _other(loaded, {"schedule": name})
     kept = (other.shown or made_plan(other)).kept.values()
     low, high = min(kept), max(kept)
