@@ -4,7 +4,7 @@ Command line and jobs call the same functions. Options are the fields of the req
 of the command line with underscores.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,8 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.sizes import SizeReport, size_report
+from pruning.shown import Facts, as_table, one_line
+from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
 from pruning.tasks.evaluation import evaluate_run
@@ -57,6 +58,23 @@ class Model:
         self._progress = progress
         self.described: MoEModel = load_model_index(str(name), revision=revision)
         self.store = stats_store(self._stats_dir)
+
+    def __repr__(self) -> str:
+        return one_line("Model", self._shown)
+
+    def _repr_html_(self) -> str:
+        return as_table("Model", self._shown)
+
+    @property
+    def _shown(self) -> Facts:
+        layers = self.described.layers
+        return {
+            "name": self.described.name,
+            "sparse_layers": len(layers),
+            "experts_per_layer": _either(layer.num_experts for layer in layers),
+            "experts_per_token": _either(layer.top_k for layer in layers),
+            "size": format_bytes(self.described.checkpoint.nbytes),
+        }
 
     @property
     def runs(self) -> list[Run]:
@@ -145,6 +163,12 @@ class Model:
 
     def _drain(self, task: Generator[Progress, None, Result]) -> Result:
         return drain(task, self._progress)
+
+
+def _either(counts: Iterable[int]) -> str:
+    """One number, or the range of several."""
+    ordered = sorted(set(counts))
+    return "-".join(map(str, dict.fromkeys((ordered[0], ordered[-1]))))
 
 
 def _several(corpus: str | Sequence[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from pruning.neurons.kept import (
     ordered_neurons,
 )
 from pruning.repair.reference import Repair, repair_from_json
+from pruning.shown import Facts, as_table, one_line
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
@@ -117,6 +118,29 @@ class PruningPlan:
             _check_ids(layer, ids)
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
         object.__setattr__(self, "kept", MappingProxyType(in_order))
+
+    def __repr__(self) -> str:
+        return one_line("PruningPlan", self._shown)
+
+    def _repr_html_(self) -> str:
+        return as_table("PruningPlan", self._shown)
+
+    @property
+    def _shown(self) -> Facts:
+        made = self.provenance
+        kept = [len(ids) for ids in self.kept.values()]
+        return {
+            "model": self.model.name,
+            "criterion": made.criterion or "none",
+            "corpora": " + ".join(made.corpora) or "none",
+            "schedule": made.schedule or "none",
+            "asked": made.amount or "none",
+            "granularity": self.granularity,
+            "experts_kept": f"{sum(kept)} in {len(kept)} layers",
+            "repaired": self.repair is not None,
+            "bits": self.bits or "as they are",
+            "digest": self.digest[:8],
+        }
 
     @property
     def digest(self) -> str:

@@ -35,6 +35,7 @@ from pruning.evaluate.store import (
 )
 from pruning.plan import PruningPlan, model_ref
 from pruning.repair.reference import variant_words
+from pruning.shown import Facts, as_table, one_line
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
 
@@ -289,6 +290,28 @@ class EvaluationRecord(PlanRecord):
                 f"{sum(counts)} of {len(counts)}"
             )
         return self
+
+    def __repr__(self) -> str:
+        return one_line("Evaluation", self._shown)
+
+    def _repr_html_(self) -> str:
+        return as_table("Evaluation", self._shown)
+
+    @property
+    def _shown(self) -> Facts:
+        plan = self.plan
+        losses = [each["nll"].mean for each in (self.metrics, self.full) if "nll" in each]
+        increase = f"{losses[0] - losses[1]:+.4f}" if len(losses) == 2 else "not measured"
+        return {
+            "model": self.model.name,
+            "plan": (plan.criterion or "none") + plan.variant_words,
+            "asked": plan.sparsity or "none",
+            "corpus": self.corpus["name"],
+            "samples": self.num_samples,
+            "tokens": self.num_tokens,
+            **{name: f"{metric.mean:.4f}" for name, metric in self.metrics.items()},
+            "loss_increase": increase,
+        }
 
     def with_results(self, result: Evaluation, run_facts: Mapping[str, Any]) -> Self:
         """The record with the measures of an evaluation added."""

@@ -1,0 +1,78 @@
+"""What the objects of the Python interface say of themselves, in a console and a notebook."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from analysis.model import ModelRef
+from analysis.stats.store import SHIPPED_STATS
+from pruning import Model
+from pruning.evaluate.record import EvaluationRecord
+from pruning.plan import Provenance
+
+HOSTILE = "<script>alert(1)</script>\n\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Model("demo")
+
+
+@pytest.fixture(scope="module")
+def plan(model):
+    return model.plan("reap", "demo-math", sparsity="50%")
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    files = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))
+    return EvaluationRecord.read(files[0])
+
+
+class Tags(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.names, self.texts = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_each_says_what_it_is(model, plan, evaluation):
+    assert repr(model) == (
+        "Model(name='demo', sparse_layers=6, experts_per_layer='32', experts_per_token='4', "
+        "size='10.3 MiB')"
+    )
+    assert repr(plan).startswith("PruningPlan(model='demo', criterion='reap', corpora='demo-math'")
+    assert "experts_kept='96 in 6 layers'" in repr(plan)
+    assert plan.digest[:8] in repr(plan)
+    increase = evaluation.metrics["nll"].mean - evaluation.full["nll"].mean
+    assert f"loss_increase='{increase:+.4f}'" in repr(evaluation)
+    assert f"corpus={evaluation.corpus['name']!r}" in repr(evaluation)
+
+
+def test_a_notebook_shows_the_same_facts_as_a_table(model, plan, evaluation):
+    for each in (model, plan, evaluation):
+        page = Tags(each._repr_html_())
+        assert set(page.names) == {"table", "caption", "tbody", "tr", "th", "td"}
+        assert page.texts[0] == repr(each).partition("(")[0]
+        assert "demo" in page.texts
+
+
+def test_names_of_files_are_text(plan, evaluation):
+    odd = replace(plan, model=ModelRef(HOSTILE, plan.model.identity))
+    elsewhere = evaluation.model_copy(update={"corpus": {**evaluation.corpus, "name": HOSTILE}})
+    for each in (odd, elsewhere):
+        assert not {"\n", "\x1b"} & set(repr(each))
+        page = Tags(each._repr_html_())
+        assert "script" not in page.names
+        assert HOSTILE in page.texts
+
+
+def test_a_plan_made_by_hand_can_be_shown(plan):
+    assert "criterion='none'" in repr(replace(plan, provenance=Provenance()))
