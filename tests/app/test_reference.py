@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli import cli
+from pruning.engine_results import results
 from tools.reference.commands import all_commands, commands, options_of
+from tools.reference.compatibility import engine_matrix
 from tools.reference.families import families
 from tools.reference.pages import PARTS, stale, write
 
@@ -76,3 +78,14 @@ def test_a_page_that_says_something_else_is_stale_until_it_is_written(pages):
     assert list(stale(pages)) == [page]
     assert write(pages) == [page]
     assert page.read_text() == right
+
+
+def test_the_matrix_of_engines_has_a_word_for_every_family_and_the_counts_of_the_results():
+    lines = [line.split(" | ") for line in engine_matrix(ROOT).splitlines()[2:]]
+    rows = [row for row in results() if row.cut == "experts"]
+    assert {line[0].strip("| `") for line in lines} == {row.case for row in rows}
+    assert {word.strip(" |") for line in lines for word in line[1:]} == {
+        *("works", "wrong", "fails", "not tried")
+    }
+    works = sum(word.strip(" |") == "works" for line in lines for word in line[1:])
+    assert works == sum(row.works for row in rows)

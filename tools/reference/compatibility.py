@@ -7,7 +7,7 @@ from pathlib import Path
 from pruning.engine_results import CUTS, ENGINES, Row, results
 from tools.reference.markdown import cell, table
 
-__all__ = ["compatibility"]
+__all__ = ["compatibility", "engine_matrix"]
 
 _LONGEST = 160  # characters of a reason
 
@@ -16,6 +16,26 @@ def compatibility(_root: Path) -> str:
     """One section for each engine: a table of families and cuts, then why some fail."""
     rows = results()
     return "\n\n".join(_engine(name, [r for r in rows if r.engine == name]) for name in ENGINES)
+
+
+def engine_matrix(_root: Path) -> str:
+    """Family by engine, of exports with fewer experts, the same number in every layer."""
+    rows = results()
+    equal = {(row.case, row.engine): _word(row) for row in rows if row.cut == "experts"}
+    cases = sorted({case for case, _ in equal})
+    lines = [
+        (f"`{case}`", *(equal.get((case, engine), "not tried") for engine in ENGINES))
+        for case in cases
+    ]
+    return table(("family", *ENGINES.values()), lines)
+
+
+def _word(row: Row) -> str:
+    if row.works:
+        return "works"
+    if row.is_of_cpu:
+        return "not tried"
+    return "wrong" if row.differs else "fails"
 
 
 def _engine(name: str, rows: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from tools.reference.commands import commands
-from tools.reference.compatibility import compatibility
+from tools.reference.compatibility import compatibility, engine_matrix
 from tools.reference.criteria import criteria, variants
 from tools.reference.families import families, refused
 from tools.reference.formats import recipe, tables
@@ -35,6 +35,7 @@ class Part:
 
 PARTS = (
     Part("docs/reference/commands.md", "commands", commands),
+    Part("docs/reference/compatibility.md", "engines", engine_matrix),
     Part("docs/reference/compatibility.md", "compatibility", compatibility),
     Part("docs/reference/criteria.md", "criteria", criteria),
     Part("docs/reference/criteria.md", "variants", variants),
