@@ -119,7 +119,7 @@ WORDS = """
     return words.length;
 }
 """
-FIRST_VIEWS = ("", "compare", "plan", "evaluate", "export")
+FIRST_VIEWS = ("", "explore", "compare", "plan", "evaluate", "export")
 
 
 def charts_of(tab: Page, count: int) -> list[dict[str, float]]:

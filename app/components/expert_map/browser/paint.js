@@ -12,7 +12,7 @@ const DARK = [
   "#24444f", "#265a68", "#2b7080", "#358794", "#4ea0a8", "#76babb", "#a8d6cf", "#e0f6ec",
 ];
 export const DIVERGING = ["#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b"];
-const ROW_PX = { min: 5, max: 74, target: 444 };
+const ROW_PX = { min: 5, max: 79, target: 474 };
 const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
 
 // ---- colour ----------------------------------------------------------------------------------
