@@ -1,6 +1,9 @@
 """Floating point elements of safetensors files: their sizes and values."""
 
+from functools import cache
+
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
 
@@ -15,3 +18,23 @@ def as_float64(raw: bytes, dtype: str) -> FloatArray:
     if dtype == "BF16":  # the upper half of a float32
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored.astype(np.float64)
+
+
+@cache
+def _float_of_byte() -> FloatArray:
+    """The number of each byte of F8_E4M3; there is no infinity.
+
+    A sign, four bits of exponent (bias 7), three of mantissa.
+    """
+    codes = np.arange(256)
+    exponents, mantissas = codes >> 3 & 15, codes & 7
+    sizes = np.where(
+        exponents > 0, np.ldexp(1 + mantissas / 8, exponents - 7), np.ldexp(mantissas / 8, -6)
+    )
+    sizes[codes & 127 == 127] = np.nan
+    return np.where(codes < 128, sizes, -sizes)
+
+
+def fp8_values(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The numbers of FP8 bytes before they are scaled; exact."""
+    return _float_of_byte().astype(np.float32)[codes]

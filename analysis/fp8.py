@@ -5,13 +5,7 @@ in DeepSeek-V3 (576 rows are 4.5 blocks of 128).
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from analysis.arrays import FloatArray
 
 FP8_DTYPE = "F8_E4M3"  # as safetensors names it
 
@@ -50,20 +44,3 @@ def apply_scales(values_RC: Any, scales_rc: Any, block: Sequence[int]) -> None:
             columns = slice(column * width, (column + 1) * width)
             scale = scales_rc[..., row : row + 1, column : column + 1]
             values_RC[..., rows, columns] *= scale
-
-
-@cache
-def _float_of_byte() -> FloatArray:
-    """The number of each byte: sign, four bits of exponent (bias 7), three of mantissa; no inf."""
-    codes = np.arange(256)
-    exponents, mantissas = codes >> 3 & 15, codes & 7
-    sizes = np.where(
-        exponents > 0, np.ldexp(1 + mantissas / 8, exponents - 7), np.ldexp(mantissas / 8, -6)
-    )
-    sizes[codes & 127 == 127] = np.nan
-    return np.where(codes < 128, sizes, -sizes)
-
-
-def decoded(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The numbers of FP8 bytes before they are scaled; exact."""
-    return _float_of_byte().astype(np.float32)[codes]

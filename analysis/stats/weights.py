@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.checkpoint import TensorEntry
-from analysis.elements import FLOAT_BYTES, as_float64
+from analysis.elements import FLOAT_BYTES, as_float64, fp8_values
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
-from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape, decoded
+from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape
 from analysis.launcher import launched_world
 from analysis.lazy import pd
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
@@ -184,7 +184,7 @@ class _MappedShard:
         for top in range(0, len(scales), blocks):
             start = piece.start + top * height * row
             end = min(start + blocks * height * row, piece.end)
-            values = decoded(self._bytes[start:end]).reshape(-1, row)
+            values = fp8_values(self._bytes[start:end]).reshape(-1, row)
             apply_scales(values, scales[top : top + blocks], scaling.block)
             sums = absolute_and_square_sums(values.reshape(-1).view(np.uint8), "F32")
             first, second = first + sums[0], second + sums[1]

@@ -16,59 +16,79 @@ from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
 from app.console import err, finish, print_collected, speech
 
-# Module and name of a command or group -> the first sentence of its help, which listing them needs.
+# Step -> module and name of a command or group -> the first sentence of its help, for listing them.
 # The module is imported when the command is asked for.
-_PLACES = {
-    "serve:demo": "Open the dashboard on the shipped demo model and its statistics; works offline.",
-    "inspect:inspect": "Show architecture, experts, sizes and what can be pruned; reads headers "
-    "only.",
-    "calibrate:calibrate": "Run the model once over each corpus and cache its expert statistics.",
-    "calibrate:weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from "
-    "disk, and cache them.",
-    "rank:score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens as "
-    "CSV.",
-    "rank:overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.",
-    "rank:compare": "Compare two plans: which experts both keep, only one, or neither; writes CSV.",
-    "rank:blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts "
-    "hold.",
-    "plans:plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
-    "plans:paths": "Keep the experts on the heaviest paths through the layers (MoE Pathfinder); "
-    "writes plan.json.",
-    "measure:sensitivity": "Measure how much quality falls when experts are removed from one "
-    "layer.",
-    "run:search": "Search for the best allocation of a budget; interrupt it, and the best so far "
-    "is kept.",
-    "measure:evaluate": "Measure how pruned models differ from the original on held-out text.",
-    "measure:sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a "
-    "tidy table.",
-    "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on "
-    "an export.",
-    "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.",
-    "measure:variance": "Variance of hidden states after each layer, original against pruned, on "
-    "4096 tokens.",
-    "measure:subsets": "Quality against calibration size: plans by parts of each run's tokens, "
-    "and their spread.",
-    "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
-    "removed alone.",
-    "measure:ask": "Answers of the original model and of pruned ones to a prompt, or the losses of "
-    "a text.",
-    "repair:repair": "Refit what a plan keeps to take over part of what it removes; writes "
-    "repaired.json.",
-    "ship:export": "Write the pruned checkpoint; the model is never loaded.",
-    "ship:verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the "
-    "masked source.",
-    "run:run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps are "
-    "skipped.",
-    "recipe:recipe": "Recipes: init writes one.",
-    "plot:plot": "Draw a figure of the dashboard, or write the numbers behind it, without a "
-    "browser session.",
-    "plot:report": "Write figures with their sentences and numbers as one HTML page that opens "
-    "offline.",
-    "serve:app": "Open the dashboard.",
-    "cache:runs": "The cache of runs.",
-    "plans:plans": "Look at plans: show, diff.",
-    "queue:jobs": "Jobs that the dashboard started.",
+_STEPS = {
+    "Begin": {
+        "serve:demo": "Open the dashboard on the shipped demo model and its statistics; works "
+        "offline.",
+        "serve:app": "Open the dashboard.",
+        "inspect:inspect": "Show architecture, experts, sizes and what can be pruned; reads "
+        "headers only.",
+        "recipe:recipe": "Recipes: init writes one.",
+        "run:run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps "
+        "are skipped.",
+    },
+    "Measure experts": {
+        "calibrate:calibrate": "Run the model once over each corpus and cache its expert "
+        "statistics.",
+        "calibrate:weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from "
+        "disk, and cache them.",
+        "measure:sensitivity": "Measure how much quality falls when experts are removed from one "
+        "layer.",
+        "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
+        "removed alone.",
+        "measure:subsets": "Quality against calibration size: plans by parts of each run's tokens, "
+        "and their spread.",
+    },
+    "Look": {
+        "rank:score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens "
+        "as CSV.",
+        "rank:overlap": "Compare the pruned sets of the calibrated corpora, pair by pair; writes "
+        "CSV.",
+        "rank:blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts "
+        "hold.",
+        "rank:compare": "Compare two plans: which experts both keep, only one, or neither; writes "
+        "CSV.",
+        "plot:plot": "Draw a figure of the dashboard, or write the numbers behind it, without a "
+        "browser session.",
+        "plot:report": "Write figures with their sentences and numbers as one HTML page that opens "
+        "offline.",
+    },
+    "Plan": {
+        "plans:plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
+        "plans:paths": "Keep the experts on the heaviest paths through the layers (MoE "
+        "Pathfinder); writes plan.json.",
+        "run:search": "Search for the best allocation of a budget; interrupt it, and the best so "
+        "far is kept.",
+        "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their "
+        "loss.",
+        "repair:repair": "Refit what a plan keeps to take over part of what it removes; writes "
+        "repaired.json.",
+    },
+    "Judge": {
+        "measure:evaluate": "Measure how pruned models differ from the original on held-out text.",
+        "measure:sweep": "Evaluate every criterion at every sparsity, with one loaded model; "
+        "writes a tidy table.",
+        "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, "
+        "or on an export.",
+        "measure:ask": "Answers of the original model and of pruned ones to a prompt, or the "
+        "losses of a text.",
+        "measure:variance": "Variance of hidden states after each layer, original against pruned, "
+        "on 4096 tokens.",
+    },
+    "Ship": {
+        "ship:export": "Write the pruned checkpoint; the model is never loaded.",
+        "ship:verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the "
+        "masked source.",
+    },
+    "Keep": {
+        "cache:runs": "The cache of runs.",
+        "plans:plans": "Look at plans: show, diff.",
+        "queue:jobs": "Jobs that the dashboard started.",
+    },
 }
+_PLACES = {place: sentence for places in _STEPS.values() for place, sentence in places.items()}
 COMMANDS = {place.partition(":")[2]: sentence for place, sentence in _PLACES.items()}
 
 
@@ -86,11 +106,15 @@ def load(name: str) -> Any:
         app.command(name)(function)
     command = typer.main.get_command(app)
     command.name = name
+    command.context_settings.update(_HELP)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.epilog = _EVERYWHERE
     return command
 
 
 # Words that may stand anywhere on a command line, and groups of commands.
 _ANYWHERE = frozenset({"--json", "--quiet", "--debug"})
+_HELP = {"help_option_names": ["--help", "-h"]}
 _GROUPS = ("recipe", "runs", "plans", "jobs")
 _EVERYWHERE = (
     "Every command takes --json (the result as one JSON object), --quiet (errors and the result "
@@ -118,6 +142,7 @@ cli = typer.Typer(
     cls=_Commands,
     help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export.",
     epilog=_EVERYWHERE,
+    context_settings=_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -133,8 +158,9 @@ def _program(
     del version
 
 
-for _name, _help in COMMANDS.items():
-    cli.command(_name, help=_help)(lambda: None)
+for _step, _listed in _STEPS.items():
+    for _place, _help in _listed.items():
+        cli.command(_place.partition(":")[2], help=_help, rich_help_panel=_step)(lambda: None)
 
 
 def main() -> None:
@@ -143,7 +169,9 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word not in flags]
     debug = "--debug" in flags
     name = " ".join(words[: 2 if words and words[0] in _GROUPS else 1])  # such as `runs list`
-    as_json = "--json" in flags and "--help" not in words and name not in ("app", "demo")
+    as_json = (
+        "--json" in flags and not {"--help", "-h"} & set(words) and name not in ("app", "demo")
+    )
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
     # Or the hub's client asks it for a list of programs that may run this one, and waits.

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain
-from analysis.fp8 import block_shape, decoded
+from analysis.elements import fp8_values
+from analysis.fp8 import block_shape
 from analysis.model import load_model_index
 from analysis.nonuniform.loading import load_pruned
 from analysis.stats.weights import measure_weights
@@ -105,7 +106,7 @@ def test_an_export_keeps_bytes_and_gives_the_logits_of_the_plain_one(pair, tmp_p
 def test_bytes_are_decoded_as_torch_decodes_them():
     codes = np.arange(256, dtype=np.uint8)
     wanted = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
-    np.testing.assert_array_equal(decoded(codes), wanted)
+    np.testing.assert_array_equal(fp8_values(codes), wanted)
 
 
 def test_blocks_are_the_stated_ones_where_they_fit():

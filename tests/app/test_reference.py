@@ -32,7 +32,7 @@ def test_the_reference_names_the_options_that_help_names(monkeypatch, words, fun
         for row in rows
         for name in re.findall(r"(?<=[\s,])--?[a-z][a-z-]*", row.partition("<")[0])
     }
-    assert options_of(function) == named - {"--help"}
+    assert options_of(function) == named - {"--help", "-h"}
 
 
 def test_families_that_are_dense_as_a_whole_have_no_single_dense_layers():

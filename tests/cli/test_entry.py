@@ -164,3 +164,14 @@ def test_the_list_of_commands_says_what_each_says_of_itself():
         found = find(name)
         said = getattr(found, "info", None)
         assert listed == (said.help if said else found.__doc__.split("\n\n")[0]), name
+
+
+def test_help_by_either_name_is_in_steps_and_tells_what_every_command_takes(works):
+    listed = works("-h")
+    assert listed == works("--help")
+    places = [listed.index(f"─ {step} ─") for step in ("Begin", "Plan", "Judge", "Ship")]
+    assert places == sorted(places)
+    for words in (("plan",), ("recipe", "init"), ("runs", "list")):
+        said = works(*words, "-h")
+        assert said == works(*words, "--help")
+        assert "--debug" in said
