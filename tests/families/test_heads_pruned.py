@@ -12,7 +12,7 @@ from exports import verified
 from safetensors.torch import load_file, save_file
 
 from analysis.criteria import get_criterion
-from analysis.errors import ExportError, UnsupportedModelError
+from analysis.errors import UnsupportedModelError
 from analysis.head_parts import runnable_heads
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
@@ -23,6 +23,7 @@ from families.test_quantised import to_fp8
 from pruning import Model
 from pruning.copies import plan_for_copy
 from pruning.heads import head_ranking
+from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
 
 
@@ -189,8 +190,16 @@ def test_heads_in_eight_bits_are_calibrated_and_cut(built, tmp_path):
     assert read_manifest(tmp_path / "out").heads.criterion == "reap"
     verified(tmp_path / "out", level="bytes", source=made.path)
     bare = Model(str(made.path), stats_dir=tmp_path / "none")
-    with pytest.raises(ExportError, match="no statistics of heads are at hand"):
-        bare.export(plan, tmp_path / "again", mtp="prune")
+    bare.export(plan, tmp_path / "again", mtp="prune")
+    assert read_manifest(tmp_path / "again").heads.criterion == "aimer"  # by the weights alone
+    for file in made.path.glob("*.safetensors"):  # scales that no statistics of weights read
+        scaled = load_file(file).items()
+        save_file(
+            {n: t.to(torch.float8_e8m0fnu) if n.endswith("_scale_inv") else t for n, t in scaled},
+            file,
+        )
+    why = why_not_pruned(load_model_index(str(made.path)))
+    assert "no statistics of heads are at hand" in why
 
 
 def test_a_plan_for_a_copy_ranks_heads_by_the_runs_of_the_original(glm, tmp_path):
