@@ -24,11 +24,14 @@ export default function keepHistory() {
     }, true);
   }
   const push = window.history.pushState.bind(window.history);
-  window.addEventListener("popstate", () => {
+  window.addEventListener("popstate", (event) => {
     // Changes that result from going back are not new choices.
     acted = false;
-    // A bare URL is completed by Streamlit in an entry of its own: pass over it.
-    if (isBare(window.location)) window.history.go(isFirst ? 1 : -1);
+    if (!isBare(window.location)) return;
+    // A bare URL is completed by Streamlit in an entry of its own: pass over it. Streamlit must not
+    // see it: the URL of the run that it would start could arrive after the one passed on to.
+    event.stopImmediatePropagation();
+    window.history.go(isFirst ? 1 : -1);
   }, true);
 
   function write(state, title, url) {
