@@ -10,7 +10,7 @@ from functools import lru_cache
 from analysis.families import MoELayer, SlotKind
 from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
-from analysis.stats.blend import Mixture, Part
+from analysis.stats.blend import Part, mixture_of
 from analysis.stats.choose import parse_corpus_weight, routed_runs
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.widths import expert_widths, neuron_axis, quantised_role
@@ -136,7 +136,7 @@ def _uniform_use(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
 
 def blended_routing(parts: Sequence[Part]) -> Routing:
     """Routing in a blend of calibration runs, at least one."""
-    mixture = Mixture([part.run for part in parts])
+    mixture = mixture_of([part.run for part in parts])
     return counted_routing(mixture.sums_table([part.weight for part in parts]))
 
 

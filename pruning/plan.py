@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -142,7 +142,7 @@ class PruningPlan:
             "digest": self.digest[:8],
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of what decides the result: model, granularity, what is kept, repair, bits."""
         by_neuron = self.granularity == NEURON_GRANULARITY
