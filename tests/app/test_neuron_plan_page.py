@@ -54,7 +54,9 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("address", ASKED, ids=str)
+@pytest.mark.parametrize(
+    "address", [*ASKED[:4], *(pytest.param(each, marks=pytest.mark.slow) for each in ASKED[4:])]
+)
 def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run, demo):
     test = open_page("plan", granularity="neuron", **address)
     assert texts(test.error) == []

@@ -173,6 +173,7 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     }
 
 
+@pytest.mark.slow  # repairs for real, as the commands of the guide do
 def test_the_recipe_of_a_repaired_plan_runs_to_its_repair(open_page, run, tmp_path):
     ean = {"criterion": "ean", "corpora": ALL_CORPORA, "sparsity": "50%"}
     choice = open_page("plan", **ean).selectbox(key="repair").options[1]

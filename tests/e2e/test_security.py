@@ -49,10 +49,13 @@ def hostile(dashboard) -> None:
 
 
 @pytest.mark.usefixtures("hostile")
-def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard):
+@pytest.mark.parametrize(
+    "pages", [("", "explore"), pytest.param((*PAGES[1:], RESULTS), marks=pytest.mark.slow)]
+)
+def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard, pages):
     # The fixture notes every request, also one that the page's policy forbids.
     tab = open_tab()
-    for path in ("", *PAGES, RESULTS):
+    for path in pages:
         if path:
             visit(tab, dashboard, path)
         if path.startswith("explore"):
