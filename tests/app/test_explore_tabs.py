@@ -6,7 +6,7 @@ from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 from analysis.families import MoELayer
 from app.session.chosen_expert import choose_on_map, read_place
 
-BLEND = {"corpora.view": "Blend"}
+BLEND = {"tab": "Corpora", "corpora.view": "Blend"}
 
 
 def blend_of(moments, weights):

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 # Address -> how many plotly charts it shows.
 PAGES = {
     "": 1,
-    "explore": 2,
+    "explore": 1,
     "explore?criterion=aimer&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 2,
     "compare": 2,
     "plan": 2,

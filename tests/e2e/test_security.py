@@ -16,7 +16,13 @@ from app.pages.evaluate.benchmarks import take_results
 pytestmark = pytest.mark.e2e
 PIXEL = "![pixel](http://127.0.0.1:9/pixel.png)"
 NAME = f"{PIXEL}<img src=http://127.0.0.1:9/tag.png onerror=alert(1)>[link](http://evil.example)"
-PAGES = ("explore", "explore?corpora.view=Blend", "explore?tab=Advice", "compare", "export")
+PAGES = (
+    "explore",
+    "explore?tab=Corpora&corpora.view=Blend",
+    "explore?tab=Advice",
+    "compare",
+    "export",
+)
 RESULTS = "evaluate?results=Benchmarks"
 
 
