@@ -24,7 +24,10 @@ def calibrate(
     *,
     dry_run: Annotated[Switch, Option("Show tokens, memory and time; run nothing.")] = False,
 ) -> None:
-    """Run the model once over each corpus and cache its expert statistics."""
+    """Run the model once over each corpus and cache its expert statistics.
+
+    Example: moeprune calibrate demo --corpus demo-code --dry-run
+    """
     request = requests[0]  # what is wrong with the model is said before torch is imported
     model = load_model_index(request.model, revision=request.revision)
     first = set(each_once(each.corpus for each in requests))
@@ -41,7 +44,7 @@ def calibrate(
         if not is_same_corpus(corpus, run_corpus):
             note(
                 f"{corpus} has the same tokens as {run_corpus}, under which the run is kept: "
-                f"choose it with --corpus {run_corpus} or --run {run.manifest.run_id}"
+                f"choose it with --calibrated-on {run_corpus} or --run {run.manifest.run_id}"
             )
         _say_run(request, model, run, is_new=run.manifest.run_id not in earlier_ids)
 
@@ -59,7 +62,7 @@ def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bo
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     flags = option_words(request, only=("revision", "stats_dir"))
-    by = ("--criterion", "reap", "--corpus", manifest.corpus)
+    by = ("--criterion", "reap", "--calibrated-on", manifest.corpus)
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},
@@ -96,7 +99,10 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
 
 @command(WeightsRequest)
 def weights(request: WeightsRequest) -> None:
-    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
+    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them.
+
+    Example: moeprune weights demo
+    """
     earlier_ids = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
     model = load_model_index(request.model, revision=request.revision)
