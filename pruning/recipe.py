@@ -189,6 +189,9 @@ class Recipe(Request):
         if schedule == FREQUENCY:
             reason = "the frequency schedule counts tokens; list some text under corpora"
             raise Misfit("schedule", reason)
+        if plan.limits.keep_super and not ranking.reads_text:
+            reason = "super experts are told by calibration text; list some under corpora"
+            raise Misfit("keep_super", reason)
         reason = f"{ranking.criterion} ranks by calibration text; list some under corpora"
         raise Misfit("criterion", reason)
 

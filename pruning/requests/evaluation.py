@@ -126,14 +126,14 @@ class RankedRequest(Request):
 
     def spec_by(self, criterion: str, **fields: Any) -> PlanSpec:
         """The plan by a criterion; `fields` has its budget and spread."""
-        reads_text = get_criterion(criterion).source == "routed"
-        return spec_of(
+        spec = spec_of(
             criterion=criterion,
             granularity=self.granularity,
-            corpora=self.calibrated_on if reads_text else (),
+            corpora=self.calibrated_on,
             gate=self.gate,
             **fields,
         )
+        return spec if spec.reads_text else spec.changed(corpora=())
 
 
 class SweepRequest(RankedRequest, MeasureRequest):

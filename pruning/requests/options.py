@@ -333,6 +333,13 @@ MultipleOf = Annotated[
     Option("Layers keep a multiple of this many; a sparsity is rounded down to fit."),
 ]
 Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
+KeepSuper = Annotated[
+    Switch,
+    Option(
+        "Keep the super experts: those with outlying largest outputs in the calibration "
+        "(arXiv:2507.23279)."
+    ),
+]
 Number = Annotated[Whole, Field(ge=0, le=10**6)]
 Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
 Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
