@@ -9,6 +9,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Field,
     PlainSerializer,
     ValidationInfo,
     field_validator,
@@ -159,6 +160,7 @@ class Recipe(Request):
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from analysis.corpora import Sampling, parse_corpus
 from analysis.stats.groups import misfit, parse_groups
@@ -65,6 +65,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
     """One calibration: a model on one corpus."""
 
     asked_by = "calibrate"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     groups: options.Groups = "routed"
     dtype: options.Dtype = "auto"
     trust_remote_code: options.Trust = False
@@ -127,6 +128,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
             truncate=self.truncate or "head",
             count=self.count,
             whole=not (self.seq_len or self.truncate or preset),
+            template_args=self.template_args,
         )
 
 

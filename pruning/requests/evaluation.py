@@ -53,6 +53,7 @@ class HeldOutRequest(ModelRequest):
         Option("Seed of documents, draws, bootstrap; default: the calibration's order, 42."),
     ] = None
     count: options.ScoredTokens = "auto"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
     batch_size: options.BatchSize = 8
@@ -71,7 +72,8 @@ class HeldOutRequest(ModelRequest):
 
     def sample_settings(self, corpus: str) -> SampleSettings:
         """How much of a corpus to evaluate on."""
-        return SampleSettings(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
+        seq_len = seq_len_of(corpus, self.seq_len)
+        return SampleSettings(self.samples, seq_len, self.seed, self.count, self.template_args)
 
 
 class StreamableRequest(HeldOutRequest):

@@ -92,7 +92,11 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             section.corpus,
             open_checked(section.corpus, store, allowed=recipe.allow_test_set),
             [run.manifest for run in store.of_model(model.identity, "routed")],
-            SampleSettings(section.samples, seq_len_of(section.corpus, recipe.seq_len)),
+            SampleSettings(
+                section.samples,
+                seq_len_of(section.corpus, recipe.seq_len),
+                template_args=recipe.template_args,
+            ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
     parts = []

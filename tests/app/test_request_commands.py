@@ -40,6 +40,7 @@ MORE = [
         {"select": "kmeans", "clusters": 3, "groups": "routed,router", "dtype": "float32"},
     ),
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
+    ("calibrate", {"template_args": ("enable_thinking=false", 'effort="low"')}),
     ("weights", {"stats_dir": "stats"}),
     (
         "export",
