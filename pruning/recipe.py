@@ -9,6 +9,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Field,
     PlainSerializer,
     ValidationInfo,
     field_validator,
@@ -138,6 +139,7 @@ class Recipe(Request):
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None
@@ -168,6 +170,9 @@ class Recipe(Request):
         if schedule == FREQUENCY:
             reason = "the frequency schedule counts tokens; list some text under corpora"
             raise Misfit("schedule", reason)
+        if plan.limits.keep_super and not ranking.reads_text:
+            reason = "super experts are told by calibration text; list some under corpora"
+            raise Misfit("keep_super", reason)
         reason = f"{ranking.criterion} ranks by calibration text; list some under corpora"
         raise Misfit("criterion", reason)
 

@@ -210,6 +210,7 @@ class LimitsSpec(Section):
     protect: options.Protect = ()
     pin: options.Pin = Field(default_factory=dict)
     drop: options.Drop = Field(default_factory=dict)
+    keep_super: options.KeepSuper = False
     set: options.LayerSet = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -275,7 +276,7 @@ class PlanSpec(Section):
         if spread.is_measured:
             fields.remove("schedule")
         if fields:
-            kinds = ("neuron_scope", "protect", "pin", "drop", "floor", "multiple_of")
+            kinds = ("neuron_scope", "protect", "pin", "drop", "keep_super", "floor", "multiple_of")
             raise Misfit(
                 fields[0],
                 f"{name(fields[0])} is for plans of whole experts; a plan of neurons takes "
@@ -286,6 +287,12 @@ class PlanSpec(Section):
                 "neuron_scope",
                 f"with {name('schedule', MEASURED)} neurons compete within layers; leave "
                 f"{name('neuron_scope')} out",
+            )
+        if self.limits.keep_super and not self.ranking.reads_text:
+            raise Misfit(
+                "keep_super",
+                f"{self.ranking.rule.label} of neurons reads no calibration, which tells super "
+                f"experts; leave {name('keep_super')} out, or name them with {name('pin')}",
             )
         within_layers = bool(self.ranking.criterion) and self.ranking.rule.within_layers
         if within_layers and spread.scope is NeuronScope.GLOBAL:
@@ -329,10 +336,11 @@ class PlanSpec(Section):
 
     @property
     def reads_text(self) -> bool:
-        """Whether calibration text ranks, or spreads the budget."""
+        """Whether calibration text ranks, spreads the budget, or tells what must stay."""
         if self.spread.kept_neurons is not None:
             return False
-        return self.spread.schedule == FREQUENCY or self.ranking.reads_text
+        by_limits = self.spread.schedule == FREQUENCY or self.limits.keep_super
+        return by_limits or self.ranking.reads_text
 
     def changed(self, **values: Any) -> "PlanSpec":
         """The same with other values of these fields, and their rules checked again."""

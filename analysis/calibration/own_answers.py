@@ -14,7 +14,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from analysis.corpora import Document, DocumentSelection, Sampling, Source, Tokenizer, Tokens
+from analysis.corpora import (
+    ChatFormat,
+    Document,
+    DocumentSelection,
+    Sampling,
+    Source,
+    Tokenizer,
+    Tokens,
+)
 from analysis.corpora.encoding import NoResponseError, encode
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
@@ -32,6 +40,11 @@ class Answering:
     max_new_tokens: int = 256  # longest answer
     batch_size: int = 8  # prompts answered at once
 
+    @property
+    def chat(self) -> ChatFormat:
+        """How conversations become tokens: the answers are those to replace."""
+        return ChatFormat("response", self.sampling.template_args)
+
 
 def check_answerable(source: Source, first: Document | None, answering: Answering) -> None:
     """Refuse a corpus without answers by its first document, before a model is loaded."""
@@ -41,7 +54,7 @@ def check_answerable(source: Source, first: Document | None, answering: Answerin
         )
     if first is not None:
         with _needing_answers():
-            tokens = encode(first, answering.tokenizer, "response", answering.corpus)
+            tokens = encode(first, answering.tokenizer, answering.chat, answering.corpus)
         if answering.selection is None:  # a selection may leave this document out
             _prompt(tokens, answering.corpus)
 
@@ -72,6 +85,8 @@ def own_answers(
     }
     if answering.selection is not None:
         facts["select"] = answering.selection.description
+    if answering.tokenizer is not None and sampling.template_args:
+        facts["template_args"] = dict(sampling.template_args)
     return replace(source, draw=lambda _: iter(documents), facts={**source.facts, **facts})
 
 
@@ -87,7 +102,7 @@ def _prompts(source: Source, answering: Answering) -> Iterator[tuple[int, ...]]:
     """The prompt of each document: its tokens before the last answer."""
     documents, corpus = source.draw(answering.sampling.seed), answering.corpus
     encoded: Iterator[Tokens] = (
-        encode(each, answering.tokenizer, "response", corpus) for each in documents
+        encode(each, answering.tokenizer, answering.chat, corpus) for each in documents
     )
     if answering.selection is not None:
         encoded = answering.selection.choose(encoded, answering.sampling.seed)

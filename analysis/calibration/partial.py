@@ -7,7 +7,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -169,14 +169,15 @@ class Work:
 
 
 def resume_state(
-    processes: Processes, partial: PartialRun | None, way: str
+    processes: Processes, partial: PartialRun | None, way: str, names: Set[str]
 ) -> tuple[RunState, Sums]:
     """The state to resume from and this process's saved sums, empty if there are none.
 
-    `partial` is None in all processes but the first. A state saved by another `way` is dropped.
+    `partial` is None in all processes but the first. A state saved by another `way`, or without
+    the sums of these `names`, as an earlier version saved it, is dropped.
     """
     state, parts = partial.restore() if partial else (RunState(), [])
-    if state.way != way or not parts:
+    if state.way != way or not parts or not all(names <= part.keys() for part in parts):
         state, parts = RunState(way=way), []
         if partial:
             partial.forget()

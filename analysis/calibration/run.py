@@ -109,7 +109,7 @@ def calibrate(
         # Saved hidden states depend on the batch size.
         layers = f"layers of batches of {settings.batch_size}"
         way = layers if settings.placement.stream_layers else "batches"
-        state, before = resume_state(processes, partial, way)
+        state, before = resume_state(processes, partial, way, sums.tensors().keys())
         if before:
             sums.load(before)
         work = Work(manifest, processes, partial, sums, state)

@@ -1,6 +1,6 @@
 """The sums of a calibration: named tensors that add up over batches, shards and processes.
 
-One of them, `peaks`, holds maxima instead.
+Two of them, `peaks` and `largest`, hold maxima instead.
 """
 
 import math
@@ -27,7 +27,7 @@ _Shape = tuple[tuple[int, ...], torch.dtype]
 Widths = Mapping[int, Sequence[int]]
 # Part of torch's message if a CPU has no memory left; there is no error type for it.
 _REFUSED = "can't allocate memory"
-_MAXIMA = frozenset(("peaks",))
+_MAXIMA = frozenset(("peaks", "largest"))
 _CHOSEN = "chosen."
 
 
@@ -51,6 +51,7 @@ def _shapes(
         "routed": {
             "moments": ((TOKEN_SHARDS, count, len(MOMENT_COLUMNS)), torch.float64),
             "vectors": ((count, output_size), torch.float64),
+            "largest": ((count,), torch.float64),
         },
         "router": {
             "probabilities": ((count,), torch.float64),

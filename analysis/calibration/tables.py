@@ -16,7 +16,7 @@ from analysis.stats.neurons import expert_columns
 from analysis.stats.samples import SampleStats, transition_table
 from analysis.stats.shards import add_shards
 from analysis.stats.store import Run
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, RunManifest
+from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS, RunManifest
 
 Array = NDArray[Any]
 Get = Callable[..., Array]
@@ -48,7 +48,7 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         # The upper triangle row by row, in the order of the pairs.
         counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
         tables[store.COACTIVATION] = coactivation.assign(num_tokens=counts)
-    experts = add_shards(tables[store.SHARDS])
+    experts = add_shards(tables[store.SHARDS]).assign(**{LARGEST: get("largest")})
     if "heads" in sums.groups:
         tables[store.HEADS] = _head_table(sums)
     if "gradient" in sums.groups:
@@ -87,7 +87,9 @@ def _head_table(sums: GroupSums) -> pd.DataFrame:
         table = pd.DataFrame(moments_EC, columns=list(MOMENT_COLUMNS))
         table.insert(0, "layer", number)
         table.insert(1, "expert", range(len(table)))
-        parts.append(table.assign(vector_sum_sq=(vectors_ED**2).sum(axis=1)))
+        largest_E = sums.of("largest", number).cpu().numpy()
+        more = {"vector_sum_sq": (vectors_ED**2).sum(axis=1), LARGEST: largest_E}
+        parts.append(table.assign(**more))
     frame = pd.concat(parts, ignore_index=True)
     return frame.astype(dict(EXPERT_COLUMNS))[list(EXPERT_COLUMNS)]
 

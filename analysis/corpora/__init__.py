@@ -5,7 +5,7 @@ scikit-learn (`representatives` does, for k-means selection).
 """
 
 from analysis.corpora.documents import Document, Fields, demo_document
-from analysis.corpora.encoding import Count, Tokenizer, Tokens
+from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens
 from analysis.corpora.sampling import DocumentSelection, Packing, Sampling, Truncate, tokenize
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenBatch, TokenSequences
 from analysis.corpora.sources import Source, peek
@@ -22,6 +22,7 @@ from analysis.corpora.spec import (
 __all__ = [
     "PRESETS",
     "TOKEN_SHARDS",
+    "ChatFormat",
     "Count",
     "Document",
     "DocumentSelection",

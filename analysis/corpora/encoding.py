@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -66,6 +66,15 @@ class Tokens:
         return Tokens(self.ids[start:end], counted)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """How conversations become tokens."""
+
+    count: Count = "all"  # which tokens enter the sums: all, or those of the "response"
+    # Of the chat template, such as {"enable_thinking": False}; plain JSON.
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
 @contextmanager
 def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
     """Turn any error of a tokenizer into one line; `instead` says what would work.
@@ -82,14 +91,15 @@ def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
 def encode(
     document: Document,
     tokenizer: Tokenizer | None,
-    count: Count,
+    chat: ChatFormat,
     corpus: str,
     extent: Extent | None = WHOLE,
 ) -> Tokens:
-    """Token ids of a document; with count "response" only its answers enter the sums.
+    """Token ids of a document, and which of them enter the sums.
 
     Of a long text these are at least the tokens of `extent`, exactly those of the whole text.
     """
+    count = chat.count
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
         if count == "response" and answer is None:
@@ -100,7 +110,8 @@ def encode(
         return Tokens(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
     if tokenizer is None:
         raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
-    reader = TextReader(tokenizer, f"A document of the corpus {corpus}")
+    name = f"A document of the corpus {corpus}"
+    reader = TextReader(tokenizer, name, arguments=chat.arguments)
     if document.messages is not None:
         return _conversation(document.messages, reader, count, extent)
     if count == "response":
@@ -121,6 +132,7 @@ class TextReader:
     name: str  # of what is read
     instead_of_text: str = "give a corpus of input_ids"  # what works if it cannot read texts
     instead_of_chat: str = "give a corpus of text or of input_ids"
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)  # see `ChatFormat`
 
     def tokenize(
         self, text: str, extent: Extent | None = WHOLE, *, add_special_tokens: bool
@@ -137,7 +149,19 @@ class TextReader:
         """A conversation in the model's own format, to be read without special tokens."""
         with reading_by_tokenizer("format a conversation", self.instead_of_chat):
             template = self.tokenizer.get_chat_template()
+        self._check_arguments(template)
+        with reading_by_tokenizer("format a conversation", self.instead_of_chat):
+            options = {**self.arguments, **options}
             return render(template, messages, self.tokenizer.special_tokens_map, **options)
+
+    def _check_arguments(self, template: object) -> None:
+        """Refuse an argument that the template never names: it would change nothing."""
+        for name in self.arguments:
+            if not re.search(rf"\b{re.escape(name)}\b", str(template)):
+                raise CorpusError(
+                    f"The model's chat template has no argument {name!r}; leave it out, or look "
+                    "for its name in the template."
+                )
 
 
 def _conversation(
@@ -165,6 +189,11 @@ def _by_own_code(messages: Sequence[Mapping[str, Any]], reader: TextReader, coun
     """Tokens of mistral-common's tokenizers, which format in code of their own."""
     if count == "response":
         raise NoResponseError("The model's tokenizer formats conversations without a template")
+    if reader.arguments:
+        raise CorpusError(
+            "The model's tokenizer formats conversations without a template, so it takes no "
+            "--template-arg; leave it out."
+        )
     check_length(sum(len(str(message.get("content"))) for message in messages), reader.name)
     with reading_by_tokenizer("format a conversation", reader.instead_of_chat):
         encoding = reader.tokenizer.apply_chat_template(

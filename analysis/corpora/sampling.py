@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from analysis.arrays import BoolArray
 from analysis.corpora.cutting import Extent
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import Count, Tokenizer, Tokens, encode
+from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, encode
 from analysis.corpora.sequences import TokenIds, TokenSequences
 from analysis.corpora.sources import Source, in_memory
 from analysis.errors import CorpusError
@@ -39,6 +39,13 @@ class Sampling:
     # Rows of token ids that are not joined are used whole, however long; `seq_len` and `truncate`
     # then cut text only.
     whole: bool = False
+    # Arguments of the chat template, for conversations; plain JSON.
+    template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def chat(self) -> ChatFormat:
+        """How conversations become tokens."""
+        return ChatFormat(self.count, self.template_args)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -221,7 +228,7 @@ def tokenize(
         raise CorpusError(f"The corpus {corpus} is empty.")
     packing = packing_of(sampling, first)
     extent = partial(_usable_extent, sampling, packing, selection)
-    encoded = _encode_all(chain([first], remaining), tokenizer, sampling.count, corpus, extent)
+    encoded = _encode_all(chain([first], remaining), tokenizer, sampling.chat, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     is_whole = first.input_ids is not None and sampling.whole
@@ -231,6 +238,8 @@ def tokenize(
     facts: dict[str, object] = {"packing": packing, "count": sampling.count}
     if selection is not None:
         facts["select"] = selection.description
+    if first.messages is not None and sampling.template_args:
+        facts["template_args"] = dict(sampling.template_args)
     if packing != "concatenate":
         facts["truncate"] = "none" if is_whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
@@ -239,7 +248,7 @@ def tokenize(
 def _encode_all(
     documents: Iterator[Document],
     tokenizer: Tokenizer | None,
-    count: Count,
+    chat: ChatFormat,
     corpus: str,
     extent: Callable[[int], Extent],
 ) -> Iterator[Tokens]:
@@ -250,7 +259,7 @@ def _encode_all(
         if ready is not None and ready != is_ready:
             raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
         ready = is_ready
-        tokens = encode(document, tokenizer, count, corpus, extent(num_read))
+        tokens = encode(document, tokenizer, chat, corpus, extent(num_read))
         num_read += len(tokens.ids)
         yield tokens
 
@@ -319,7 +328,7 @@ def _tokenize_joined(
                 f"{_LONGEST_JOINED >> 20} MiB; is it a copy of another dataset?"
             )
     text = Document(text=(source.join or "").join(parts))
-    stream = encode(text, tokenizer, "all", corpus, Extent(_LONGEST_JOINED))
+    stream = encode(text, tokenizer, ChatFormat(), corpus, Extent(_LONGEST_JOINED))
     # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)

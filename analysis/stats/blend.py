@@ -33,12 +33,12 @@ from analysis.stats.store import (
     load_head_stats,
     read_vectors,
 )
-from analysis.stats.tables import ExpertStats
+from analysis.stats.tables import LARGEST, ExpertStats
 
 # Columns made from the maxima of neurons, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
-# Columns derived from sums outside the table; a mix recomputes the others.
-DERIVED_COLUMNS = ("vector_sum_sq", "neuron_product", *NOT_MIXED)
+# Columns that do not add up; a mix has of them what it computes from other sums.
+DERIVED_COLUMNS = ("vector_sum_sq", LARGEST, "neuron_product", *NOT_MIXED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
 from analysis.stats.store import Run
-from analysis.stats.tables import RunManifest
+from analysis.stats.tables import LARGEST, RunManifest
 
 # Index columns; all others add up, except maxima.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
+_MAXIMA = frozenset((LARGEST, *MAXIMA))
 # Norms and products of sums do not add up; they are recomputed from the sums.
 _NOT_ADDED = frozenset(("vector_sum_sq", *GROUP_COLUMNS["gradient"]))
 
@@ -70,7 +71,10 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     more = {name: _sum_tables(each) for name, each in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
     stats = [store.load_expert_stats(run).table for run in runs]
-    total = add_shards(more[store.SHARDS]) if store.SHARDS in more else _sum_tables(stats)
+    total = _sum_tables(stats)
+    if store.SHARDS in more:
+        largest = {LARGEST: total[LARGEST]} if LARGEST in total else {}
+        total = add_shards(more[store.SHARDS]).assign(**largest)
     if store.NEURONS in more:
         total = total.join(expert_columns(more[store.NEURONS], Grid(merged.model.layers)))
     if samples:  # of one run after the other
@@ -92,7 +96,7 @@ def _sum_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     shared = [name for name in tables[0].columns if all(name in table for table in tables)]
     sums = {
         name: reduce(
-            np.maximum if name in MAXIMA else np.add, (table[name].to_numpy() for table in tables)
+            np.maximum if name in _MAXIMA else np.add, (table[name].to_numpy() for table in tables)
         )
         for name in shared
         if name not in _INDEX | _NOT_ADDED

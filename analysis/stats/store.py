@@ -46,6 +46,7 @@ from analysis.stats.samples import (
 )
 from analysis.stats.tables import (
     EXPERT_COLUMNS,
+    LARGEST,
     MOMENT_COLUMNS,
     OPTIONAL_COLUMNS,
     SCHEMA_VERSION,
@@ -197,9 +198,9 @@ def read_table(
 
 def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
     """Refuse sums that no calibration gives: negative ones, or more tokens than were counted."""
-    for column in (*MOMENT_COLUMNS, "vector_sum_sq"):
+    for column in (*MOMENT_COLUMNS, "vector_sum_sq", LARGEST):
         if column in table and (table[column] < 0).any():
-            raise _damaged(run, name, f"{column} holds a negative sum")
+            raise _damaged(run, name, f"{column} holds a negative number")
     counted = sum(corpus.num_counted for corpus in run.manifest.corpora)
     if len(most := table["num_tokens"][table["num_tokens"] > counted]):
         most_said = f"num_tokens says {most.max():,} for an expert"
@@ -208,6 +209,9 @@ def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
     most_sums = table["num_tokens"] * table["g0_f2"] * (1 + 1e-6)
     if (table["g0_f1"] ** 2 > most_sums).any():
         raise _damaged(run, name, "g0_f1 holds a sum that its squares in g0_f2 rule out")
+    # No value of a vector is larger than its norm, which was rounded to float32.
+    if LARGEST in table and (table[LARGEST] ** 2 > table["g0_f2"] * (1 + 1e-4)).any():
+        raise _damaged(run, name, f"{LARGEST} holds a value that the squares in g0_f2 rule out")
 
 
 @most_results(32)
@@ -316,9 +320,10 @@ def save_expert_stats(
     `table` has the sums of each expert, sorted by layer and expert; `vectors` is sum_t f in the
     same order; `more` holds further tables by file name.
     """
-    frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1)).astype(dict(EXPERT_COLUMNS))
+    frame = table.assign(vector_sum_sq=(vectors**2).sum(axis=1))
     groups = (name for names in GROUP_COLUMNS.values() for name in names)
-    columns = [*EXPERT_COLUMNS, *(name for name in groups if name in frame)]
+    columns = [name for name in (*EXPERT_COLUMNS, *groups) if name in frame]
+    frame = frame.astype({name: kind for name, kind in EXPERT_COLUMNS.items() if name in frame})
     stats = ExpertStats(manifest, frame[columns])
     return _save(parent, manifest, {EXPERTS: stats.table, **(more or {})}, vectors)
 

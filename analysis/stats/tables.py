@@ -38,10 +38,14 @@ MOMENT_COLUMNS = tuple(
         for beta in EXPONENTS
     )
 )
+# max over tokens and features of |f|, f before the gate weight. A maximum, which merges by the
+# larger one; whole runs have it, and those of versions before it do not.
+LARGEST = "largest_output"
 EXPERT_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(("layer", "expert", "num_tokens"), "int64"),
     **{column: "float64" for column in MOMENT_COLUMNS if column != "num_tokens"},
     "vector_sum_sq": "float64",  # || sum_t f ||^2, for MoNE
+    LARGEST: "float64",
 }
 # One row per projection of an expert.
 WEIGHT_COLUMNS: Mapping[str, str] = {
@@ -59,6 +63,7 @@ _OF_ONE_CORPUS = (
 # Columns that a table may lack, and what to do about it.
 OPTIONAL_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "it is stored for all tokens together only",
+    LARGEST: "the run is of an earlier version; remove it and calibrate again",
     "damage": "calibrate with --group damage",
     "neuron_product": "calibrate with --group gradient",
     "neuron_norm_sum": _OF_ONE_CORPUS,

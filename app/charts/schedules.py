@@ -63,6 +63,8 @@ def ranking_digest(selection: Selection) -> str:
 def chosen_spending(loaded: Loaded) -> Spending:
     """Budget and constraints, without manual counts."""
     spec, layers = loaded.choices.spec, loaded.model.layers
+    if spec.limits.keep_super:
+        spec = selection_with_tokens(loaded).settled(spec)
     if spec.budget.sparsity is None:
         return spending_of(spec, loaded.model, file_evidence(spec, loaded.model))
     limits, is_even = spec.constraints, spec.is_even and not loaded.choices.kept

@@ -58,6 +58,7 @@ from pruning.plan_tables import (
 )
 from pruning.planning.counted import count_plan
 from pruning.planning.make import check_spec, plan_from_stats
+from pruning.planning.super_experts import super_note
 from pruning.requests.base import Option
 from pruning.requests.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 from pruning.requests.plan import SpecRequest
@@ -143,6 +144,7 @@ def show(
         )
         return
     show_summary((neuron_summary if by_neuron else plan_summary)(loaded, described), title)
+    say_notes(filter(None, [super_note(loaded, described, stats_store(stats_dir))]))
     if by_neuron:
         routing = plan_routing(loaded, described, stats_store(stats_dir), corpora, runs)
         show_width_options(described, loaded, WidthChoice(), routing)
@@ -284,6 +286,7 @@ def paths(
     note(f"{paths_plan.union} experts lie on {followed} of {stats.num_samples} samples")
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, PATHFINDER))
+    say_notes(filter(None, [super_note(plan, model, store)]))
     say_plan(model, plan, out_file, *commands_after_plan(request, model, out_file))
 
 

@@ -31,6 +31,7 @@ from pruning.plan import (
 )
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
+from pruning.planning.super_experts import super_note
 from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.sizes import size_report
@@ -187,7 +188,8 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     model = load_model_index(request.model, revision=request.revision)
     plan = load_plan(path, model=model)
     current_plan = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
-    folders = stats_store(request.stats_dir).directories
+    store = stats_store(request.stats_dir)
+    folders = store.directories
     losses = stored_losses(EvaluationStore(folders), model.identity)
     answers, _ = readable_records(AnswerStore(folders), model.identity)
     words = ("report", request.model, "--plan", path.name, "-o", out_file.name)
@@ -196,7 +198,9 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
         option = width_option(model, fit_plan(current_plan.plan, model), WidthChoice())
         num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
     decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
-    decision = replace(decision, answers=answer_pair(answers, plan.digest))
+    warning = super_note(plan, model, store)
+    pair = answer_pair(answers, plan.digest)
+    decision = replace(decision, answers=pair, warning=warning or "")
     write_durably(out_file, decision_html(decision).encode())
     finish(
         f"{out_file}: {less_in_words(decision.before, decision.after)}. {decision.verdict}",

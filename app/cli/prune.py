@@ -28,6 +28,7 @@ from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
 from pruning.plan import PruningPlan, keep_all, load_plan
 from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
+from pruning.planning.super_experts import super_note
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
@@ -82,7 +83,7 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
         plan = load_plan(folder / PLAN_NAME, model=model)
-        notes = tuple(filter(None, [plan_rounding(plan, model)]))
+        notes = _search_notes(plan, model, machine)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}
     if repair := repair_request(recipe, machine, plan):
         record = follow(repair_run(repair))
@@ -111,6 +112,13 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
         write_export(request, pruned)
+
+
+def _search_notes(plan: PruningPlan, model: MoEModel, machine: Machine) -> tuple[str, ...]:
+    """Notes on the plan of a search."""
+    store = stats_store(machine.stats_dir)
+    notes = (plan_rounding(plan, model), super_note(plan, model, store))
+    return tuple(filter(None, notes))
 
 
 def _save(plan: PruningPlan, place: Path, model: MoEModel) -> None:
@@ -191,7 +199,7 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     say_search(result, folder)
     after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)
-    say_notes(filter(None, [plan_rounding(plan, model)]))
+    say_notes(_search_notes(plan, model, request))
     if repair := repair_request(recipe, request, plan):
         record = follow(repair_run(repair))
         _save(replace(plan, repair=record.reference), folder / REPAIRED_NAME, model)

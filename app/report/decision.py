@@ -39,6 +39,7 @@ class DecisionReport:
     facts: Mapping[str, str]  # provenance, name -> value
     command: str  # command that makes the plan
     answers: AnswerPair | None = None
+    warning: str = ""  # of `super_note`, if there is something to say
 
     @property
     def saved(self) -> float:

@@ -92,6 +92,7 @@ USUAL: Final[Controls] = {
     "width_multiple_of": DEFAULT_MULTIPLE,
     "pin": "",
     "drop": "",
+    "keep_super": False,
 }
 # Controls in which a person may write what is no plan.
 TEXTS: Final = ("protect", "counts", "pin", "drop")
@@ -143,6 +144,7 @@ def asked_spec(controls: Controls, model: MoEModel, corpora: Sequence[str]) -> P
         "gate": chosen("gate"),
         "multiple_of": chosen("multiple_of"),
         "protect": text("protect") or (),
+        "keep_super": controls.get("keep_super") is True,
     }
     if by_neuron:
         name, scope = _neuron_criterion(controls), chosen("neuron_scope")
@@ -245,6 +247,7 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
         "sparsity": percent,
         "multiple_of": limits.multiple_of,
         "protect": ranges(limits.protect),
+        "keep_super": limits.keep_super,
     }
     if spec.by_neuron:
         name, _, weight = criterion.partition(":")

@@ -74,6 +74,7 @@ def _neuron_limits() -> None:
     _text("Keep experts whole", "pin", "e.g. 3:5,7-9", note)
     note = "LAYER:EXPERTS to remove whole, with their router rows."
     _text("Drop experts", "drop", "e.g. 4:0,2", note)
+    _keep_super_input()
 
 
 def _expert_limits(model: MoEModel) -> None:
@@ -91,6 +92,17 @@ def _expert_limits(model: MoEModel) -> None:
     _text("Manual counts", "counts", example, note, rest="", width=230, on_change=counts_typed)
     note = "Layers that stay unchanged when another layer is edited."
     _text("Locked layers", "locked", "none", note, rest="", width=120, on_change=None)
+    _keep_super_input()
+
+
+def _keep_super_input() -> None:
+    plan_input(
+        st.checkbox,
+        "Keep super experts",
+        key="keep_super",
+        help="Experts whose largest output stands out of all in the calibration "
+        "(arXiv:2507.23279): without three of them Qwen3-30B-A3B repeats itself." + _OTHERS_LOSE,
+    )
 
 
 def _text(

@@ -19,6 +19,7 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.planning.make import CurrentPlan
+from pruning.planning.super_experts import super_note
 
 
 def report_part(loaded: Loaded, page: str) -> None:
@@ -47,15 +48,16 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
     """Download of the one-page report on a plan; `key` is the widget's."""
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
-    model, directories = loaded.model, loaded.store.directories
+    model, store = loaded.model, loaded.store
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
-        losses = stored_losses(EvaluationStore(directories), model.identity)
-        answers, _ = readable_records(AnswerStore(directories), model.identity)
+        losses = stored_losses(EvaluationStore(store.directories), model.identity)
+        answers, _ = readable_records(AnswerStore(store.directories), model.identity)
         decision = decision_of(model, current_plan, num_bytes, losses, command)
+        warning = super_note(current_plan.plan, model, store) or ""
         pair = answer_pair(answers, current_plan.plan.digest)
-        return decision_html(replace(decision, answers=pair))
+        return decision_html(replace(decision, answers=pair, warning=warning))
 
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
     download_button("For decisions", page, file, key, icon=icon)

@@ -6,7 +6,7 @@ benchmarks use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -47,6 +47,8 @@ class SampleSettings:
     seed: int | None = None  # of the order of documents; None: that of calibration, else 42
     # "response" predicts answers only, "all" every token, "auto" answers if the corpus has them.
     scored: Scored = "auto"
+    # Arguments of the chat template, for conversations.
+    template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +121,7 @@ def draw(
             unread.seed,
             packing="concatenate" if is_running or source.join is not None else "pad",
             count="response" if by_answers else "all",
+            template_args=settings.template_args,
         ),
         corpus=name,
         selection=None if is_running else first_documents,

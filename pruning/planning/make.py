@@ -32,6 +32,7 @@ from pruning.planning.ranking import (
     select_measured,
     sensitivity_for,
 )
+from pruning.planning.super_experts import super_note
 from pruning.repair.reference import variant_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
@@ -46,7 +47,7 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
-from pruning.spec import FREQUENCY, PlanSpec
+from pruning.spec import PlanSpec
 
 PLAN_FILE = "plan.json"  # that commands write and read
 
@@ -125,7 +126,7 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> D
     if spec.by_neuron:
         return Decision(*plan_neurons(ranking, spec, arena or arena_of(ranking, spec)))
     evidence = evidence_of(ranking, spec)
-    spending = spending_of(spec, ranking.model, evidence)
+    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
     allocation = allocate(spec.spread.schedule, spending, evidence)
     plan = select_experts(
         ranking.table,
@@ -152,7 +153,9 @@ def plan_from_stats(
         return Decision(plan_of_file(spec, model)), None
     selection = yield from select_measured(request, model, store, parts)
     selection = with_sensitivity(selection, spec, store)
-    return make_plan(selection, spec), selection
+    decision = make_plan(selection, spec)
+    notes = (*decision.notes, super_note(decision.plan, model, store))
+    return replace(decision, notes=tuple(filter(None, notes))), selection
 
 
 def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
@@ -183,7 +186,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
     read, tokens = [ranking.choice], ranking.tokens
     schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
     record = recorded(spec, ranking)
-    if schedule == FREQUENCY and tokens and tokens is not ranking.choice:
+    if spec.reads_text and tokens and tokens is not ranking.choice:
         read.append(tokens)
     if file is not None:
         searched, parameters = search_in(file), {"file": file.name}

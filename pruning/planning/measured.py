@@ -43,6 +43,7 @@ def order_of(ranking: Ranking, spec: PlanSpec) -> Order:
     These are pinned and dropped experts and, for neurons, multiple and floor. The others only limit
     how many a layer loses.
     """
+    spec = ranking.settled(spec)
     return _neurons(ranking, spec) if spec.by_neuron else _experts(ranking, spec)
 
 

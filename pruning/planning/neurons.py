@@ -100,7 +100,7 @@ def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
 def arena_of(ranking: Ranking, spec: PlanSpec) -> Arena:
     """The neurons that compete under a spec's scope and constraints, whatever its budget."""
     check_cuttable(ranking.model)
-    return _arena(ranking.model, ranking.neurons, spec)
+    return _arena(ranking.model, ranking.neurons, ranking.settled(spec))
 
 
 def _arena(model: MoEModel, saliency: NeuronScores, spec: PlanSpec) -> Arena:
@@ -134,7 +134,7 @@ def plan_neurons(
         tool_version=tool_version(),
         budget=budget.to_dict(),
         schedule_parameters=parameters,
-        constraints=spec.constraints.to_dict(),
+        constraints=ranking.settled(spec).constraints.to_dict(),
         spec=recorded(spec, ranking),
     )
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None

@@ -17,6 +17,7 @@ from analysis.progress import Progress
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import chosen_neurons, neuron_saliency, rank_neurons, read_neurons
 from analysis.ranking.norms import NeuronScores
+from analysis.ranking.super_experts import SuperExperts, super_experts
 from analysis.stats.blend import Part
 from analysis.stats.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.stats.store import StatsStore
@@ -31,7 +32,8 @@ from pruning.schedules import Evidence, fold_ranking
 from pruning.sensitivity.curves import Sensitivity
 from pruning.spec import FREQUENCY, PlanSpec
 
-_OF_ORDER = ("granularity", "criterion", "gate", "multiple_of", "floor", "pin", "drop")
+_OF_LIMITS = ("multiple_of", "floor", "pin", "drop", "keep_super")
+_OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Ranking:
     model: MoEModel
     criterion: Criterion
     choice: Choice[Any]  # the statistics that it reads; for neurons, the table of `read_neurons`
-    tokens: Choice[Any] | None = None  # token counts, for the frequency schedule
+    tokens: Choice[Any] | None = None  # of a calibration, where schedule or limits read one
     gate: Gate = "applied"
     granularity: str = EXPERT_GRANULARITY
     sensitivity: Sensitivity | None = None  # of `with_sensitivity`, for the measured schedule
@@ -80,6 +82,37 @@ class Ranking:
         for layer, expert, tokens in columns.itertuples(index=False):
             every[int(layer)][int(expert)] = float(tokens)
         return every
+
+    @cached_property
+    def supers(self) -> SuperExperts | None:
+        """The super experts by the calibration behind it; None without a calibration."""
+        choices = filter(None, (self.choice, self.tokens))
+        every = [run for choice in choices for run in choice.runs if run.manifest.kind == "routed"]
+        runs = list({run.manifest.run_id: run for run in every}.values())
+        return super_experts(runs) if runs else None
+
+    def settled(self, spec: PlanSpec) -> PlanSpec:
+        """The spec with the super experts pinned, if it says `keep_super`."""
+        if not spec.limits.keep_super:
+            return spec
+        if (supers := self.supers) is None:
+            raise PlanError("--keep-super needs a calibration, and none was read; name a corpus.")
+        if supers.unknown:
+            raise PlanError(
+                f"--keep-super needs the largest outputs of experts, which {supers.unknown[0]} "
+                "of an earlier version does not have; `moeprune runs remove` it and calibrate "
+                "again."
+            )
+        pinned = {layer: frozenset(ids) for layer, ids in spec.limits.pin.items()}
+        for layer, experts in supers.experts.items():
+            pinned[layer] = pinned.get(layer, frozenset()) | experts
+            if both := experts & set(spec.limits.drop.get(layer, ())):
+                raise PlanError(
+                    f"Expert {min(both)} of layer {layer} is a super expert, which --keep-super "
+                    "keeps and --drop removes; leave one of the two out."
+                )
+        pin = {layer: tuple(sorted(pinned[layer])) for layer in sorted(pinned)}
+        return spec.changed(keep_super=False, pin=pin)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -129,15 +162,15 @@ def select(
     `parts` are calibration runs to read instead of those that the request names; `choose` finds the
     statistics of a criterion, a page's with a cache.
     """
-    ranked_by, schedule = request.plan.ranking, request.plan.spread.schedule
+    ranked_by = request.plan.ranking
     criterion, runs = ranked_by.rule, ranked_by.runs
     corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
     routed = criterion.source == "routed"
     tokens = routed_choice(parts) if parts else None
     if tokens is not None:
         choice = tokens if routed else choose(criterion, store, model)
-    elif schedule == FREQUENCY and not routed:
-        # The criterion reads no corpora, so a corpus or a run is for the schedule.
+    elif request.plan.reads_text and not routed:
+        # The criterion reads no corpora, so a corpus or a run is for the schedule or the limits.
         tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, runs)
         choice = choose(criterion, store, model)
     else:

@@ -50,7 +50,12 @@ def _sampling(selection: Selection) -> dict[str, Any]:
         for each in manifests
         if each.kind == "routed"
     ]
-    return samplings[0] if samplings and samplings.count(samplings[0]) == len(samplings) else {}
+    alike = bool(samplings) and samplings.count(samplings[0]) == len(samplings)
+    # Texts are read without arguments, beside conversations with them.
+    prepared = [corpus.prepared for each in manifests for corpus in each.corpora]
+    arguments = [each["template_args"] for each in prepared if "template_args" in each]
+    has_one = bool(arguments) and arguments.count(arguments[0]) == len(arguments)
+    return (samplings[0] if alike else {}) | ({"template_args": arguments[0]} if has_one else {})
 
 
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism

@@ -179,9 +179,10 @@ def searching_recipe(selection: Selection, spec: PlanSpec, asked: Mapping[str, A
     The schedule of the spec is among the first candidates. `asked` is the recipe's key search.
     """
     ranking, schedule = selection.spec.ranking, spec.spread.schedule
-    if selection.criterion.source != "routed" and schedule != FREQUENCY:
-        ranking = ranking.model_copy(update={"corpora": ()})
     limits = spec.limits.model_copy(update={"set": {}})
+    reads_text = schedule == FREQUENCY or limits.keep_super
+    if selection.criterion.source != "routed" and not reads_text:
+        ranking = ranking.model_copy(update={"corpora": ()})
     changes = {"ranking": ranking, "limits": limits, "spread": SpreadSpec(schedule=schedule)}
     plan = selection.spec.model_copy(update=changes)
     request = selection.request.model_copy(update={"plan": plan})

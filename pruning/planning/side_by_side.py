@@ -62,7 +62,9 @@ def schedules_table(
         keep = tuple(int(kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
         ref = model_ref(selection.model)
-        plans[str(name)] = select_experts(selection.table, allocation, model=ref)
+        plans[str(name)] = select_experts(
+            selection.table, allocation, model=ref, constraints=spending.constraints
+        )
     uniform, summary = plans.get("uniform"), []
     for name, plan in plans.items():
         numbers = [len(ids) for ids in plan.kept.values()]

@@ -52,10 +52,10 @@ PANELS = {
         "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
         "with_sparsity",
         "Layers": "schedule schedule_file measured_on cost across levels refine",
-        "Constraints": "multiple_of floor protect pin drop set lock",
+        "Constraints": "multiple_of floor protect pin drop keep_super set lock",
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
-        "answer_tokens select clusters samples allow_test_set with_corpora",
+        "answer_tokens select clusters samples template_args allow_test_set with_corpora",
         "Machine": "dtype device batch_size attention device_map max_memory offload_folder "
         "stream_layers hidden_states_dir checkpoint_activations trust_remote_code "
         "stats_dir revision",
@@ -262,6 +262,8 @@ def value_of(field: FieldInfo, words: Sequence[str]) -> Any:
     if isinstance(default_of(field), tuple | dict):
         return words
     word = words[-1]
+    if default_of(field) is False:
+        return word == str(True) or word
     is_number = _takes_int(field.annotation) and word.isascii() and word.isdecimal()
     return int(word) if is_number and len(word) <= _MOST_DIGITS else word
 

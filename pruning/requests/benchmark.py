@@ -58,6 +58,7 @@ class BenchmarkRequest(ModelRequest):
         Option("Examples before each question; default: the task's own.", takes="EXAMPLES"),
     ] = None
     chat_template: Annotated[options.Switch, Option("Ask in the tokenizer's chat format.")] = False
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     source: Source | None = None
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
@@ -84,6 +85,12 @@ class BenchmarkRequest(ModelRequest):
         if value is not None and value >= 1 and value != int(value):
             raise ValueError("give a whole number of questions, or a share of them below 1")
         return value
+
+    @model_validator(mode="after")
+    def _arguments_have_a_template(self) -> "BenchmarkRequest":
+        if self.template_args and not self.chat_template:
+            raise ValueError("--template-arg is of the chat format; add --chat-template")
+        return self
 
 
 class ImportRequest(ModelRequest):

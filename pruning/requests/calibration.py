@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from analysis.corpora import Sampling, parse_corpus
 from analysis.stats.groups import Group, misfit, ordered
@@ -67,6 +67,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
     """One calibration: a model on one corpus."""
 
     asked_by = "calibrate"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     dtype: options.Dtype = "auto"
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False
@@ -133,6 +134,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
             truncate=self.truncate or "head",
             count=self.count,
             whole=not (self.seq_len or self.truncate or preset),
+            template_args=self.template_args,
         )
 
 

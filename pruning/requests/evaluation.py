@@ -52,6 +52,7 @@ class HeldOutRequest(ModelRequest):
         Option("Seed of documents, draws, bootstrap; default: the calibration's order, 42."),
     ] = None
     count: options.ScoredTokens = "auto"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
     batch_size: options.BatchSize = 8
@@ -70,7 +71,8 @@ class HeldOutRequest(ModelRequest):
 
     def sample_settings(self, corpus: str) -> SampleSettings:
         """How much of a corpus to evaluate on."""
-        return SampleSettings(self.samples, seq_len_of(corpus, self.seq_len), self.seed, self.count)
+        seq_len = seq_len_of(corpus, self.seq_len)
+        return SampleSettings(self.samples, seq_len, self.seed, self.count, self.template_args)
 
 
 class StreamableRequest(HeldOutRequest):
@@ -120,14 +122,14 @@ class RankedRequest(Request):
 
     def spec_by(self, criterion: str, **fields: Any) -> PlanSpec:
         """The plan by a criterion; `fields` has its budget and spread."""
-        reads_text = get_criterion(criterion).source == "routed"
-        return spec_of(
+        spec = spec_of(
             criterion=criterion,
             granularity=self.granularity,
-            corpora=self.calibrated_on if reads_text else (),
+            corpora=self.calibrated_on,
             gate=self.gate,
             **fields,
         )
+        return spec if spec.reads_text else spec.changed(corpora=())
 
 
 class SweepRequest(RankedRequest, MeasureRequest):

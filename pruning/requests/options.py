@@ -8,12 +8,13 @@ A request or a section of a recipe names these as the types of its fields:
 
 A field may override its type, as `Annotated[Seed, Option("Seed of the draws.")]`."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from analysis.attention import Attention as AttentionName
 from analysis.corpora import Count as CountName
@@ -22,6 +23,7 @@ from analysis.corpora import Truncate as TruncateName
 from analysis.corpora import content_of, corpus_name, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.devices import parse_device, parse_device_map
+from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from analysis.stats.groups import Group as GroupName
@@ -44,6 +46,11 @@ DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
 DEFAULT_ANSWER_TOKENS = 256
+# What the program gives every template itself.
+_OF_TEMPLATES = (
+    *("messages", "conversations", "chat_template", "add_generation_prompt"),
+    *("continue_final_message", "return_assistant_tokens_mask"),
+)
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
 _OR_PRESET = "default: what a named dataset's paper used, else"
 
@@ -102,6 +109,38 @@ def _counts(value: Any) -> Any:
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
         return value
     return parse_counts((value,) if isinstance(value, str) else value)
+
+
+def _template_args(value: Any) -> Any:
+    """Name -> value, from these or from texts such as "enable_thinking=false"."""
+    if isinstance(value, str):
+        value = (value,)
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        arguments = value
+    else:
+        arguments = {}
+        for text in value:
+            name, equals, written = str(text).partition("=")
+            if not equals:
+                raise PlanError(f"{text!r} has no value; write it as enable_thinking=false.")
+            try:
+                arguments[name.strip()] = json.loads(written)
+            except ValueError as error:
+                raise PlanError(
+                    f"{written!r} in {text!r} is not JSON; write true, false, a number, or a text "
+                    f"in double quotes: '{name}=\"{written}\"'."
+                ) from error
+    for name in arguments if isinstance(arguments, Mapping) else ():
+        if not str(name).isidentifier() or name in _OF_TEMPLATES:
+            raise PlanError(
+                f"{name!r} is no argument that can be given; name one that the chat template reads."
+            )
+    return arguments
+
+
+def template_words(arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments of a chat template as the command line takes them: NAME=JSON."""
+    return [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
 
 
 def layers_words(layers: Iterable[int]) -> list[str]:
@@ -224,6 +263,18 @@ SeqLen = Annotated[
 ]
 Seed = Annotated[
     Whole, Field(ge=0, lt=2**63), Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}.")
+]
+TemplateArgs = Annotated[
+    dict[str, JsonValue],
+    Field(max_length=32),
+    BeforeValidator(checked(_template_args)),
+    Option(
+        "Argument of the chat template: NAME=VALUE, the value as JSON, such as "
+        "enable_thinking=false; repeatable.",
+        ("--template-arg",),
+        takes="NAME=VALUE",
+        words=template_words,
+    ),
 ]
 Packing = Annotated[
     PackingName,
@@ -353,6 +404,13 @@ MultipleOf = Annotated[
 ]
 Floor = Annotated[
     Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.", takes="N")
+]
+KeepSuper = Annotated[
+    Switch,
+    Option(
+        "Keep the super experts: those with outlying largest outputs in the calibration "
+        "(arXiv:2507.23279)."
+    ),
 ]
 Number = Annotated[Whole, Field(ge=0, le=10**6)]
 Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys

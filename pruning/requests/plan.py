@@ -43,6 +43,8 @@ class SpecRequest(ModelRequest):
         flags = [flags_of(name, fields[name])[0] for name in given(self.plan.ranking, _OF_CHOICE)]
         if self.stats_dir is not None:
             flags.append("--stats-dir")
+        if self.plan.limits.keep_super:
+            flags.append("--keep-super")
         schedule = self.plan.spread.schedule
         if not get_schedule(schedule).needs <= {"counts"}:
             flags.append(f"--schedule {schedule}")

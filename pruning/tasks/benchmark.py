@@ -61,7 +61,8 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     for number, name in enumerate(local_names := [name for name in names if name in LOCAL_TASKS]):
         yield Progress("making the local tasks", number, len(local_names), "tasks")
         local.append(write_task(LOCAL_TASKS[name], store.directories[0] / TASKS_FOLDER))
-    how = request.model_dump(include={"limit", "num_fewshot", "chat_template", "batch_size"})
+    of_harness = {"limit", "num_fewshot", "chat_template", "template_args", "batch_size"}
+    how = request.model_dump(include=of_harness)
     harness = HarnessSettings(names, tuple(task.folder for task in local), **how)
     settings = run_settings(request, 2)  # each task decides the length of its questions
     versions = {task.name: task.version for task in local}

@@ -92,7 +92,11 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             section.corpus,
             open_checked(section.corpus, store, allowed=recipe.allow_test_set),
             [run.manifest for run in store.of_model(model.identity, "routed")],
-            SampleSettings(section.samples, seq_len_of(section.corpus, recipe.seq_len)),
+            SampleSettings(
+                section.samples,
+                seq_len_of(section.corpus, recipe.seq_len),
+                template_args=recipe.template_args,
+            ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
     parts = []
@@ -148,7 +152,9 @@ def _refinement_request(
     measured: SensitivityRequest, recipe: Recipe, selection: Selection
 ) -> SensitivityRequest:
     """The refinement of a plan that removes as many experts as the search does."""
-    spending = spending_of(selection.spec, selection.model, evidence_of(selection, selection.spec))
+    spec = selection.spec
+    evidence = evidence_of(selection, spec)
+    spending = spending_of(selection.settled(spec), selection.model, evidence)
     rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
     return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
 
@@ -165,12 +171,12 @@ def _make_problem(
     sequences = drawn_samples.sequences
     spec, schedule = selection.spec, selection.spec.spread.schedule
     evidence = evidence_of(selection, spec)
-    wished = spending_of(spec, selection.model, evidence)
+    wished = spending_of(selection.settled(spec), selection.model, evidence)
     scheduled = allocate(schedule, wished, evidence)
     spending, space = space_of(wished, scheduled)
     # What candidates respect: locked layers keep what the schedule gives them.
-    settled = spec.changed(lock=(), set=dict(spending.constraints.fixed))
-    provenance = provenance_of(selection, settled, wished)
+    counted = spec.changed(lock=(), set=dict(spending.constraints.fixed))
+    provenance = provenance_of(selection, counted, wished)
     parameters = schedule_parameters(
         section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )

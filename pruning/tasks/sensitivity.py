@@ -189,5 +189,6 @@ def _budget(
     if spec.by_neuron:
         arena = arena_of(selection, spec).measured(spread)
         return tuple(arena.contest.pools), arena.budget(spec.budget, selection.model).total
-    spending = spending_of(spec, selection.model, Evidence(sensitivity=spread))
+    evidence = Evidence(sensitivity=spread)
+    spending = spending_of(selection.settled(spec), selection.model, evidence)
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

@@ -198,6 +198,23 @@ def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
     assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
 
 
+def test_a_state_without_all_sums_starts_anew(tmp_path):
+    # As an earlier version saved it, which did not collect one of them.
+    described = describe(tmp_path / "model", "olmoe")
+    store = StatsStore(tmp_path / "stats")
+    task = calibration(described, store)
+    next(task), next(task)
+    task.close()
+    manifest = plan_run(described, make_sequences(), make_settings())
+    partial = PartialRun(store.target, manifest)
+    state, (sums,) = partial.restore()
+    partial.save([{name: sums[name] for name in sums if name != "largest.1"}], state)
+    steps = []
+    run = drain(calibration(described, store), steps.append)
+    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert_same_numbers(run, calibrated(described, tmp_path / "once"))
+
+
 def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
     # The sums may hold half a batch, so they are not saved; nothing passes for finished.
     described = describe(tmp_path / "model", "olmoe")

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from analysis.calibration.loading import load_tokenizer
 from analysis.corpora import Document, DocumentSelection, Sampling, tokenize
 from analysis.corpora.cutting import Extent, tokenize_part
-from analysis.corpora.encoding import TextReader, encode
+from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.sources import in_memory
 from analysis.demo.texts import prose_texts
 from analysis.errors import CorpusError
@@ -212,15 +212,15 @@ def test_answers_of_long_conversations_are_those_of_the_whole(demo, template):
         for role, count in (("user", 20), ("assistant", rng.integers(1300, 2200)))
     ]
     document, watched = Document(messages=tuple(turns)), Watched(tokenizer)
-    whole = encode(document, tokenizer, "response", "chat")
+    whole = encode(document, tokenizer, ChatFormat("response"), "chat")
     for most in (5, 300, 900):
-        part = encode(document, watched, "response", "chat", Extent(most))
+        part = encode(document, watched, ChatFormat("response"), "chat", Extent(most))
         assert most <= len(part.ids) < len(whole.ids)
         np.testing.assert_array_equal(part.ids, whole.ids[: len(part.ids)])
         np.testing.assert_array_equal(part.counted, whole.counted[: len(part.ids)])
         assert part.counted.any() or most == 5
     assert watched.longest < 65_537
-    last = encode(document, tokenizer, "response", "chat", Extent(300, from_end=True))
+    last = encode(document, tokenizer, ChatFormat("response"), "chat", Extent(300, from_end=True))
     np.testing.assert_array_equal(last.counted, whole.counted)
 
 
@@ -244,10 +244,10 @@ def test_what_must_be_read_whole_and_is_too_long_is_refused(demo, huge):
     tokenizer = load_tokenizer(demo)
     turns = ({"role": "user", "content": huge}, {"role": "assistant", "content": "So."})
     with pytest.raises(CorpusError, match=r"^A document of the corpus a.jsonl has 2\d,.*split it"):
-        encode(Document(messages=turns), tokenizer, "response", "a.jsonl")
+        encode(Document(messages=turns), tokenizer, ChatFormat("response"), "a.jsonl")
     with pytest.raises(CorpusError, match=r"^The prompt has 2\d,.*split it"):
         TextReader(tokenizer, "The prompt").tokenize(huge, add_special_tokens=True)
     # One unknown word, of which no part gives 9 tokens.
     words = PreTrainedTokenizerFast(tokenizer_object=word_piece(), unk_token=UNKNOWN)
     with pytest.raises(CorpusError, match="its first 9 tokens depend on more than 4,194,304"):
-        encode(Document(text="a" * 5_000_000), words, "all", "a.jsonl", Extent(9))
+        encode(Document(text="a" * 5_000_000), words, ChatFormat(), "a.jsonl", Extent(9))

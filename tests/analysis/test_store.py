@@ -29,7 +29,7 @@ from analysis.stats.store import (
     run_name,
     save_weight_stats,
 )
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, WeightStats
+from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS, WeightStats
 from builders import edit_json
 from builders.statistics import random_stats, run_manifest
 
@@ -195,7 +195,7 @@ def replaced(change):
     def damage(run):
         file = run.path / "experts.parquet"
         pq.write_table(change(pq.read_table(file)), file)
-        edit_manifest(run, files={"experts.parquet": file_sha256(file)})
+        edit_manifest(run, files={**run.manifest.files, "experts.parquet": file_sha256(file)})
 
     return damage
 
@@ -239,10 +239,11 @@ def test_no_number_is_read_from_a_file_that_changed(save_run, name):
 
 
 IMPOSSIBLE = {
-    "a negative count": ("num_tokens", lambda _: -1, "num_tokens holds a negative sum"),
+    "a negative count": ("num_tokens", lambda _: -1, "num_tokens holds a negative number"),
     "a count beyond all tokens": ("num_tokens", lambda _: 2**62, "num_tokens says 4,611,686,"),
-    "a negative norm": ("g0_f1", lambda _: -5.0, "g0_f1 holds a negative sum"),
+    "a negative norm": ("g0_f1", lambda _: -5.0, "g0_f1 holds a negative number"),
     "a negative gate": ("renormalized_g1_f0", lambda _: -0.5, "renormalized_g1_f0 holds a neg"),
+    "an output beyond its norm": (LARGEST, lambda _: 1e6, "the squares in g0_f2 rule out"),
     "a norm a thousand times": ("g0_f1", lambda value: 1000 * value, "its squares in g0_f2 rule"),
 }
 
@@ -275,6 +276,7 @@ def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
         expected = [sum(values) for values in zip(*(t[column] for t in tables), strict=True)]
         assert found[column].tolist() == expected, column
     assert found["num_tokens"].dtype == np.int64
+    assert found[LARGEST].tolist() == np.max([t[LARGEST] for t in tables], axis=0).tolist()
     vectors = read_vectors(runs[0]) + read_vectors(runs[1]) + read_vectors(runs[2])
     assert np.array_equal(read_vectors(merged), vectors)
     # Not the sum of the squares: the square of the sum.
@@ -284,6 +286,16 @@ def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
     assert merged.manifest.made["merged_from"] == [run.manifest.run_id for run in runs]
     assert merge_runs(runs[::-1], tmp_path / "stats").path == merged.path
     StatsStore(tmp_path / "stats").verify(merged)
+
+
+def test_runs_of_earlier_versions_have_no_largest_output(save_run, tmp_path):
+    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
+    replaced(lambda table: table.drop_columns(LARGEST))(runs[0])
+    old = read_run(runs[0].path)
+    assert LARGEST not in load_expert_stats(old).table
+    assert LARGEST in load_expert_stats(runs[1]).table
+    merged = load_expert_stats(merge_runs([old, runs[1]], tmp_path / "stats")).table
+    assert list(merged.columns) == list(load_expert_stats(old).table.columns)
 
 
 def tokens_of(table, layer=3):

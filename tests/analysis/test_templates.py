@@ -17,7 +17,7 @@ import pytest
 
 from analysis.calibration.loading import load_tokenizer
 from analysis.corpora import Document
-from analysis.corpora.encoding import TextReader, encode
+from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.templates import Limits, render
 from analysis.errors import CorpusError
 from analysis.model import load_model_index
@@ -74,12 +74,12 @@ def test_ids_and_answers_are_those_of_transformers(tokenizer, name):
     tokenizer.chat_template = TEMPLATES[name]
     encoding = tokenizer.apply_chat_template(list(PLAIN), return_dict=True)
     document = Document(messages=PLAIN)
-    assert encode(document, tokenizer, "all", "a").ids.tolist() == encoding["input_ids"]
+    assert encode(document, tokenizer, ChatFormat(), "a").ids.tolist() == encoding["input_ids"]
     if name == "marked":
         encoding = tokenizer.apply_chat_template(
             list(PLAIN), return_dict=True, return_assistant_tokens_mask=True
         )
-        tokens = encode(document, tokenizer, "response", "a")
+        tokens = encode(document, tokenizer, ChatFormat("response"), "a")
         assert tokens.ids.tolist() == encoding["input_ids"]
         assert tokens.counted.tolist() == np.array(encoding["assistant_masks"], bool).tolist()
         assert 0 < tokens.counted.sum() < len(tokens.ids)
@@ -119,7 +119,7 @@ def zombies():
 def test_the_refusal_is_one_line_that_says_what_works(tokenizer):
     tokenizer.chat_template = "{{ 'x' * 10**10 }}"
     with pytest.raises(CorpusError, match=r"memory\); give a corpus of text or of input_ids.$"):
-        encode(Document(messages=TALK), tokenizer, "all", "a.jsonl")
+        encode(Document(messages=TALK), tokenizer, ChatFormat(), "a.jsonl")
     with pytest.raises(CorpusError, match=r"takes more than 2,048 MiB.*; ask with --raw.$"):
         prompt_ids(tokenizer, "How?", as_chat=True)
 

@@ -94,6 +94,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
         ({"set": "0=20"}, "no control for set: 0=20"),
         ({"floor": "3"}, "no control for floor"),
         ({"pin": "0:1"}, "no control for pin: 0:1"),
+        ({"keep_super": "perhaps"}, "keep_super: "),
         ({"multiple_of": "3"}, "no control for multiple_of: 3"),
         ({"multiple_of": "many"}, "multiple_of: give a whole number"),
         ({"granularity": "atom"}, "granularity: choose 'expert' or 'neuron'"),

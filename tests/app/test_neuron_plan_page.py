@@ -47,7 +47,7 @@ ASKED = [
     {"neuron_scope": "layer", "criterion": "camera-p", "corpora": "demo-math"},
     {"neuron_scope": "expert", "criterion": "neuron-norms", "multiple_of": "8"},
     {"schedule": "measured", "corpora": "demo-code", "sparsity": "50%"},
-    {"params_share": "20%", "protect": "1", "pin": ["0:3", "2:1-2"]},
+    {"params_share": "20%", "protect": "1", "pin": ["0:3", "2:1-2"], "keep_super": "True"},
     {"shrink": "25%", "neuron_scope": "expert", "width_mode": "per-layer"},
     {"criterion": "random", "drop": "4:0,9", "width_mode": "per-layer", "width_multiple_of": "16"},
     {"corpora": ["demo-code:100", "demo-math:50"]},

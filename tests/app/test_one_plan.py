@@ -10,6 +10,7 @@ PLANS = {
         "corpora": ["demo-code:80", "demo-prose:50"],
     },
     "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
+    "super experts": {"criterion": "aimer", "keep_super": "True", "corpora": "demo-math"},
     "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late"},
     "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {

@@ -40,6 +40,7 @@ MORE = [
         {"select": "kmeans", "clusters": 3, "groups": ("router", "dense"), "dtype": "float32"},
     ),
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
+    ("calibrate", {"template_args": ("enable_thinking=false", 'effort="low"')}),
     ("weights", {"stats_dir": "stats"}),
     (
         "export",
@@ -70,7 +71,7 @@ MORE = [
     ("plan", {"schedule": "measured", "measured_on": ("a.txt", "demo-math"), "across": "worst"}),
     ("plan", {"schedule": "early", "protect": ("0", "1-2"), "pin": ("0:1",), "lock": ("3",)}),
     ("plan", {"sparsity": None, "target_size": "1.5", "target_dtype": "bfloat16", "floor": 2}),
-    ("plan", {"sparsity": None, "shrink": "40%", "uneven": True}),
+    ("plan", {"sparsity": None, "shrink": "40%", "uneven": True, "keep_super": True}),
     ("plan", {"criterion": None, "config_only": True, "multiple_of": 8}),
     ("plan", {"granularity": "neuron", "neuron_scope": "layer", "width_mode": "ragged"}),
     ("plan", {"gate": "renormalized", "runs": ("demo-demo-math-5455904a",), "multiple_of": 2}),

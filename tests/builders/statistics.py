@@ -6,7 +6,14 @@ import pandas as pd
 from analysis.families import MoELayer
 from analysis.stats.grid import Grid
 from analysis.stats.store import digest_of, run_name
-from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, ExpertStats, MeasuredModel, RunManifest
+from analysis.stats.tables import (
+    EXPERT_COLUMNS,
+    LARGEST,
+    CorpusRef,
+    ExpertStats,
+    MeasuredModel,
+    RunManifest,
+)
 
 HIDDEN = 5
 TINY = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
@@ -24,6 +31,7 @@ def expert_stats(seed: int = 0, corpus: str = "text", model: MeasuredModel = TIN
     # What sums can be: (sum of n norms)^2 is at most n times the sum of their squares.
     least = columns["g0_f1"] ** 2 / np.floor(columns["num_tokens"])
     columns["g0_f2"] = np.maximum(columns["g0_f2"], least)
+    columns[LARGEST] = np.minimum(columns[LARGEST], np.sqrt(columns["g0_f2"]))
     corpora = (CorpusRef(corpus, f"{seed:064d}", 1, 1, 101, 0, 0, 101),)
     run_id, digest = f"{model.name}-{corpus}", f"{seed:064d}"
     manifest = RunManifest("routed", run_id, digest, model, corpora, {"dtype": "float32"}, {})
@@ -99,6 +107,7 @@ def random_columns(seed, count):
                 for b in (0, 1, 2):
                     row[f"{gate}_g{a}_f{b}"] = (g**a * norms**b).sum()
         row["damage"] = (applied * norms * norms).sum()
+        row[LARGEST] = np.abs(f).max(initial=0.0)
         row |= _random_neurons(f)
         rows.append(row)
         vectors.append(f.sum(axis=0))

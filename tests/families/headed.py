@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from analysis.head_parts import head_experts
 from analysis.model import load_model_index
 from analysis.stats.store import load_head_stats
+from analysis.stats.tables import LARGEST
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, HIDDEN, VOCAB, redraw, tiny_model
@@ -184,6 +185,9 @@ def assert_sums(table, wanted, tolerance=2e-6):
             for layer, expert in zip(table["layer"], table["expert"], strict=True)
         ]
         assert table[column].tolist() == pytest.approx(expected, rel=tolerance, abs=0), column
+    places = zip(table["layer"], table["expert"], strict=True)
+    largest = [wanted[layer].largest[expert] for layer, expert in places]
+    assert table[LARGEST].tolist() == pytest.approx(largest, rel=tolerance, abs=0)
     vectors = torch.cat([wanted[layer].vectors for layer in sorted(wanted)]).numpy()
     squares = (vectors**2).sum(axis=1)
     np.testing.assert_allclose(table["vector_sum_sq"], squares, rtol=1e-4, atol=1e-9)

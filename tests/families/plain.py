@@ -125,6 +125,7 @@ class Sums:
         self.experts = experts
         width = experts.down_proj.shape[2 if model_type in _TRANSPOSED else 1]
         self.sums = [dict.fromkeys(COLUMNS, 0.0) for _ in range(experts.num_experts)]
+        self.largest = [0.0] * experts.num_experts
         self.vectors = torch.zeros(experts.num_experts, width, dtype=torch.float64)
 
     def add(self, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
@@ -144,6 +145,7 @@ class Sums:
             term = gates[convention] ** alpha * norm**beta
             self.sums[expert][convention, alpha, beta] += term
         self.vectors[expert] += f
+        self.largest[expert] = max(self.largest[expert], *map(abs, f.tolist()))
 
 
 @contextmanager

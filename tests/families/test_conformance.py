@@ -20,7 +20,7 @@ from analysis.calibration.sums import sums_of
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import load_expert_stats, read_vectors
-from analysis.stats.tables import MOMENT_COLUMNS
+from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
 from families.configs import DISTINCT, EVERY, KINDS, SOURCES, VOCAB, Case
@@ -99,6 +99,8 @@ def assert_sums(run, case: Case, wanted, tolerance):
     for key, column in COLUMNS.items():
         expected = [wanted[layer].sums[expert][key] for layer, expert in grid]
         assert table[column].tolist() == pytest.approx(expected, rel=tolerance, abs=0), column
+    largest = [wanted[layer].largest[expert] for layer, expert in grid]
+    assert table[LARGEST].tolist() == pytest.approx(largest, rel=tolerance, abs=0)
     vectors = torch.cat([wanted[layer].vectors for layer in case.sparse]).numpy()
     allowed = {"rtol": tolerance, "atol": tolerance * np.abs(vectors).max()}
     np.testing.assert_allclose(read_vectors(run), vectors, **allowed)

@@ -68,7 +68,8 @@ crowd(work, processes)
 SAVE = """
 import numpy as np
 from analysis.families import MoELayer
-from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, Grid, MeasuredModel, RunManifest
+from analysis.stats.grid import Grid
+from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, CorpusRef, MeasuredModel, RunManifest
 from analysis.stats.store import StatsStore, digest_of, save_expert_stats
 
 def work(number):
@@ -82,7 +83,7 @@ def work(number):
         settings = {"dtype": "float32"}
         manifest = RunManifest("routed", f"tiny-{each}", digest, model, (corpus,), settings, {})
         table = Grid(model.layers).index()
-        names = [name for name in EXPERT_COLUMNS if name not in ("layer", "expert")]
+        names = [each for each in EXPERT_COLUMNS if each not in ("layer", "expert", LARGEST)]
         table = table.assign(**dict.fromkeys(names, generator.integers(1, 99, len(table))))
         saved.append(save_expert_stats(root, manifest, table, generator.random((len(table), 4))))
         for run in StatsStore(root).runs():

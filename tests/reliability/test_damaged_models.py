@@ -16,7 +16,7 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import encode
+from analysis.corpora.encoding import ChatFormat, encode
 from analysis.corpora.spec import parse_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
@@ -100,13 +100,13 @@ def test_tokenizers_that_cannot_read_a_text(tmp_path):
     model = load_model_index(str(tmp_path / "model"))
     edit_json(tmp_path / "model" / "tokenizer_config.json", model_max_length="long")
     with pytest.raises(CorpusError, match=r"tokenizer cannot read a text \('>' not supported"):
-        encode(Document(text="words"), load_tokenizer(model), "all", "a.txt")
+        encode(Document(text="words"), load_tokenizer(model), ChatFormat(), "a.txt")
     # tokenizers raises a bare Exception where it needs the word for unknown ones.
     edit_json(tmp_path / "model" / "tokenizer_config.json", model_max_length=64)
     Tokenizer(WordPiece({"known": 0})).save(str(tmp_path / "model" / "tokenizer.json"))
     tokenizer = load_tokenizer(model)
     with pytest.raises(CorpusError, match=r"cannot read a text \(WordPiece error: Missing \[UNK\]"):
-        encode(Document(text="other"), tokenizer, "all", "a.txt")
+        encode(Document(text="other"), tokenizer, ChatFormat(), "a.txt")
     with pytest.raises(CorpusError, match=r"cannot read a text .*files are damaged"):
         prompt_ids(tokenizer, "other", as_chat=False)
 
@@ -134,7 +134,7 @@ def test_chat_templates_that_fail(tmp_path, count, template, reason):
     tokenizer = load_tokenizer(load_model_index(str(tmp_path / "model")))
     said = rf"cannot format a conversation \({reason}.*\); "
     with pytest.raises(CorpusError, match=said + "give a corpus of text or of input_ids"):
-        encode(Document(messages=TALK), tokenizer, count, "a.jsonl")
+        encode(Document(messages=TALK), tokenizer, ChatFormat(count), "a.jsonl")
     with pytest.raises(CorpusError, match=said + "ask with --raw"):
         prompt_ids(tokenizer, "How?", as_chat=True)
 

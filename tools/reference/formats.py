@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -172,6 +172,8 @@ def _takes(kind: Any) -> str:
         return f"{_takes(parts[0])}: {_takes(parts[1])}"
     if parts:
         return _takes(parts[0])
+    if kind is JsonValue:
+        return "any value"
     words = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "path"}
     return words.get(kind) or _title(kind)
 

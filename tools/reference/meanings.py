@@ -19,6 +19,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "num_tokens": "N_j: counted tokens routed to the expert",
     "vector_sum": "sum of f, one number for each hidden dimension",
     "vector_sum_sq": "|| sum of f ||^2",
+    "largest_output": "maximum over tokens and dimensions of |f|, f the expert's output before the "
+    "gate weight; absent in runs of earlier versions",
     "damage": "group damage: sum of ||y - y without the expert||",
     "neuron_product": "group gradient: sum over neurons of output_sq * slope_sq",
     "neuron_norm_sum": "group gradient: sum over neurons of sqrt(output_sq)",

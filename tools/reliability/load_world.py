@@ -18,7 +18,7 @@ from analysis.drain import drain
 from analysis.model import MoEModel, describe_model
 from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore, digest_of, run_name, save_expert_stats
-from analysis.stats.tables import EXPERT_COLUMNS, CorpusRef, RunManifest, measured_model
+from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, CorpusRef, RunManifest, measured_model
 from analysis.stats.weights import weight_statistics
 from tools.benchmarks.synthetic import write_checkpoint
 
@@ -122,7 +122,7 @@ def store_run(stats_dir: Path, model: MoEModel, corpus: str, seed: int) -> None:
     columns = {
         name: generator.gamma(2.0, 500.0, len(table)) + 1
         for name in EXPERT_COLUMNS
-        if name not in ("layer", "expert", "vector_sum_sq")
+        if name not in ("layer", "expert", "vector_sum_sq", LARGEST)
     }
     # At least what Cauchy and Schwarz allow: other sums are refused as damaged.
     columns["num_tokens"] = np.floor(columns["num_tokens"])

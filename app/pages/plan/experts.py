@@ -39,6 +39,7 @@ from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.recipes import recipe_of
+from pruning.planning.super_experts import super_note
 from pruning.schedules import Spending
 from pruning.sizes import SizeReport, format_bytes, format_count
 
@@ -108,7 +109,9 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
 
 def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Notes on the plan, one line each."""
-    for note in filter(None, (*map(literal, current_plan.notes), prediction_error(loaded))):
+    supers = super_note(current_plan.plan, loaded.model, loaded.store)
+    notes = filter(None, (*current_plan.notes, supers))
+    for note in filter(None, (*map(literal, notes), prediction_error(loaded))):
         st.markdown(f":material/info: {note}")
 
 

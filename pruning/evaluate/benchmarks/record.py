@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from analysis.lazy import pd
@@ -144,12 +145,14 @@ def benchmark_settings(
     num_fewshot: int | None = None,
     dtype: str = "",
     chat_template: bool = False,
+    template_args: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The settings that change scores, see `HarnessSettings`; `dtype` is empty if unknown."""
     if limit is not None and limit >= 1:
         limit = int(limit)  # the harness writes 100.0 for 100
-    how = {"limit": limit, "num_fewshot": num_fewshot}
-    return how | {"dtype": dtype, "chat_template": chat_template}
+    how: dict[str, Any] = {"limit": limit, "num_fewshot": num_fewshot}
+    how |= {"dtype": dtype, "chat_template": chat_template}
+    return how | ({"template_args": dict(template_args)} if template_args else {})
 
 
 def way_of(settings: Mapping[str, Any]) -> str:
@@ -161,6 +164,9 @@ def way_of(settings: Mapping[str, Any]) -> str:
     if shots is not None:
         words.append(f"{shots} examples")
     words += ["as a conversation"] if settings.get("chat_template") else []
+    arguments = settings.get("template_args")
+    if isinstance(arguments, Mapping):
+        words += [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
     words += [str(settings["dtype"])] if settings.get("dtype") else []
     return ", ".join(words)
 

@@ -72,6 +72,7 @@ class HarnessSettings:
     limit: float | None = None  # questions per task, a share of them if below 1; None: all
     num_fewshot: int | None = None  # examples before each question; None: the task's own
     chat_template: bool = False
+    template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)  # of the template
     batch_size: int = 8  # requests per forward; changes numbers by rounding only
 
 
@@ -86,11 +87,12 @@ class _Reporting(HFLM):  # type: ignore[misc]
         self,
         model: PreTrainedModel,
         tokenizer: Tokenizer,
-        batch_size: int,
+        settings: HarnessSettings,
         report: Callable[[Progress], None],
     ) -> None:
-        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch_size)
-        self._report = report
+        size = settings.batch_size
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=size)
+        self._report, self._template_args = report, settings.template_args
         self._phase, self._done, self._total = "", 0, 0
 
     @property
@@ -124,7 +126,9 @@ class _Reporting(HFLM):  # type: ignore[misc]
     ) -> str:
         """As the harness does it: if the template refuses a system turn, without that turn."""
         instead = "leave out --chat-template"
-        reader = TextReader(self.tokenizer, "A question", instead_of_chat=instead)
+        reader = TextReader(
+            self.tokenizer, "A question", instead_of_chat=instead, arguments=self._template_args
+        )
         options = {
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": not add_generation_prompt,
@@ -132,7 +136,8 @@ class _Reporting(HFLM):  # type: ignore[misc]
         try:
             return reader.format(chat_history, **options).text
         except CorpusError as error:
-            if isinstance(error.__cause__, NotImplementedError):  # mistral-common has no templates
+            own_code = isinstance(error.__cause__, NotImplementedError)
+            if own_code and not self._template_args:  # mistral-common has no templates
                 return str(super().apply_chat_template(chat_history, add_generation_prompt))
             if not isinstance(error.__cause__, TemplateError):
                 raise
@@ -166,7 +171,7 @@ def run_harness(
             manager = TaskManager(include_defaults=False, include_path=folders)
             if set(settings.tasks) - set(manager.all_tasks):
                 manager = TaskManager(include_path=folders)
-            wrapped = _Reporting(model, tokenizer, settings.batch_size, report)
+            wrapped = _Reporting(model, tokenizer, settings, report)
             try:
                 results: dict[str, Any] = simple_evaluate(
                     model=wrapped,
@@ -267,6 +272,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
         num_fewshot=harness.num_fewshot,
         dtype=dtype,
         chat_template=harness.chat_template,
+        template_args=harness.template_args,
     )
     records = [work.store.find(new_benchmark(n, settings)) for n, _ in work.candidates]
     total = len(records)

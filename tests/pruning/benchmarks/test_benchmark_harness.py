@@ -119,7 +119,7 @@ def test_conversations_are_formatted_as_by_the_harness_alone(loaded, tokenizer, 
         model=stock, tasks=[EXACT.name], task_manager=manager, limit=2, apply_chat_template=True
     )
     assert drain(run_harness(loaded, tokenizer, few))["results"] == results["results"]
-    ours = _Reporting(loaded, tokenizer, 4, print)
+    ours = _Reporting(loaded, tokenizer, few, print)
     talk = [{"role": role, "content": role} for role in ("system", "user", "assistant")]
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"
     for template in ("", refusing):
@@ -127,6 +127,13 @@ def test_conversations_are_formatted_as_by_the_harness_alone(loaded, tokenizer, 
             for prompts in (True, False):
                 expected = stock.apply_chat_template(talk, prompts)
                 assert ours.apply_chat_template(talk, prompts) == expected
+    branching = "{% if enable_thinking | default(true) %}<think>{% endif %}"
+    asked = replace(few, template_args={"enable_thinking": False})
+    quiet = _Reporting(loaded, tokenizer, asked, print)
+    expected = stock.apply_chat_template(talk, True)
+    with changed_template(tokenizer, branching + tokenizer.chat_template):
+        assert ours.apply_chat_template(talk, True) == f"<think>{expected}"
+        assert quiet.apply_chat_template(talk, True) == expected
     endless = changed_template(tokenizer, "{{ 'x' * 10**10 }}")
     with endless, pytest.raises(CorpusError, match=r"memory\); leave out --chat-template.$"):
         drain(run_harness(loaded, tokenizer, few))
