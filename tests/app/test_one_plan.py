@@ -10,7 +10,7 @@ PLANS = {
         "corpora": ["demo-code:80", "demo-prose:50"],
     },
     "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
-    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late"},
+    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late", "top_k": "2"},
     "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {
         **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
