@@ -53,6 +53,7 @@ class PrunedRequest(ExportOptions, ModelRequest):
         Option("For plans that remove neurons; every engine reads uniform. Default: uniform."),
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
+    top_k: options.TopK | None = None
     stats_dir: options.StatsDir | None = None
     plan_model: Annotated[
         options.Text | None,

@@ -368,6 +368,13 @@ Uneven = Annotated[
         "equal numbers."
     ),
 ]
+TopK = Annotated[
+    Whole,
+    Field(ge=1, le=10**4),
+    Option(
+        "Experts per token, fewer than the model selects: less work, the same bytes.", takes="K"
+    ),
+]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
 ]

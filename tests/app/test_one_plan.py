@@ -11,7 +11,7 @@ PLANS = {
     },
     "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
     "super experts": {"criterion": "aimer", "keep_super": "True", "corpora": "demo-math"},
-    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late"},
+    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late", "top_k": "2"},
     "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {
         **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
