@@ -11,7 +11,7 @@ from app.components.history import keep_history
 from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
 from app.session.chosen_expert import chosen_expert, expert_control, is_opened
-from app.session.state import carry_over
+from app.session.state import carry_over, is_about_neurons
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.expert import link_to_expert
 from app.widgets.links import FIRST, go_to, page_at
@@ -65,12 +65,14 @@ pages = [
 ]
 page = st.navigation(pages, position="top")
 entry = PAGES[page.url_path or FIRST]
-if entry.heading:
-    st.title(entry.heading, anchor=False)
+heading = st.empty()
 carry_over(page.url_path)
 chosen = None
 with in_a_sentence():
     chosen = chosen_plan(page.url_path)
+if entry.heading:  # after the controls, which say what is removed
+    what = "neurons" if is_about_neurons() else "experts"
+    heading.title(entry.heading.replace("experts", what), anchor=False)
 if chosen is None:
     st.stop()
 loaded, no_plan = chosen

@@ -31,7 +31,6 @@ from app.widgets.notes import against_chance, card, inform, show_command
 from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.selection import NeuronScope
 from pruning.plan import NEURON_GRANULARITY
-from pruning.planning.choice import SCOPES
 from pruning.requests.base import command_line, option_words
 
 _CLICKS: Final = "explore.neurons-kept.clicks"
@@ -101,26 +100,12 @@ def neuron_page(loaded: Loaded) -> None:
     except UserError as error:
         inform(literal(error))
         return
+    st.markdown(f"{kept.alt} Click an expert to inspect it.")
+    # A click makes a new figure without a selection, so that another click on the same expert
+    # registers.
+    clicks = st.session_state.get(_CLICKS, 0)
+    show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_pin_clicked)
     _metrics(loaded)
-    widest = neuron_cut.across_experts(loaded)
-    with st.container(border=True):
-        where = ""
-        if widest is not loaded:
-            scope = SCOPES[widest.choices.spec.spread.scope].lower()
-            where = f" at the scope {scope}; the plan prunes all experts equally"
-        st.markdown(
-            f"**Neurons kept per expert**{where}. Faint experts are nearly empty. Click one to "
-            "inspect it."
-        )
-        # A click makes a new figure without a selection, so that another click on the
-        # same expert registers.
-        clicks = st.session_state.get(_CLICKS, 0)
-        show_chart(
-            kept,
-            figure=partial(_map_after, kept, clicks),
-            with_sentence=True,
-            on_select=_pin_clicked,
-        )
     part = view_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
         PARTS[part][1](loaded)
@@ -189,7 +174,7 @@ def _overlap_of_corpora(loaded: Loaded) -> tuple[str, str]:
 
 def _inside_experts(loaded: Loaded) -> tuple[str, str]:
     try:
-        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(loaded))
+        table = neuron_cut.heapr_comparison(loaded)
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():
