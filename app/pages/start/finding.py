@@ -22,8 +22,7 @@ from app.widgets.answers import answers_part
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan
-from pruning.engines import contents_of, readers, verdicts
+from app.widgets.plan_bar import loss_of_plan, programs
 from pruning.evaluate.quality import (
     PlanLoss,
     RandomLoss,
@@ -170,7 +169,7 @@ def _ship_part(
     loss: PlanLoss | None,
 ) -> None:
     """Where the export runs, the best plan of the other kind of layers, and the way to Export."""
-    names = readers(verdicts(contents_of(loaded.model, current_plan.plan)))
+    names = programs(loaded, current_plan)
     where = f"Loads in {', '.join(names)}." if names else "No engine was tried with such an export."
     st.markdown(f"**Ship it**  \nChecked byte for byte. {where}")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
