@@ -34,7 +34,7 @@ class PageEntry:
 
 # URL path -> page, in the order of the navigation.
 PAGES: Mapping[str, PageEntry] = {
-    "start": PageEntry(start.draw, "home", "What does pruning save, and what does it cost?"),
+    "start": PageEntry(start.draw, "home", ""),
     "explore": PageEntry(explore.draw, "grid_on", "Which experts does each criterion keep?"),
     "compare": PageEntry(compare.draw, "compare_arrows", "Where do two recipes disagree?"),
     "plan": PageEntry(plan.draw, "tune", "Where should the budget go?"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp
 from typing import Any
 
 import streamlit as st
@@ -110,11 +109,9 @@ def saving(loaded: Loaded) -> Finding:
     )
     other, plan, changed = _other(loaded, {"sparsity": percent})
     loss, chance = loss_of_plan(other)
-    words = headline(other, plan, loss)
+    words = headline(other, plan, loss, chance)
     if loss is None:
         words += f" {loss_words(other, loss, chance).capitalize()}."
-    elif chance is not None and not loss.is_random:
-        words += f" A random choice: x{exp(chance.mean):.1f}."
     try:
         chart = CHARTS["loss-by-size"].draw(other)
     except UserError:  # nothing was evaluated
