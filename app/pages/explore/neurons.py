@@ -206,7 +206,7 @@ def _expert_part(loaded: Loaded) -> None:
         "right of the dashed line are pruned."
     )
     if loaded.choices.expert is None:
-        st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
+        st.text("No expert is chosen; this one is closest to half pruned.")
     show_named("neurons-of-expert", loaded, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
     request = loaded.neuron_request
