@@ -16,7 +16,8 @@ def headline(
     smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
     words = f"{removed_share(loaded)}: {smaller}"
     if loss is None:
-        return f"{words}."
+        about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
+        return f"{words}{about}."
     words += f", perplexity x{exp(loss.mean):.1f}."
     if chance is None or loss.is_random:
         return words

@@ -6,7 +6,15 @@ from math import exp
 from pathlib import Path
 from statistics import fmean
 
-from page_texts import command_lines, loaded_on, press, texts
+from page_texts import (
+    ALL_CORPORA,
+    command_lines,
+    loaded_on,
+    opened,
+    press,
+    table_with,
+    texts,
+)
 from published_models import QWEN3
 
 from app.session.job_queue import job_store
@@ -58,6 +66,21 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     assert "vLLM" not in ships
     test.button(key="start.other").click().run()
     assert shown_plan(test).digest == opened.digest
+
+
+def test_a_plan_that_was_not_measured_is_in_the_chart_with_its_prediction(open_page):
+    test = open_page("start", criterion="ean", corpora=ALL_CORPORA, sparsity="55%")
+    plan = shown_plan(test)
+    (bar,) = (text for text in texts(test.markdown) if "predicted loss" in text)
+    table = table_with(opened(test, "loss-by-size"), "is_shown", "mean").set_index("plan")
+    row = table.loc[plan.digest]
+    assert f"predicted loss {row['mean']:+.2f} ({row['low']:.2f} to {row['high']:.2f})" in bar
+    assert (row["is_measured"], row["on_front"], row["is_shown"]) == (False, False, True)
+    # 192 experts have 9 MiB, each a router row of 64 weights in float32; the head, which is the
+    # embedding of the original, is written: 2^19 bytes.
+    gone = 192 - sum(map(len, plan.kept.values()))
+    assert row["bytes"] == table["bytes"].max() - gone * (9 * 2**20 // 192 + 256) + 2**19
+    assert f"perplexity about x{exp(row['mean']):.1f}." in test.title[0].value
 
 
 def test_what_one_corpus_costs_the_others_is_told_of_the_criterion(open_page):

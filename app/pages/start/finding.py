@@ -23,6 +23,7 @@ from app.widgets.headline import headline
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, programs
 from pruning.evaluate.quality import (
+    LossIncrease,
     PlanLoss,
     RandomLoss,
     is_random,
@@ -57,7 +58,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     with suffers:
         in_bits = bits_alone(losses)
         note = f"Without pruning, {in_bits} (simulated)." if in_bits else None
-        st.markdown(f"**What suffers**  \n{suffering(loss)}", help=note)
+        st.markdown(f"**What suffers**  \n{suffering(loss or loaded.predicted)}", help=note)
     with text:
         alone = single_corpus_words(losses, loss)
         st.markdown(f"**The text decides**  \n{alone}{pair_words(loaded)}")
@@ -104,12 +105,14 @@ def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     )
 
 
-def suffering(loss: PlanLoss | None) -> str:
-    """The loss increase on each corpus, and where the original's loss grows most."""
+def suffering(loss: LossIncrease | None) -> str:
+    """The loss increase on each corpus, and where the original's loss grows most, if measured."""
     if loss is None:
         return "Not measured yet."
     ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
     words = ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
+    if not isinstance(loss, PlanLoss):
+        return f"Predicted: {words}."
     grown = {name: 1 + loss.change[name] / full for name, full in loss.full.items() if full > 0}
     if not grown:
         return f"{words}."
