@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -31,7 +32,7 @@ def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about
 def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go.Figure:
     """Figure of a table `calibrated_on, corpus, change`; see `corpus_losses`."""
     traces: list[go.Bar | go.Scatter] = []
-    ticks: dict[str, list[str]] = {}
+    ticks: dict[str, Any] = {}
     for place, (name, rows) in enumerate(table.groupby("calibrated_on", sort=False)):
         # Without the second colour, which is near that of the bars.
         look, label = nth_look(place + (place > 0), dark), in_html(str(name))

@@ -86,8 +86,8 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
     ]
     shown = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
     is_hollow = not shown["is_measured"].all()
-    ring = {"symbol": "circle-open" if is_hollow else "circle", "size": 15}
-    ring |= {"color": this_plan(dark), "line": {"width": 3 * is_hollow}}
+    symbol, edge = ("circle-open", {"width": 3}) if is_hollow else ("circle", {})
+    ring = {"symbol": symbol, "size": 15, "color": this_plan(dark), "line": edge}
     here = go.Scatter(
         x=shown["x"],
         y=shown["mean"],

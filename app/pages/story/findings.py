@@ -213,13 +213,15 @@ def budget(loaded: Loaded) -> Finding:
 
 def _scopes(loaded: Loaded) -> Finding:
     """What each layer keeps of its neurons under a scope."""
-    options = scopes_of(loaded.choices.ranking_criterion.name)
-    name = _choose("Neurons compete within", "neuron_scope", options, SCOPES.__getitem__)
+    options = {
+        str(scope): SCOPES[scope] for scope in scopes_of(loaded.choices.ranking_criterion.name)
+    }
+    name = _choose("Neurons compete within", "neuron_scope", list(options), options.__getitem__)
     other, plan, changed = _other(loaded, {"neuron_scope": name})
     shares = 1 - neuron_sizes(other, plan).layers["share"]
     low, high = f"{shares.min():.0%}", f"{shares.max():.0%}"
     spread = low if low == high else f"{low} to {high}"
-    words = f"{SCOPES[name]}: layers keep {spread} of their neurons"
+    words = f"{options[name]}: layers keep {spread} of their neurons"
     words += f"; {loss_words(other, *loss_of_plan(other))}."
     return Finding(words, CHARTS["neuron-layers"].draw(other), changed)
 
