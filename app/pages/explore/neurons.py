@@ -126,39 +126,19 @@ def _pin_clicked() -> None:
 
 
 def _metrics(loaded: Loaded) -> None:
-    """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
-    mask = neuron_cut.pruned(loaded)
-    removed, total = int(mask.sum()), mask.size
-    overlap, note = _overlap_of_corpora(loaded)
-    inside, chance = _inside_experts(loaded)
-    criterion = loaded.choices.ranking_criterion
-    routed = criterion.source == "routed"
-    source = loaded.source_of(criterion) if routed else "reads no corpus"
-    cards = (
-        ("Criterion", criterion.label, literal(source), None),
-        (
-            "Neurons pruned",
-            f"{removed:,}",
-            f"of {total:,}, {removed / total:.1%}",
-            "Share of all neurons of routed experts; the sparsity, rounded down.",
-        ),
-        (
-            "Overlap across corpora",
-            overlap,
-            note,
-            "Mean share of the pruned neurons that two calibration corpora have in common.",
-        ),
-        (
-            "In experts pruned whole",
-            inside,
-            chance,
-            "Share of the pruned neurons in experts that whole-expert HEAPr prunes at the same "
-            "sparsity. Needs neurons to compete across experts.",
-        ),
-    )
+    """Two numbers: stability, similarity to whole experts."""
     with st.container(horizontal=True):  # wraps where the window is narrow
-        for label, value, below, explained in cards:
-            card(label, value, below, note=explained)
+        card(
+            "Overlap across corpora",
+            *_overlap_of_corpora(loaded),
+            note="Mean share of the pruned neurons that two calibration corpora have in common.",
+        )
+        card(
+            "In experts pruned whole",
+            *_inside_experts(loaded),
+            note="Share of the pruned neurons in experts that whole-expert HEAPr prunes at the "
+            "same sparsity; that of chance where every expert loses the same share.",
+        )
 
 
 def _overlap_of_corpora(loaded: Loaded) -> tuple[str, str]:
