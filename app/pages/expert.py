@@ -32,7 +32,7 @@ def draw(loaded: Loaded) -> None:
     if place is None:
         inform(
             "No expert is chosen. Click one on the map, or write its layer and number, such as "
-            "3.18, into **Expert** in the sidebar."
+            "3.18, into **Expert** under **Model and plan**."
         )
         link_to("explore", "Open the map", "grid_on")
         return
