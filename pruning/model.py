@@ -23,7 +23,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 Kind = TypeVar("Kind", bound=Request)
 
 
-class Model:
+class Model(DisplayMixin):
     """A checkpoint, described by its configuration and headers; weights are read when needed.
 
     Args:
@@ -58,14 +58,9 @@ class Model:
         self.described: MoEModel = load_model_index(str(name), revision=revision)
         self.store = stats_store(self._stats_dir)
 
-    def __repr__(self) -> str:
-        return one_line("Model", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("Model", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         layers = self.described.layers
         return {
             "name": self.described.name,

@@ -34,7 +34,7 @@ from pruning.neurons.kept import (
     ordered_neurons,
 )
 from pruning.repair.reference import Repair, repair_from_json
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
@@ -82,8 +82,8 @@ class Provenance:
         return self.sparsity or (f"{kind} {self.budget.get('asked')}" if is_size else "")
 
 
-@dataclass(frozen=True)
-class PruningPlan:
+@dataclass(frozen=True, repr=False)
+class PruningPlan(DisplayMixin):
     """The kept experts of each layer, and the kept neurons of experts."""
 
     model: ModelRef
@@ -126,14 +126,9 @@ class PruningPlan:
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
         object.__setattr__(self, "kept", MappingProxyType(in_order))
 
-    def __repr__(self) -> str:
-        return one_line("PruningPlan", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("PruningPlan", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         made = self.provenance
         kept = [len(ids) for ids in self.kept.values()]
         return {

@@ -35,7 +35,7 @@ from pruning.evaluate.store import (
 )
 from pruning.plan import PruningPlan, model_ref
 from pruning.repair.reference import variant_words
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
 
@@ -269,7 +269,7 @@ class SampleLosses(RecordPart):
         return self
 
 
-class EvaluationRecord(PlanRecord):
+class EvaluationRecord(DisplayMixin, PlanRecord):
     """The measures of one plan on one set of samples; `result.json`.
 
     Its settings are `dtype` and `seed` (of bootstrap and draws).
@@ -301,14 +301,9 @@ class EvaluationRecord(PlanRecord):
             )
         return self
 
-    def __repr__(self) -> str:
-        return one_line("Evaluation", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("Evaluation", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         plan = self.plan
         losses = [each["nll"].mean for each in (self.metrics, self.full) if "nll" in each]
         increase = f"{losses[0] - losses[1]:+.4f}" if len(losses) == 2 else "not measured"
