@@ -14,6 +14,7 @@ from analysis.stats.blend import Part, mixture_of
 from analysis.stats.choose import parse_corpus_weight, routed_runs
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.widths import expert_widths, neuron_axis, quantised_role
+from pruning.experts_per_token import selecting
 from pruning.neurons.kept import kept_ids
 from pruning.plan import PruningPlan
 
@@ -109,7 +110,8 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     is_by_width = plan.kept_neurons or not quantised_role(model)
     widths = expert_widths(model) if is_by_width else {}
     shapes = expert_shapes(model) if is_by_width else {}
-    for layer in model.layers:
+    for own_layer in model.layers:
+        layer = selecting(own_layer, plan.top_k)
         layer_widths = widths.get(layer.index, ())
         if not plan.kept_neurons.get(layer.index) and len(set(layer_widths)) < 2:
             totals = _uniform_use(model, layer)

@@ -206,6 +206,11 @@ class Recipe(Request):
         plan = info.data.get("plan")
         if value is not None and plan and plan.by_neuron:
             raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
+        if value is not None and plan and plan.budget.top_k:
+            raise ValueError(
+                "a search measures with the model's own experts per token; leave top_k out, and "
+                "give --top-k to evaluate and export"
+            )
         return value
 
     @field_validator("sensitivity")

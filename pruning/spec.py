@@ -126,6 +126,8 @@ class BudgetSpec(Section):
     params_share: options.ParamsShare | None = None
     remove: options.Remove | None = None
     uneven: options.Uneven = False
+    # Less work per token; bytes stay.
+    top_k: options.TopK | None = None
     # How an export stores widths, which a target counts.
     width_mode: options.WidthMode = "uniform"
     width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE

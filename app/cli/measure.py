@@ -30,10 +30,16 @@ from pruning.bits import bits_words, parse_bits
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
 from pruning.evaluate.quality import LossIncrease, is_random
-from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
+from pruning.evaluate.record import (
+    VARIANT_COLUMNS,
+    EvaluationRecord,
+    evaluation_table,
+    result_json,
+)
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
+from pruning.experts_per_token import top_k_words
 from pruning.plan import PruningPlan, keep_all, load_plan, takes_repair
 from pruning.repair.reference import repaired_name, variant_words
 from pruning.requests.base import Option, command_line, option_words, repeated
@@ -90,7 +96,7 @@ def _candidates(
 ) -> list[str]:
     """Names of all candidates: those of plans, each followed by its repair if that is made too.
 
-    Each comes in all bits that are asked for.
+    Each comes in all bits that are asked for, with the experts per token that are.
     """
     candidates = []
     for name, plan in zip(names, plans, strict=True):
@@ -98,7 +104,8 @@ def _candidates(
         if request.repair and takes_repair(plan, model):
             variants.append(repaired_name(name))
         bits = [plan.bits] if plan.bits else parse_bits(request.bits)
-        candidates += [f"{each}{bits_words(bit)}" for each in variants for bit in bits]
+        fewer = top_k_words(request.top_k or plan.top_k)
+        candidates += [f"{each}{bits_words(bit)}{fewer}" for each in variants for bit in bits]
     return candidates
 
 
@@ -181,7 +188,7 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
 
     names = [
         (RANDOM.name if is_random(row["criterion"]) else row["criterion"])
-        + variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
+        + variant_words(*(row[name] for name in VARIANT_COLUMNS))
         for row in table.to_dict("records")
     ]
     rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
@@ -200,7 +207,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
         cells = [
             (
                 (plan["criterion"] or "original")
-                + variant_words(plan["repaired_on"], plan["calibrated_on"], plan["bits"]),
+                + variant_words(*(plan[name] for name in VARIANT_COLUMNS)),
                 f"{plan['removed']:.1%}",
                 *(small(means[name][plan["evaluation"]]) for name in measured),
             )

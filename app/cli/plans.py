@@ -43,6 +43,7 @@ from pruning.budget import (
     sparsity_budget,
 )
 from pruning.constraints import Constraints, rooms_of
+from pruning.experts_per_token import top_k_words
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
@@ -130,6 +131,7 @@ def show(
     title = f"{path}: {how or 'made by hand'}"
     if loaded.repair:
         title += f"; repaired, {loaded.repair.words}"
+    title += top_k_words(loaded.top_k)
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
         show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))

@@ -20,6 +20,7 @@ from pruning.constraints import Constraints
 from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
+from pruning.experts_per_token import top_k_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -89,7 +90,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     if plan.granularity == NEURON_GRANULARITY:
         kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
-        words += f", {target}" if target else ""
+        words += f"{top_k_words(plan.top_k)}, {target}" if target else top_k_words(plan.top_k)
         result |= {"neurons_before": of, "neurons_after": kept}
         finish(f"{words}, digest {plan.digest[:8]}", result, *following)
         return
@@ -100,8 +101,8 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
-        f"({each} of {sizes} per layer), {saved_in_words(report, target)}, "
-        f"{format_count(report.active_after)} parameters per token, digest {plan.digest[:8]}"
+        f"({each} of {sizes} per layer), {saved_in_words(report, target)}"
+        f"{top_k_words(plan.top_k)}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
 
@@ -115,6 +116,13 @@ def experts_in_words(counts: Iterable[int]) -> str:
 def saved_in_words(report: SizeReport, target: str = "") -> str:
     """Bytes before and after: 10.3 MiB -> 6.1 MiB (-40.7%), and what was asked for."""
     return less_in_words(report.bytes_before, report.bytes_after, target)
+
+
+def per_token_in_words(report: SizeReport) -> str:
+    """Parameters that a token uses, before and after where the plan changes them."""
+    before, after = map(format_count, (report.active_before, report.active_after))
+    words = after if before == after else f"{before} -> {after}"
+    return f"{words} parameters per token"
 
 
 def less_in_words(before: int, after: int, target: str = "") -> str:
@@ -381,7 +389,7 @@ def _metric(metric: Metric | None) -> str:
 def loss_increase(record: EvaluationRecord) -> float | None:
     """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
     measured, full = record.metrics.get("nll"), record.full.get("nll")
-    changes = record.plan.removed or record.plan.bits
+    changes = record.plan.removed or not record.plan.is_plain
     return measured.mean - full.mean if measured and full and changes else None
 
 

@@ -178,7 +178,7 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
         for each in losses_of(loaded.model)
         if each.facts.removed is not None and abs(each.facts.removed - removed) < _SAME_SIZE
         if each.facts.granularity == EXPERT_GRANULARITY
-        if not (each.is_repaired or each.facts.bits or each.missing or each.is_random)
+        if each.facts.is_plain and not (each.is_repaired or each.missing or each.is_random)
     ]
     searched = {}
     for known in loaded.known_searches:

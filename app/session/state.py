@@ -23,6 +23,7 @@ from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES
 from app.choices import BLEND, Choices
 from pruning.constraints import ranges
+from pruning.experts_per_token import possible_top_k
 from pruning.neurons.selection import NeuronScope
 from pruning.neurons.widths import DEFAULT_MULTIPLE
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
@@ -92,6 +93,7 @@ USUAL: Final[Controls] = {
     "width_multiple_of": DEFAULT_MULTIPLE,
     "pin": "",
     "drop": "",
+    "top_k": 0,  # as many experts per token as the model's own router selects
 }
 # Controls in which a person may write what is no plan.
 TEXTS: Final = ("protect", "counts", "pin", "drop")
@@ -143,6 +145,7 @@ def asked_spec(controls: Controls, model: MoEModel, corpora: Sequence[str]) -> P
         "gate": chosen("gate"),
         "multiple_of": chosen("multiple_of"),
         "protect": text("protect") or (),
+        "top_k": one_of(controls.get("top_k"), possible_top_k(model)) or None,
     }
     if by_neuron:
         name, scope = _neuron_criterion(controls), chosen("neuron_scope")
@@ -245,6 +248,7 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
         "sparsity": percent,
         "multiple_of": limits.multiple_of,
         "protect": ranges(limits.protect),
+        "top_k": spec.budget.top_k or 0,
     }
     if spec.by_neuron:
         name, _, weight = criterion.partition(":")

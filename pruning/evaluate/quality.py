@@ -176,12 +176,13 @@ def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
 def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
     """Those that remove this share of the expert weights, to the precision of tables.
 
-    With weights as they are: fewer bits are another question, see `pruning.evaluate.front`.
+    With weights as they are and as many experts per token: fewer bits are another question, see
+    `pruning.evaluate.front`.
     """
     return [
         each
         for each in losses
-        if each.facts.removed and not each.facts.bits and abs(each.facts.removed - share) < 5e-5
+        if each.facts.removed and each.facts.is_plain and abs(each.facts.removed - share) < 5e-5
     ]
 
 

@@ -139,12 +139,14 @@ class RepairPass:
 
     @cached_property
     def first(self) -> int:
-        """The first layer that loses something."""
+        """The first layer that loses something, or selects fewer experts per token."""
         sizes = {layer.index: layer.num_experts for layer in self.model.layers}
         return min(
             layer
             for layer, size in sizes.items()
-            if len(self.plan.kept[layer]) < size or self.plan.kept_neurons.get(layer)
+            if len(self.plan.kept[layer]) < size
+            or self.plan.kept_neurons.get(layer)
+            or self.plan.top_k
         )
 
     def run(self) -> Generator[Progress, None, list[LayerFit]]:

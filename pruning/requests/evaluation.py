@@ -115,6 +115,7 @@ class EvaluateRequest(MeasureRequest):
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
     bits: options.Bits = OWN
+    top_k: options.TopK | None = None
 
 
 class RankedRequest(Request):
@@ -160,6 +161,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     neuron_scope: options.NeuronScope = "expert"
     repair: options.Repair = False
     bits: options.Bits = OWN
+    top_k: options.TopK | None = None
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":

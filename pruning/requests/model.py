@@ -56,6 +56,7 @@ class PrunedRequest(ExportOptions, ModelRequest):
         ),
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
+    top_k: options.TopK | None = None
     stats_dir: options.StatsDir | None = None
     plan_model: Annotated[
         options.Text | None,

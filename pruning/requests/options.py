@@ -297,6 +297,11 @@ Uneven = Annotated[
         "equal numbers."
     ),
 ]
+TopK = Annotated[
+    Whole,
+    Field(ge=1, le=10**4),
+    Option("Experts per token, fewer than the model selects: less work, the same bytes."),
+]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
 ]

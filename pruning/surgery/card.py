@@ -74,6 +74,7 @@ def _facts(
     ]
     tables = f"renumbered in layers {ranges(renumbered)}"
     others = "their tokens of removed experts go to others, spread evenly"
+    own = max(layer.top_k for layer in model.layers)
     facts = {
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
@@ -84,6 +85,7 @@ def _facts(
         "Budget": _in_words(provenance.budget),
         "Schedule's parameters": _in_words(provenance.schedule_parameters),
         "Constraints": _in_words(provenance.constraints),
+        "Experts per token": plan.top_k and f"{plan.top_k} instead of {own}",
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
         "Source identity": model.identity,
         "Calibration runs": ", ".join(provenance.runs),

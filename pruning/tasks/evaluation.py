@@ -11,7 +11,7 @@ from pruning.bit_sizes import check_fewer
 from pruning.bits import OWN, parse_bits
 from pruning.evaluate.drawing import DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import PruningPlan, fit_plan, keep_all
+from pruning.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
@@ -67,10 +67,11 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     """Evaluate the plans on each corpus and store results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    plans = [open_plan(raw, model, store) for raw in request.plans]
+    plans = [open_plan(raw, model, store) for raw in request.plans] or [keep_all(model)]
+    plans = [with_top_k(plan, model, request.top_k) for plan in plans]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    plans = in_bits(plans or [keep_all(model)], model, request.bits)
+    plans = in_bits(plans, model, request.bits)
     return (yield from _evaluate(request, model, plans))
 
 
@@ -78,9 +79,10 @@ def sweep_run(request: SweepRequest) -> Records:
     """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
     model = load_model_index(request.model, revision=request.revision)
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
+    plans = [with_top_k(plan, model, request.top_k) for plan in [keep_all(model), *plans]]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    plans = in_bits([keep_all(model), *plans], model, request.bits)
+    plans = in_bits(plans, model, request.bits)
     return (yield from _evaluate(request, model, plans))
 
 

@@ -12,7 +12,7 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, plan_from_dict
+from pruning.plan import PruningPlan, plan_from_dict, with_top_k
 from pruning.repair.files import stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
@@ -59,7 +59,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
     plan = located_plan(request.plan, model, stats_store(request.stats_dir))
-    return replace(plan, bits="")  # only simulated
+    return replace(with_top_k(plan, model, request.top_k), bits="")  # only simulated
 
 
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:

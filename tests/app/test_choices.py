@@ -95,6 +95,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
         ({"floor": "3"}, "no control for floor"),
         ({"pin": "0:1"}, "no control for pin: 0:1"),
         ({"multiple_of": "3"}, "no control for multiple_of: 3"),
+        ({"top_k": "4"}, "no control for top_k: 4"),
         ({"multiple_of": "many"}, "multiple_of: give a whole number"),
         ({"granularity": "atom"}, "granularity: choose 'expert' or 'neuron'"),
         ({"model": "../demo", "show": "all", "order": "1e9"}, ""),
