@@ -41,7 +41,8 @@ def digest(test):
 @pytest.mark.parametrize("address", PLANS.values(), ids=PLANS.keys())
 def test_every_page_is_about_the_plan_of_the_address(open_page, go_to, address):
     test = open_page("evaluate", **address)
-    first = digest(test)
+    first, top_k = digest(test), address.get("top_k")
+    assert loaded_on(test).shown.name.endswith(f", top-{top_k}") == bool(top_k)
     for page in PAGES:
         go_to(test, page)
         assert digest(test) == first, page

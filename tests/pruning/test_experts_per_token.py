@@ -25,9 +25,11 @@ from pruning.repair.reference import Repair
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RepairRequest
 from pruning.sizes import size_report
 from pruning.surgery.verify import verify_export
 from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.repair import repair_run
 
 KEPT = (0, 2, 3, 5)
 
@@ -155,3 +157,17 @@ def test_routers_that_cannot_select_fewer_are_refused(name, message, tmp_path):
     model = load_model_index(str(tmp_path))
     with pytest.raises(PlanError, match=message):
         with_top_k(keep_all(model), model, 1)
+
+
+def test_a_repair_makes_up_for_the_smaller_number_in_every_layer(demo, tmp_path):
+    plan = with_top_k(replace(keep_all(demo), kept={5: tuple(range(31))}), demo, 1)
+    common = {"model": "demo", "corpora": ("demo-math",), "dtype": "float32"}
+    common["stats_dir"] = tmp_path / "stats"
+    fields = {**common, "plan": plan.to_dict(), "tokens": 2048, "seq_len": 128}
+    record = drain(repair_run(validated(RepairRequest, fields)))
+    # Layers that lose no expert are fitted too.
+    assert [fit.layer for fit in record.layers] == list(range(6))
+    repaired = replace(plan, repair=record.reference)
+    fields = {"plans": (plan.to_dict(), repaired.to_dict()), "samples": 4, "measures": "nll"}
+    before, after = drain(evaluate_run(validated(EvaluateRequest, {**common, **fields})))
+    assert after.metrics["nll"].mean < before.metrics["nll"].mean
