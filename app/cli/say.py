@@ -37,6 +37,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
+from pruning.serving import serve_commands
 from pruning.sizes import (
     SizeReport,
     format_bytes,
@@ -414,7 +415,8 @@ def say_export(
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
     manifest = read_manifest(folder)
-    after, contents = manifest.nbytes, contents_of(load_model_index(str(folder)))
+    exported = load_model_index(str(folder))
+    after, contents = manifest.nbytes, contents_of(exported)
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
     if result["repair"]:
@@ -423,8 +425,11 @@ def say_export(
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
     removes = equal_cut(manifest.plan, padded=manifest.padded)
-    note(summary(verdicts(replace(contents, removes=removes))))
-    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
+    found = verdicts(replace(contents, removes=removes))
+    note(summary(found))
+    serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
+    say_notes(serving)
+    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
