@@ -1,5 +1,6 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -21,6 +22,7 @@ from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.experts_per_token import top_k_words
+from pruning.gguf import gguf_path
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -442,6 +444,15 @@ def say_export(
     finish(words, numbers, *following)
     if checked:
         report_checks(folder, checked)
+
+
+def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
+    """Print what the GGUF file of an export is, if it was asked for."""
+    if (record := result.get("gguf")) is None:
+        return
+    path = gguf_path(folder, record["type"])
+    words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
+    finish(words, {"gguf": record}, f"llama-server --model {shlex.quote(str(path))} --port 8080")
 
 
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:

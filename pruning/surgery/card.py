@@ -243,9 +243,7 @@ def model_card(  # noqa: PLR0913
     keeps = heads.choice is not HeadChoice.DROP
     contents = contents_of(model, plan, widths, padded=padding is not None, keeps_heads=keeps)
     found = verdicts(contents)
-    readers = (
-        f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found
-    )
+    readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
     serving = serve_commands(found, _PLACE, model.dtype)
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(

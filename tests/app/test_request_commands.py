@@ -45,6 +45,7 @@ MORE = [
         "export",
         {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
     ),
+    ("export", {"gguf": "q8_0", "llama_cpp": "llama.cpp", "top_k": 2}),
     ("evaluate", {"plans": (PLAN,), "measures": "nll", "seed": 7, "count": "response"}),
     ("evaluate", {"plans": (PLAN,), "bits": "16,4", "top_k": 2}),
     ("sweep", {"criteria": ("reap", "man"), "sparsities": ("25%", "50%"), "samples": 4}),
