@@ -275,9 +275,14 @@ def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
     return sum(map(len, plan.kept.values())) == model.num_experts and not plan.kept_neurons
 
 
+def changes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan also selects as many experts per token: it computes as the model."""
+    return removes_nothing(plan, model) and not plan.top_k
+
+
 def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
-    """Whether a complete plan can be repaired: it removes something and is not repaired yet."""
-    return plan.repair is None and not removes_nothing(plan, model)
+    """Whether a complete plan can be repaired: it changes something and is not repaired yet."""
+    return plan.repair is None and not changes_nothing(plan, model)
 
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:

@@ -1,5 +1,6 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -21,6 +22,7 @@ from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
 from pruning.experts_per_token import top_k_words
+from pruning.gguf import gguf_path
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -37,6 +39,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
+from pruning.serving import serve_commands
 from pruning.sizes import (
     SizeReport,
     format_bytes,
@@ -419,7 +422,8 @@ def say_export(
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
     manifest = read_manifest(folder)
-    after, contents = manifest.nbytes, contents_of(load_model_index(str(folder)))
+    exported = load_model_index(str(folder))
+    after, contents = manifest.nbytes, contents_of(exported)
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
     if result["repair"]:
@@ -428,8 +432,11 @@ def say_export(
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
     removes = equal_cut(manifest.plan, padded=manifest.padded)
-    note(summary(verdicts(replace(contents, removes=removes))))
-    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
+    found = verdicts(replace(contents, removes=removes))
+    note(summary(found))
+    serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
+    say_notes(serving)
+    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
@@ -442,6 +449,15 @@ def say_export(
     finish(words, numbers, *following)
     if checked:
         report_checks(folder, checked)
+
+
+def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
+    """Print what the GGUF file of an export is, if it was asked for."""
+    if (record := result.get("gguf")) is None:
+        return
+    path = gguf_path(folder, record["type"])
+    words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
+    finish(words, {"gguf": record}, f"llama-server --model {shlex.quote(str(path))} --port 8080")
 
 
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:

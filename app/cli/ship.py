@@ -9,7 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import less_in_words, report_checks, say_export, show_width_options
+from app.cli.say import less_in_words, report_checks, say_export, say_gguf, show_width_options
 from app.console import finish, follow, note, out
 from pruning.active import plan_routing
 from pruning.copies import plan_for_copy
@@ -77,10 +77,12 @@ def write_export(request: ExportRequest, model: MoEModel) -> None:
     result = follow(export_run(request))
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)
+        say_gguf(request.out, result)
         return
     out.print(f"export: {request.out} is finished, skipped")
     if "verify" in result:
         report_checks(request.out, result["verify"])
+    say_gguf(request.out, result)
 
 
 @command()

@@ -42,6 +42,7 @@ class ExportOptions(Request):
     max_shard_size: options.MaxShardSize | None = None
     pad: options.Pad = False
     keep_list: options.KeepList = False
+    gguf: options.GgufType | None = None
     verify: options.Verify = False
 
 
@@ -54,6 +55,7 @@ class PrunedRequest(ExportOptions, ModelRequest):
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
     top_k: options.TopK | None = None
+    llama_cpp: options.LlamaCpp | None = None
     stats_dir: options.StatsDir | None = None
     plan_model: Annotated[
         options.Text | None,

@@ -511,6 +511,20 @@ Pad = Annotated[
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
 ]
+GgufType = Annotated[
+    Literal["q8_0", "bf16", "f16", "f32"],
+    Option(
+        "Also write OUT-TYPE.gguf by llama.cpp's converter, in this type: q8_0, bf16, f16 or f32."
+    ),
+]
+LlamaCpp = Annotated[
+    Path,
+    Option(
+        "With --gguf, folder of llama.cpp's source, which has convert_hf_to_gguf.py. Default: "
+        "$LLAMA_CPP, else the PATH.",
+        file="folder",
+    ),
+]
 Verify = Annotated[
     Switch,
     Option(

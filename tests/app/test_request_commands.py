@@ -46,6 +46,7 @@ MORE = [
         "export",
         {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
     ),
+    ("export", {"gguf": "q8_0", "llama_cpp": "llama.cpp", "top_k": 2}),
     (
         "evaluate",
         {
