@@ -128,8 +128,10 @@ def _in_lines(words: str) -> str:
     """Words in lines as wide as the window, none of them broken."""
     if not _WRAPS:
         return words
-    how = {"break_long_words": False, "break_on_hyphens": False}
-    lines = (wrap(line, out.width, **how) or [""] for line in words.split("\n"))
+    lines = (
+        wrap(line, out.width, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in words.split("\n")
+    )
     return "\n".join(line for each in lines for line in each)
 
 
@@ -301,7 +303,7 @@ def _show_turned(title: str, columns: Sequence[str], cells: Sequence[Sequence[st
     width = max(map(cell_len, columns))
     waiting = [(max(map(cell_len, row)) + _BETWEEN, row) for row in cells]
     while waiting:
-        taken = []
+        taken: list[tuple[int, Sequence[str]]] = []
         while waiting and width + sum(each for each, _ in taken) + waiting[0][0] <= out.width:
             taken.append(waiting.pop(0))
         if taken:

@@ -21,7 +21,7 @@ from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
 from pruning.bits import OWN
 from pruning.budget import parse_gib
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Request
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES
@@ -83,8 +83,8 @@ class SensitivitySection(Request):
 
     corpus: OneOrMore
     samples: options.Samples = SENSITIVITY_SAMPLES
-    levels: options.Levels = DEFAULT_LEVELS
-    refine: options.Refine = 0
+    levels: plan_options.Levels = DEFAULT_LEVELS
+    refine: plan_options.Refine = 0
 
 
 class RepairSection(RepairOptions):

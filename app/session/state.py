@@ -43,7 +43,7 @@ from pruning.planning.choice import (
     possible_shrinks,
     scopes_of,
 )
-from pruning.requests.options import experts_words
+from pruning.requests.plan_options import experts_words
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec, spec_of

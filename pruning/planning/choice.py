@@ -14,7 +14,7 @@ from analysis.stats.choose import parse_corpus_weight
 from pruning.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.neurons.selection import NeuronScope
-from pruning.requests.options import ModeName
+from pruning.requests.plan_options import ModeName
 from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
 

@@ -13,7 +13,7 @@ from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, DEFAULT_MEASURES
 from pruning.plan import NEURON_GRANULARITY
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, words_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
@@ -111,7 +111,7 @@ class EvaluateRequest(MeasureRequest):
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
     bits: options.Bits = (OWN,)
-    top_k: options.TopK | None = None
+    top_k: plan_options.TopK | None = None
 
 
 class RankedRequest(Request):
@@ -144,20 +144,20 @@ class SweepRequest(RankedRequest, MeasureRequest):
         Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
     ] = Field(min_length=1)
     sparsities: Annotated[
-        tuple[options.Sparsity, ...],
+        tuple[plan_options.Sparsity, ...],
         _ASCENDING,
         Option("Fraction of experts removed: 0.5 or 50%; repeatable."),
     ] = ()
     shrink: Annotated[
-        tuple[options.Shrink, ...],
+        tuple[plan_options.Shrink, ...],
         _ASCENDING,
         Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable."),
     ] = ()
-    schedule: options.Schedule = "uniform"
-    neuron_scope: options.NeuronScope = "expert"
+    schedule: plan_options.Schedule = "uniform"
+    neuron_scope: plan_options.NeuronScope = "expert"
     repair: options.Repair = False
     bits: options.Bits = (OWN,)
-    top_k: options.TopK | None = None
+    top_k: plan_options.TopK | None = None
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":
@@ -198,7 +198,7 @@ class SubsetsRequest(RankedRequest, HeldOutRequest):
         options.EACH_ONCE,
         Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
     ] = Field(min_length=1)
-    sparsity: options.Sparsity
+    sparsity: plan_options.Sparsity
     granularity: Literal["expert"] = "expert"
     repair: Annotated[
         options.Switch,
@@ -314,7 +314,7 @@ class VarianceRequest(HeldOutRequest):
         Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
     ] = ()
     sparsities: tuple[
-        Annotated[options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
+        Annotated[plan_options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
     ] = ()
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
@@ -342,27 +342,27 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     asked_by = "sensitivity"
     criterion: _Criterion
     sparsities: Annotated[
-        tuple[options.Sparsity, ...],
+        tuple[plan_options.Sparsity, ...],
         _ASCENDING,
         Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
     ] = ()
     shrink: Annotated[
-        tuple[options.Shrink, ...],
+        tuple[plan_options.Shrink, ...],
         _ASCENDING,
         Option("The same for a share of the checkpoint's bytes; repeatable."),
     ] = ()
-    target_size: options.TargetSize | None = None
-    target_dtype: options.TargetDtype = "own"
-    params_share: options.ParamsShare | None = None
-    remove: options.Remove | None = None
+    target_size: plan_options.TargetSize | None = None
+    target_dtype: plan_options.TargetDtype = "own"
+    params_share: plan_options.ParamsShare | None = None
+    remove: plan_options.Remove | None = None
     limits: LimitsSpec = LimitsSpec()
     samples: options.Samples = SENSITIVITY_SAMPLES
-    levels: options.Levels = DEFAULT_LEVELS
-    refine: options.Refine = 0
+    levels: plan_options.Levels = DEFAULT_LEVELS
+    refine: plan_options.Refine = 0
     repair: options.Repair = False
-    cost: Annotated[options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"
+    cost: Annotated[plan_options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"
     across: Annotated[
-        options.Across, Option("With several corpora, minimise their mean or the worst.")
+        plan_options.Across, Option("With several corpora, minimise their mean or the worst.")
     ] = "mean"
 
     @model_validator(mode="after")

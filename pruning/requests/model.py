@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, command_line, option_words, repeated
 
 
@@ -50,11 +50,11 @@ class PrunedRequest(ExportOptions, ModelRequest):
     """An export of a model by any plan."""
 
     width_mode: Annotated[
-        options.WidthMode | None,
+        plan_options.WidthMode | None,
         Option("For plans that remove neurons; every engine reads uniform. Default: uniform."),
     ] = None
-    width_multiple_of: options.WidthMultipleOf = 8
-    top_k: options.TopK | None = None
+    width_multiple_of: plan_options.WidthMultipleOf = 8
+    top_k: plan_options.TopK | None = None
     llama_cpp: options.LlamaCpp | None = None
     stats_dir: options.StatsDir | None = None
     plan_model: Annotated[

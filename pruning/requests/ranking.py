@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from analysis.ranking.trajectory import Parts, Steps
 from analysis.sparsity import parse_sparsity
 from pruning.evaluate.result import MeasureName
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option, nested
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
@@ -25,7 +25,7 @@ class OverlapRequest(ModelRequest):
     corpora: tuple[options.CalibratedOn, ...] = ()
     runs: tuple[options.Run, ...] = ()
     gate: options.Gate = "applied"
-    sparsity: options.Sparsity
+    sparsity: plan_options.Sparsity
     stats_dir: options.StatsDir | None = None
 
     @property
@@ -57,7 +57,7 @@ class BlendRequest(RankRequest):
     """Corpora to blend, and the sparsity at which blends are compared."""
 
     asked_by = "blend"
-    sparsity: options.Sparsity
+    sparsity: plan_options.Sparsity
 
     @model_validator(mode="after")
     def _is_of_experts(self) -> "BlendRequest":
@@ -91,13 +91,13 @@ class PathsRequest(ModelRequest):
         ),
     ] = None
     sparsity: Annotated[
-        options.Sparsity | None,
+        plan_options.Sparsity | None,
         Option(
             "Budget: fraction of experts removed, 0.5 or 50%; without --top-m, as many paths "
             "as it takes."
         ),
     ] = None
-    shrink: options.Shrink | None = None
+    shrink: plan_options.Shrink | None = None
     weights: PathWeights = "both"
     transitions: Transitions = "paper"
     clusters: PathClusters | None = None
@@ -138,7 +138,7 @@ class SecondRequest(ModelRequest):
         options.Gate | None, Option("Gate weights of the second plan; default: the same.")
     ] = None
     with_sparsity: Annotated[
-        options.Sparsity | None,
+        plan_options.Sparsity | None,
         Option(
             "Sparsity of the second plan; default: the same.",
             ("--with-sparsity",),

@@ -37,7 +37,7 @@ from pruning.planning.choice import (
 )
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.options import counts_words
+from pruning.requests.plan_options import counts_words
 from pruning.schedules import Spending
 from pruning.tasks.sensitivity import sensitivity_run
 

@@ -40,7 +40,7 @@ from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
-from pruning.requests.options import ModeName
+from pruning.requests.plan_options import ModeName
 from pruning.sizes import SizeReport, format_bytes, heads_bytes
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
