@@ -11,6 +11,8 @@ const STACK_BELOW_PX = 700;
 const MORPH_MS = 200;
 // A slower frame ends the morph: the new order must be there as soon as it can.
 const SLOW_FRAME_MS = 12;
+// Of more cells nobody follows one, and frames would keep the page from its other changes.
+const MOST_MOVING = 2048;
 const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
 
 // ---- overlay, readout, legend ----------------------------------------------------------------
@@ -160,6 +162,7 @@ const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 // Whether cells of the same experts have other places or fates.
 function canMorph(view, before, model) {
   if (!view.box || !before || calm.matches) return false;
+  if (model.layers.length * model.width > MOST_MOVING) return false;
   const shape = (each) => String([each.layers, each.counts, shownPanels(each)]);
   const state = (each) => String([each.arrangement, each.mode === "mask"]);
   const moves = ({ ranks, kept }, index) => {
