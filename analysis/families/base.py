@@ -14,6 +14,8 @@ from analysis.families.rules import count_of, every_layer, per_layer_counts, who
 PROJECTIONS = ("gate", "up", "down")
 # Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
 PER_LAYER_KEY = "per_layer_num_experts"
+# The same for other programs, which is only written.
+PER_LAYER_ALIAS = "n_routed_experts_per_layer"
 # Far beyond every model; lists are made of so many before tensors are looked for.
 MOST_LAYERS, _MOST_EXPERTS = 10_000, 65_536
 # Neurons of each layer's experts, 0 for a dense one. The scalar width is then what it was before

@@ -7,6 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.ranking.super_experts import super_experts
 from app.charts.evaluations import series_name
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
@@ -36,7 +37,8 @@ def draw(loaded: Loaded) -> None:
         )
         link_to("explore", "Open the map", "grid_on")
         return
-    st.markdown(f"**Layer {place[0]}, expert {place[1]}**. {_fate(loaded, place)}")
+    words = filter(None, (_fate(loaded, place), _outlier(loaded, place)))
+    st.markdown(f"**Layer {place[0]}, expert {place[1]}**. {' '.join(words)}")
     left, right = st.columns(2)
     with left:
         _reading(loaded, place)
@@ -58,6 +60,17 @@ def _fate(loaded: Loaded, place: Place) -> str:
     else:
         verdict = "**drops** it" if _drops(plan, place) else "**keeps** it"
     return f"The plan on screen, {literal(loaded.shown.name)}, {verdict}."
+
+
+def _outlier(loaded: Loaded, place: Place) -> str:
+    """On which corpora it is a super expert, as Markdown."""
+    by_corpus = {name: super_experts((run,)).multiples for name, run in loaded.runs.items()}
+    words = [
+        f"{literal(name)} ({multiple:.3g} times the median)"
+        for name, multiples in by_corpus.items()
+        if (multiple := multiples.get(place[0], {}).get(place[1]))
+    ]
+    return f"By its largest output it is a super expert on {', '.join(words)}." if words else ""
 
 
 def _drops(plan: PruningPlan, place: Place) -> bool:

@@ -175,6 +175,8 @@ def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> Repai
         **_shared(section, RepairRequest),
         "seq_len": section.seq_len or recipe.seq_len,
         "seed": section.seed or recipe.seed,
+        # By name, as plans record them, files would be looked for beside the recipe alone.
+        "corpora": section.corpora or recipe.plan.ranking.corpora,
         "plan": plan.to_dict(),
     }
     present = {name: value for name, value in values.items() if value is not None}

@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.checkpoint import CONFIG_NAME
 from analysis.families import MoEFamily
-from analysis.families.base import HEAD_KEYS, PER_LAYER_KEY, WIDTHS_KEY
+from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WIDTHS_KEY
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import auto_map
@@ -51,10 +51,11 @@ def pruned_config(
         # The balancing loss is meant for the full set of experts, and for one count.
         counts: Config = {"output_router_logits": False}
         is_uniform = len(set(kept.values())) == 1
-        if not is_uniform or PER_LAYER_KEY in model.config:
-            # Dense layers have 0.
-            each = [kept.get(layer, 0) for layer in range(model.depth)]
-            counts[PER_LAYER_KEY] = None if is_uniform else each
+        # Dense layers have 0.
+        each = [kept.get(layer, 0) for layer in range(model.depth)]
+        for key in (PER_LAYER_KEY, PER_LAYER_ALIAS):
+            if not is_uniform or key in model.config:
+                counts[key] = None if is_uniform else each
         config = family.edited(family.config_with_count(config, max(kept.values())), **counts)
     if plan.top_k:
         # The balancing loss counts with the experts per token.

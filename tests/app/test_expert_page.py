@@ -51,6 +51,12 @@ def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_
     assert ranks.loc["AIMER", "kept at 25%"] in ("any corpus", "no corpus")
 
 
+def test_a_super_expert_is_called_one(open_page):
+    test = open_page("expert", expert="0.20")
+    (words,) = [text for text in texts(test.markdown) if "Layer 0, expert 20" in text]
+    assert words.endswith("it is a super expert on demo-code (2.89 times the median).")
+
+
 def test_an_expert_without_tokens_has_no_means(open_page, never):
     corpus, (layer, expert) = next((corpus, found[0]) for corpus, found in never.items() if found)
     test = open_page("expert", expert=f"{layer}.{expert}")

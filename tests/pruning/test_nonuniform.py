@@ -73,6 +73,7 @@ class TestFamilies:
         counts = dict(zip(pruned.case.sparse, pruned.counts, strict=True))
         listed = text["per_layer_num_experts"]
         assert listed == [counts.get(layer, 0) for layer in range(len(listed))]
+        assert text["n_routed_experts_per_layer"] == listed
         assert text["output_router_logits"] is False
         keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
         assert {text[key] for key in keys if key in text} == {max(pruned.counts)}

@@ -76,7 +76,7 @@ class TestPrunedAgain:
         export(described, plan, tmp_path / "out")
         config = config_of(tmp_path / "out")
         assert "auto_map" not in config
-        assert config["per_layer_num_experts"] is None
+        assert config["per_layer_num_experts"] is config["n_routed_experts_per_layer"] is None
         assert not (tmp_path / "out" / "modeling_pruned.py").exists()
         stock = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
         with masked(flex_olmo.model, described.family, plan):

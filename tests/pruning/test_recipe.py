@@ -5,8 +5,10 @@ import yaml
 
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from pruning.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
+from pruning.requests.recipe import Machine, repair_request
 
 GOOD = """\
 model: demo
@@ -310,3 +312,14 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
 def test_numbers_are_taken_as_they_are_written():
     assert recipe_from_yaml(GOOD).plan.budget.sparsity == "0.55"
     assert recipe_from_yaml(GOOD.replace("0.55", "55%")).plan.budget.sparsity == "55%"
+
+
+def test_a_repair_reads_the_corpora_of_the_recipe_where_they_lie():
+    # A plan records the name of a file alone, which is found in its own folder only.
+    text = GOOD.replace("demo-math,", "texts/math.jsonl:3,") + "repair: {}\n"
+    recipe, plan = recipe_from_yaml(text), keep_all(load_model_index("demo"))
+    asked = repair_request(recipe, Machine(), plan)
+    assert asked.corpora == recipe.plan.ranking.corpora
+    assert "texts/math.jsonl:3" in asked.corpora
+    own = recipe_from_yaml(f"{GOOD}repair: {{corpora: [demo-prose]}}\n")
+    assert repair_request(own, Machine(), plan).corpora == ("demo-prose",)
