@@ -10,10 +10,11 @@ from functools import lru_cache
 from analysis.families import MoELayer, SlotKind
 from analysis.lazy import pd
 from analysis.model import MoEModel, is_expert_weight
-from analysis.stats.blend import Mixture, Part
+from analysis.stats.blend import Part, mixture_of
 from analysis.stats.choose import parse_corpus_weight, routed_runs
 from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.widths import expert_widths, neuron_axis, quantised_role
+from pruning.experts_per_token import selecting
 from pruning.neurons.kept import kept_ids
 from pruning.plan import PruningPlan
 
@@ -109,7 +110,8 @@ def active_experts(model: MoEModel, plan: PruningPlan, routing: Routing | None =
     is_by_width = plan.kept_neurons or not quantised_role(model)
     widths = expert_widths(model) if is_by_width else {}
     shapes = expert_shapes(model) if is_by_width else {}
-    for layer in model.layers:
+    for own_layer in model.layers:
+        layer = selecting(own_layer, plan.top_k)
         layer_widths = widths.get(layer.index, ())
         if not plan.kept_neurons.get(layer.index) and len(set(layer_widths)) < 2:
             totals = _uniform_use(model, layer)
@@ -136,7 +138,7 @@ def _uniform_use(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
 
 def blended_routing(parts: Sequence[Part]) -> Routing:
     """Routing in a blend of calibration runs, at least one."""
-    mixture = Mixture([part.run for part in parts])
+    mixture = mixture_of([part.run for part in parts])
     return counted_routing(mixture.sums_table([part.weight for part in parts]))
 
 

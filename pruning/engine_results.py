@@ -94,8 +94,7 @@ class Row:
     @property
     def fault(self) -> str:
         """What makes other cuts of this model wrong, so that equal results are luck; or empty."""
-        alike = (row for row in results() if (row._pair, row.traits) == (self._pair, self.traits))
-        return next(filter(None, (row.cause for row in alike if row.differs)), "")
+        return _faults().get((self._pair, self.traits), "")
 
     @property
     def is_right(self) -> bool:
@@ -133,3 +132,10 @@ def results() -> tuple[Row, ...]:
     """All rows, in order."""
     rows = json.loads(RESULTS.read_text("utf-8"))
     return tuple(Row(**row | {"traits": tuple(row["traits"])}) for row in rows)
+
+
+@cache
+def _faults() -> Mapping[tuple[tuple[str, str], Traits], str]:
+    """Pair and traits -> the first known cause of a row that loads and computes something else."""
+    wrong = [row for row in results() if row.differs and row.cause]
+    return {(row._pair, row.traits): row.cause for row in reversed(wrong)}

@@ -5,7 +5,7 @@ mapped back, so the result equals that of a physically pruned model bit for bit.
 when their module is called, as accelerate puts offloaded weights in place only then.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -35,7 +35,7 @@ def masked(
     original model. On exit, also by an exception, everything is as before. The transformers model
     is in memory or offloaded by accelerate. The plan is checked against it, not its identity, which
     a loaded model lacks. `changed` keeps the weights that a repair or fewer bits change for the
-    next block of the same plan.
+    next block of the same plan. Fewer experts per token apply to the layers that the plan names.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
@@ -62,6 +62,7 @@ def masked(
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
         _silence_balancing_loss(model, restore)
+        _select_fewer(routings.values() if plan.top_k else (), family, plan.top_k, restore)
         for layer, ids in plan.kept.items():
             if len(ids) < routings[layer].num_experts:
                 _prune(routings[layer], torch.tensor(ids), restore)
@@ -72,6 +73,22 @@ def masked(
             experts = _block(model, family, layer).get_submodule("experts")
             _wrap(experts, partial(weights_replaced, experts, make), restore)
         yield
+
+
+def _select_fewer(
+    routers: Iterable[RouterParts], family: MoEFamily, top_k: int, restore: ExitStack
+) -> None:
+    """Let routers select at most so many experts."""
+    for parts in routers:
+        modules = {parts.block, *parts.router.modules()}
+        named = (each for each in modules if "top_k" in each.__dict__)
+        holders: list[tuple[Any, str]] = [(each, "top_k") for each in named]
+        if family.shares_top_k:
+            holders = [(parts.router.config, family.top_k_key)]
+        for holder, name in holders:
+            own = getattr(holder, name)
+            restore.callback(setattr, holder, name, own)
+            setattr(holder, name, min(own, top_k))
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:

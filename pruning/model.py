@@ -13,7 +13,6 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import Run, stats_store
-from pruning.bits import OWN, parse_bits
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan
@@ -24,7 +23,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
@@ -35,7 +34,7 @@ Result = TypeVar("Result")
 Kind = TypeVar("Kind", bound=Request)
 
 
-class Model:
+class Model(DisplayMixin):
     """A checkpoint, described by its configuration and headers; weights are read when needed.
 
     Args:
@@ -59,14 +58,9 @@ class Model:
         self.described: MoEModel = load_model_index(str(name), revision=revision)
         self.store = stats_store(self._stats_dir)
 
-    def __repr__(self) -> str:
-        return one_line("Model", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("Model", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         layers = self.described.layers
         return {
             "name": self.described.name,
@@ -129,10 +123,10 @@ class Model:
 
         Options: `measures`, `samples`, `seq_len`, `device`, ... of `moeprune evaluate`.
         """
-        if len(parse_bits(options.get("bits", OWN))) > 1:
-            raise PlanError("This measures one number of bits; call it once for each.")
         plans = () if plan is None else (plan.to_dict(),)
         request = self._request(EvaluateRequest, corpora=(corpus,), plans=plans, **options)
+        if len(request.bits) > 1:
+            raise PlanError("This measures one number of bits; call it once for each.")
         (record,) = self._drain(evaluate_run(request))
         return record
 

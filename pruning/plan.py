@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, check_kept
 from pruning.bits import FORMATS
 from pruning.constraints import MOST_DIGITS, Constraints, order_within, ranges
+from pruning.experts_per_token import check_top_k
 from pruning.neurons.kept import (
     KeptNeurons,
     fit_neurons,
@@ -33,7 +34,7 @@ from pruning.neurons.kept import (
     ordered_neurons,
 )
 from pruning.repair.reference import Repair, repair_from_json
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 
 SCHEMA_VERSION = 1
 EXPERT_GRANULARITY = "expert"
@@ -81,8 +82,8 @@ class Provenance:
         return self.sparsity or (f"{kind} {self.budget.get('asked')}" if is_size else "")
 
 
-@dataclass(frozen=True)
-class PruningPlan:
+@dataclass(frozen=True, repr=False)
+class PruningPlan(DisplayMixin):
     """The kept experts of each layer, and the kept neurons of experts."""
 
     model: ModelRef
@@ -97,6 +98,8 @@ class PruningPlan:
     # Name of the format that evaluations simulate for the experts' weights; empty: as they are.
     # Exports ignore it.
     bits: str = ""
+    # Experts per token that routers select, fewer than the model's own; 0: as many as those.
+    top_k: int = 0
 
     def __post_init__(self) -> None:
         if self.granularity not in _GRANULARITIES:
@@ -113,20 +116,19 @@ class PruningPlan:
             raise PlanError(
                 f"The plan's 'bits' is {self.bits!r}; this version simulates {', '.join(FORMATS)}."
             )
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise PlanError(
+                f"The plan's 'top_k' is {self.top_k!r}; give experts per token, 1 or more."
+            )
         object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
         for layer, ids in self.kept.items():
             _check_ids(layer, ids)
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
         object.__setattr__(self, "kept", MappingProxyType(in_order))
 
-    def __repr__(self) -> str:
-        return one_line("PruningPlan", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("PruningPlan", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         made = self.provenance
         kept = [len(ids) for ids in self.kept.values()]
         return {
@@ -139,12 +141,13 @@ class PruningPlan:
             "experts_kept": f"{sum(kept)} in {len(kept)} layers",
             "repaired": self.repair is not None,
             "bits": self.bits or "as they are",
+            "experts_per_token": self.top_k or "the model's own",
             "digest": self.digest[:8],
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """SHA-256 of what decides the result: model, granularity, what is kept, repair, bits."""
+        """SHA-256 of what decides the result: model, what is kept, repair, bits, top-k."""
         by_neuron = self.granularity == NEURON_GRANULARITY
         decides = {
             "model": self.model.identity,
@@ -153,6 +156,7 @@ class PruningPlan:
             **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
             **({"repair": self.repair.digest} if self.repair else {}),
             **({"bits": self.bits} if self.bits else {}),
+            **({"top_k": self.top_k} if self.top_k else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -195,6 +199,7 @@ class PruningPlan:
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
             **({"bits": self.bits} if self.bits else {}),
+            **({"top_k": self.top_k} if self.top_k else {}),
         }
 
     def to_json(self) -> str:
@@ -239,6 +244,8 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
             f"for {model.name} (identity {model.identity[:8]}); make a plan for this model, or "
             "give the plan's as --plan-model to export if this is a quantised copy of it."
         )
+    if plan.top_k:
+        check_top_k(model, plan.top_k)
     layers = {layer.index: layer for layer in model.layers}
     for index, ids in plan.kept.items():
         if index not in layers:
@@ -264,18 +271,36 @@ def model_ref(model: MoEModel) -> ModelRef:
 
 
 def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
-    """Whether a complete plan keeps all experts and neurons; its export is the source's bytes."""
+    """Whether a complete plan keeps all experts and neurons; its export has the source's bytes."""
     return sum(map(len, plan.kept.values())) == model.num_experts and not plan.kept_neurons
 
 
+def changes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan also selects as many experts per token: it computes as the model."""
+    return removes_nothing(plan, model) and not plan.top_k
+
+
 def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
-    """Whether a complete plan can be repaired: it removes something and is not repaired yet."""
-    return plan.repair is None and not removes_nothing(plan, model)
+    """Whether a complete plan can be repaired: it changes something and is not repaired yet."""
+    return plan.repair is None and not changes_nothing(plan, model)
 
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
     """The embedding that an export writes again as the head, as engines cannot tie the two."""
     return None if removes_nothing(plan, model) else model.tied_embedding
+
+
+def with_top_k(plan: PruningPlan, model: MoEModel, top_k: int | None) -> PruningPlan:
+    """The plan with this many experts per token; None leaves it as it is."""
+    if top_k is None or top_k == plan.top_k:
+        return plan
+    check_top_k(model, top_k)
+    if plan.repair:
+        raise PlanError(
+            "The plan's repair was fitted with other experts per token; plan with --top-k, and "
+            "repair that plan."
+        )
+    return replace(plan, top_k=top_k)
 
 
 def keep_all(model: MoEModel) -> PruningPlan:
@@ -358,8 +383,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
     except (KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"The plan is malformed at {error}.") from error
     repair = repair_from_json(raw.get("repair"))
-    neurons, bits = neurons_from_json(neurons), raw.get("bits", "")
-    return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits)
+    neurons, bits, top_k = neurons_from_json(neurons), raw.get("bits", ""), raw.get("top_k", 0)
+    return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits, top_k)
 
 
 def _provenance(raw: Mapping[str, Any]) -> Provenance:

@@ -7,16 +7,29 @@ from typing import TypeAlias
 Facts: TypeAlias = Mapping[str, object]  # what is worth a line, in order
 
 
-def one_line(kind: str, facts: Facts) -> str:
-    """`Kind(name='demo', layers=6)`: on one line whatever the names hold."""
-    return f"{kind}({', '.join(f'{name}={value!r}' for name, value in facts.items())})"
+class DisplayMixin:
+    """What says in a few facts what it is."""
+
+    @property
+    def shown(self) -> Facts:
+        """The facts."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """`Kind(name='demo', layers=6)`: on one line whatever the names hold."""
+        facts = ", ".join(f"{name}={value!r}" for name, value in self.shown.items())
+        return f"{_name_of(self)}({facts})"
+
+    def _repr_html_(self) -> str:
+        """A table of HTML with a line for each fact; names from files are escaped."""
+        lines = "".join(
+            f"<tr><th scope='row'>{escape(name.replace('_', ' '))}</th>"
+            f"<td>{escape(str(value))}</td></tr>"
+            for name, value in self.shown.items()
+        )
+        caption = f"<caption>{escape(_name_of(self))}</caption>"
+        return f"<table>{caption}<tbody>{lines}</tbody></table>"
 
 
-def as_table(kind: str, facts: Facts) -> str:
-    """A table of HTML with a line for each fact; names from files are escaped."""
-    lines = "".join(
-        f"<tr><th scope='row'>{escape(name.replace('_', ' '))}</th>"
-        f"<td>{escape(str(value))}</td></tr>"
-        for name, value in facts.items()
-    )
-    return f"<table><caption>{escape(kind)}</caption><tbody>{lines}</tbody></table>"
+def _name_of(shown: DisplayMixin) -> str:
+    return type(shown).__name__.removesuffix("Record")

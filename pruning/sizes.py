@@ -27,6 +27,7 @@ from analysis.model import MoEModel
 from analysis.widths import expert_widths, shared_tensors
 from pruning.active import Routing, active_experts, expert_shapes
 from pruning.bit_sizes import bytes_in_bits
+from pruning.experts_per_token import selecting
 from pruning.heads import HeadChoice
 from pruning.neurons.kept import KeptWidths, kept_widths
 from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
@@ -479,7 +480,8 @@ def neuron_plan_sizes(
             rows.append((str(choice.mode), str(error), *[None] * 6))
             continue
         params, weights = 0, 0
-        for layer in model.layers:
+        for own_layer in model.layers:
+            layer = selecting(own_layer, complete.top_k)
             # All experts of a layer are equally wide, so any top_k of them stand for those chosen.
             shape, neurons = shapes[layer.index], layer.top_k * sizes.widths[layer.index]
             params += shape.size(layer.top_k, neurons)[PARAMS]

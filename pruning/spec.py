@@ -19,7 +19,7 @@ from pruning.constraints import Constraints
 from pruning.neurons.selection import NeuronScope, parse_scope
 from pruning.neurons.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import (
     Option,
     Section,
@@ -91,7 +91,7 @@ class RankingSpec(Section):
         Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
     ] = ""
     granularity: options.Granularity = "expert"
-    corpora: tuple[Annotated[options.WeighedCorpus, BeforeValidator(_corpus)], ...] = ()
+    corpora: tuple[Annotated[options.CalibratedOn, BeforeValidator(_corpus)], ...] = ()
     runs: tuple[options.Run, ...] = ()
     gate: options.Gate = "applied"
 
@@ -119,16 +119,18 @@ class RankingSpec(Section):
 class BudgetSpec(Section):
     """How much goes: a sparsity, a number, a size, or a share of the bytes or parameters."""
 
-    sparsity: options.Sparsity | None = None
-    shrink: options.Shrink | None = None
-    target_size: options.TargetSize | None = None
-    target_dtype: options.TargetDtype = "own"
-    params_share: options.ParamsShare | None = None
-    remove: options.Remove | None = None
-    uneven: options.Uneven = False
+    sparsity: plan_options.Sparsity | None = None
+    shrink: plan_options.Shrink | None = None
+    target_size: plan_options.TargetSize | None = None
+    target_dtype: plan_options.TargetDtype = "own"
+    params_share: plan_options.ParamsShare | None = None
+    remove: plan_options.Remove | None = None
+    uneven: plan_options.Uneven = False
+    # Less work per token; bytes stay.
+    top_k: plan_options.TopK | None = None
     # How an export stores widths, which a target counts.
-    width_mode: options.WidthMode = "uniform"
-    width_multiple_of: options.WidthMultipleOf = DEFAULT_MULTIPLE
+    width_mode: plan_options.WidthMode = "uniform"
+    width_multiple_of: plan_options.WidthMultipleOf = DEFAULT_MULTIPLE
 
     @property
     def amounts(self) -> dict[str, Any]:
@@ -158,14 +160,14 @@ class BudgetSpec(Section):
 class SpreadSpec(Section):
     """How the budget is spread over the layers, and of neurons also within them."""
 
-    schedule: options.Schedule = "uniform"
-    schedule_file: options.ScheduleFile | None = None
-    kept_neurons: options.KeptNeurons | None = None
-    measured_on: tuple[options.MeasuredOn, ...] = ()
-    cost: options.Cost = "esap"
-    across: options.Across = "mean"
-    neuron_scope: options.NeuronScope = str(NeuronScope.EXPERT)
-    lock: options.Lock = ()
+    schedule: plan_options.Schedule = "uniform"
+    schedule_file: plan_options.ScheduleFile | None = None
+    kept_neurons: plan_options.KeptNeurons | None = None
+    measured_on: tuple[plan_options.MeasuredOn, ...] = ()
+    cost: plan_options.Cost = "esap"
+    across: plan_options.Across = "mean"
+    neuron_scope: plan_options.NeuronScope = str(NeuronScope.EXPERT)
+    lock: plan_options.Lock = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -176,7 +178,7 @@ class SpreadSpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> "SpreadSpec":
-        name = written(info)
+        name = written(info, SpreadSpec)
         if (self.schedule == "file") != (self.schedule_file is not None):
             file = name("schedule_file", "FILE")
             raise Misfit("schedule_file", f"{name('schedule', 'file')} and {file} belong together")
@@ -205,13 +207,13 @@ class LimitsSpec(Section):
     Of neurons, multiple and floor apply to each expert.
     """
 
-    multiple_of: options.MultipleOf = 1
-    floor: options.Floor = 0
-    protect: options.Protect = ()
-    pin: options.Pin = Field(default_factory=dict)
-    drop: options.Drop = Field(default_factory=dict)
-    keep_super: options.KeepSuper = False
-    set: options.LayerSet = Field(default_factory=dict)
+    multiple_of: plan_options.MultipleOf = 1
+    floor: plan_options.Floor = 0
+    protect: plan_options.Protect = ()
+    pin: plan_options.Pin = Field(default_factory=dict)
+    drop: plan_options.Drop = Field(default_factory=dict)
+    keep_super: plan_options.KeepSuper = False
+    set: plan_options.LayerSet = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LimitsSpec":
@@ -241,7 +243,7 @@ class PlanSpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
-        name = written(info)
+        name = written(info, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
         if self.spread.kept_neurons is not None:
             self._check_file(name)

@@ -15,6 +15,7 @@ from tools.gpu_check.shapes import SHAPES, make_world
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow  # half a minute; a wrong export fails below in seconds
 def test_all_parts_pass_and_placements_agree_to_the_bit(tmp_path):
     words = ["--device", "cpu", "--folder", str(tmp_path), "-o", str(tmp_path / "report.json")]
     done = CliRunner().invoke(app, words, catch_exceptions=False)

@@ -367,19 +367,30 @@ class MoEFamily:
     def config_with_count(self, config: Config, count: int) -> dict[str, Any]:
         """A copy of a whole configuration whose every expert count is `count`."""
 
-        def counts(part: Config) -> dict[str, Any]:
+        return self._with_number(config, count, self.count_keys, self.write_count_keys)
+
+    def config_with_top_k(self, config: Config, top_k: int) -> dict[str, Any]:
+        """A copy of a whole configuration whose router selects `top_k` experts per token."""
+        return self._with_number(config, top_k, (self.top_k_key,), (self.top_k_key,))
+
+    def _with_number(
+        self, config: Config, number: int, keys: Iterable[str], written: Iterable[str]
+    ) -> dict[str, Any]:
+        """A copy with this number under those of `keys` that are there, and under `written`."""
+
+        def numbers(part: Config) -> dict[str, Any]:
             return {
-                key: [count] * len(part[key]) if isinstance(part[key], list) else count
-                for key in self.count_keys
+                key: [number] * len(part[key]) if isinstance(part[key], list) else number
+                for key in keys
                 if part.get(key) is not None
             }
 
         inner: Any = config
         for key in self.config_path:
             inner = inner[key]
-        values = {**dict.fromkeys(self.write_count_keys, count), **counts(inner)}
+        values = {**dict.fromkeys(written, number), **numbers(inner)}
         # Some composite configurations repeat the text model's keys at the top.
-        return self.edited({**config, **counts(config)}, **values)
+        return self.edited({**config, **numbers(config)}, **values)
 
     def block_module(self, layer: int, trunk: str = "") -> str:
         """Path of a layer's MoE block in the loaded model."""

@@ -7,8 +7,8 @@ tokens, weighted, and added.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -152,12 +152,28 @@ class Mixture(Numbered):
         return ExpertStats(manifest, self.table(weights), samples if has_all else ())
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    key: tuple[tuple[str, ...], ...]
+    runs: tuple[Run, ...] = field(compare=False)
+
+
+def mixture_of(runs: Sequence[Run]) -> Mixture:
+    """The sums of these runs, read once: a page mixes the same runs for each criterion."""
+    return _mixture(_Runs(tuple(run.cache_key for run in runs), tuple(runs)))
+
+
+@lru_cache(maxsize=4)
+def _mixture(chosen: _Runs) -> Mixture:
+    return Mixture(chosen.runs)
+
+
 def blend(parts: Sequence[Part]) -> ExpertStats:
     """Statistics of a weighted mix of corpora; num_tokens becomes fractional."""
     for part in parts:
         if not (part.weight > 0 and np.isfinite(part.weight)):
             raise StatsError(f"The weight {part.weight} of {part.run.manifest.corpus} must be > 0.")
-    mixture = Mixture([part.run for part in parts])
+    mixture = mixture_of([part.run for part in parts])
     if len(parts) == 1:
         return mixture.stats[0]  # a common factor changes no ranking and no mean
     return mixture.mixed([part.weight for part in parts])
@@ -180,7 +196,7 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     stats = [load_neuron_stats(part.run) for part in parts]
     if len(stats) == 1:
         return stats[0]  # a common factor changes no mean
-    mixture = Mixture([part.run for part in parts])
+    mixture = mixture_of([part.run for part in parts])
     factors = mixture.factors([part.weight for part in parts])
     sums = {
         name: sum(

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing
-from app.charts.theme import ink, nth_look, themed, this_plan
+from app.charts.theme import nth_look, themed, this_plan
 
 
 def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about: str) -> Drawing:
@@ -31,8 +32,10 @@ def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about
 def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go.Figure:
     """Figure of a table `calibrated_on, corpus, change`; see `corpus_losses`."""
     traces: list[go.Bar | go.Scatter] = []
+    ticks: dict[str, Any] = {}
     for place, (name, rows) in enumerate(table.groupby("calibrated_on", sort=False)):
-        look, label = nth_look(place, dark), in_html(str(name))
+        # Without the second colour, which is near that of the bars.
+        look, label = nth_look(place + (place > 0), dark), in_html(str(name))
         same = {
             "x": [in_html(corpus) for corpus in rows["corpus"]],
             "y": rows["change"],
@@ -40,9 +43,13 @@ def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go
             "hovertemplate": f"calibrated on {label}<br>%{{x}}: %{{y:+.3f}}<extra></extra>",
         }
         if name == marked:
-            bar = {"text": [f"{change:+.2f}" for change in rows["change"]], "width": 0.5}
-            bar |= {"textfont": {"color": ink(dark), "size": 16}, "textposition": "outside"}
-            traces.insert(0, go.Bar(**same, **bar, marker={"color": this_plan(dark)}))
+            # Below the bars, where no mark covers it.
+            words = [
+                f"{in_html(corpus)} <b>{change:+.2f}</b>"
+                for corpus, change in rows[["corpus", "change"]].to_numpy()
+            ]
+            ticks = {"tickvals": same["x"], "ticktext": words}
+            traces.insert(0, go.Bar(**same, width=0.5, marker={"color": this_plan(dark)}))
         else:
             mark = {"symbol": look.symbol, "size": 14, "color": look.color}
             traces.append(go.Scatter(**same, mode="markers", marker=mark))
@@ -50,7 +57,7 @@ def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go
     return themed(
         traces,
         dark,
-        x={"type": "category", "showgrid": False},
+        x={"type": "category", "showgrid": False, **ticks},
         y={
             "title": "loss increase, nats per token",
             "range": [1.1 * low, 1.12 * high or 1],

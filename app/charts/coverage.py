@@ -1,27 +1,18 @@
 """Coverage: how much of each corpus's saliency the kept experts hold."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.cache_keys import most_results
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.coverage import Blender
-from analysis.stats.blend import Mixture
-from analysis.stats.store import Run
+from analysis.stats.blend import mixture_of
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, paper, primary, text_on, themed
 from app.loaded import Loaded
 from pruning.planning.choice import corpora_words
-
-
-@most_results(8)
-def mixture(runs: Sequence[Run]) -> Mixture:
-    """The sums of several runs, ready to mix."""
-    return Mixture(runs)
 
 
 def blender(loaded: Loaded) -> Blender:
@@ -31,7 +22,7 @@ def blender(loaded: Loaded) -> Blender:
     criterion, runs = loaded.first.criterion, list(loaded.runs.values())
     if len(runs) < 2:
         raise StatsError(f"A blend mixes corpora; {loaded.model.name} has {len(runs)}.")
-    return Blender(loaded.keep(mixture, runs), criterion, loaded.choices.gate, loaded.fraction)
+    return Blender(mixture_of(runs), criterion, loaded.choices.gate, loaded.fraction)
 
 
 def coverage_table(loaded: Loaded) -> pd.DataFrame:

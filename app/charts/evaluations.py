@@ -63,7 +63,8 @@ def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     draws = table["criterion"].map(is_random).astype(bool)
     rows = table.to_dict("records")
     table["series"] = [
-        series_name(row, row["way"]) if row["removed"] or row["bits"] else "" for row in rows
+        series_name(row, row["way"]) if row["removed"] or row["bits"] or row["top_k"] else ""
+        for row in rows
     ]
     in_time = table.sort_values("created_at", kind="stable")
     first = in_time.groupby(["series", in_time["removed"].round(4)])["plan"].transform("first")
@@ -183,7 +184,10 @@ def series_name(row: Mapping[Any, object], way: str = "") -> str:
     )
     plan = ", ".join(filter(None, words))
     plan += variant_words(
-        str(row["repaired_on"]), str(row["calibrated_on"]), str(row.get("bits", ""))
+        str(row["repaired_on"]),
+        str(row["calibrated_on"]),
+        str(row.get("bits", "")),
+        int(str(row.get("top_k", 0))),
     )
     return ", ".join(filter(None, (plan, way)))
 

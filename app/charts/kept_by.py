@@ -32,7 +32,7 @@ _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # With more experts, cells are two pixels wide and strokes would blur.
 _WIDEST_STROKED: Final = 256
 _REACH: Final = 0.3  # of a cell, from its middle
-_LEGEND: Final = {"only A": "only A  \u2571", "only B": "only B  \u2572"}
+_SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 
 
 @chart("kept-by", "compare")
@@ -63,8 +63,10 @@ def kept_by_map(
     for code, fate in enumerate(FATES):
         edge = {"color": ink(dark), "width": 1}
         mark = {"symbol": "square", "size": 13, "color": colors[code], "line": edge}
-        name = _LEGEND.get(fate, fate) if has_strokes else fate
-        name = f"{name}: {int((codes == code).sum()):,}"
+        sides = dict(zip(_SIGNS, names, strict=True))
+        words = [fate, in_html(sides[fate].partition(",")[0])] if fate in sides else [fate]
+        sign = f"  {_SIGNS[fate]}" if has_strokes and fate in sides else ""
+        name = f"{', '.join(words)}{sign}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
     pins = []
     if marked is not None and marked[0] in layers:

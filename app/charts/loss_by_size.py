@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,10 +15,11 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, stroke
 from app.loaded import Loaded, made_by
-from pruning.evaluate.front import stored_front
+from pruning.evaluate.front import FRONT_COLUMNS, stored_front
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import EXPERT_GRANULARITY
+from pruning.evaluate.record import EvaluationStore, plan_facts
+from pruning.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.planning.predicted import PredictedLoss
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
 _KINDS: Final = {
@@ -40,11 +41,32 @@ def draw(loaded: Loaded) -> Drawing:
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
     digest = loaded.shown.plan.digest if loaded.shown else ""
     shown = loss_of(losses, digest)
-    rows = front.with_plan(shown) if shown and not (shown.way or shown.missing) else front.table
+    rows = front.table
+    if shown and not (shown.way or shown.missing):
+        rows = front.with_plan(shown)
+    elif loaded.shown and loaded.predicted:
+        row = _predicted_row(loaded, loaded.shown.plan, loaded.predicted)
+        rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
     table = named(rows).assign(is_shown=rows["plan"] == digest)
     about = made_by(loaded.model.name, "loss increase, mean over corpora", "bits are simulated")
     chance = random_losses(losses)
     return Drawing(partial(front_figure, table, chance), table, describe(front), about)
+
+
+def _predicted_row(loaded: Loaded, plan: PruningPlan, loss: PredictedLoss) -> dict[str, Any]:
+    """The row of FRONT_COLUMNS of a plan that was not measured."""
+    columns = plan_facts(plan, loaded.model).columns
+    return {
+        "plan": plan.digest,
+        **{name: value for name, value in columns.items() if name in FRONT_COLUMNS},
+        "mean": loss.mean,
+        "low": loss.low,
+        "high": loss.high,
+        "worst": loss.worst,
+        "worst_on": loss.worst_on,
+        "is_measured": False,
+        "on_front": False,
+    }
 
 
 def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = False) -> go.Figure:
@@ -63,13 +85,15 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
         _marks(rows[rows["kind"] == kind], kind, symbol, dark) for kind, symbol in _KINDS.items()
     ]
     shown = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
-    ring = {"symbol": "circle", "size": 15, "color": this_plan(dark)}
+    is_hollow = not shown["is_measured"].all()
+    symbol, edge = ("circle-open", {"width": 3}) if is_hollow else ("circle", {})
+    ring = {"symbol": symbol, "size": 15, "color": this_plan(dark), "line": edge}
     here = go.Scatter(
         x=shown["x"],
         y=shown["mean"],
         mode="markers",
         marker=ring,
-        name="this plan",
+        name="this plan, predicted" if is_hollow else "this plan",
         hoverinfo="skip",
     )
     return themed(

@@ -20,15 +20,16 @@ from pruning.neurons.cuts import (
     NeuronField,
     expert_shares,
     field_of,
+    neurons_pruned_by,
     pool_chance,
     pool_overlap,
     pruned_neurons,
 )
 from pruning.neurons.selection import NeuronScope
-from pruning.plan import PruningPlan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.make import make_plan
-from pruning.planning.measured import find_sensitivity, removed_by
+from pruning.planning.measured import find_sensitivity
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
@@ -39,15 +40,6 @@ from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
 )
-
-
-def across_experts(loaded: Loaded) -> Loaded:
-    """The same in the widest scope, if its own prunes every expert by the same share."""
-    loaded = loaded.of_neurons()
-    if loaded.choices.spec.spread.scope is not NeuronScope.EXPERT:
-        return loaded
-    widest = scopes_of(loaded.choices.spec.ranking.criterion)[0]
-    return loaded.choosing(spec=loaded.choices.spec.changed(neuron_scope=str(widest)))
 
 
 @most_results(6)
@@ -68,24 +60,27 @@ def field(loaded: Loaded) -> NeuronField:
 
 
 def pruned(loaded: Loaded) -> BoolArray:
-    """(neurons,): True if the neuron is pruned."""
-    loaded = loaded.of_neurons()
-    neurons, spread = field(loaded), loaded.choices.spec.spread
-    scope = spread.scope
-    ranks = loaded.keep(ranks_within, neurons, scope)
-    if spread.is_measured:
-        sizes = neurons.pools(scope)
-        counts = removed_by(_measured_plan(loaded), loaded.order.sizes, loaded.model)
-        return np.asarray(ranks >= np.repeat(sizes - np.array(counts), sizes))
-    return pruned_neurons(ranks, neurons.pools(scope), loaded.fraction)
+    """(neurons,): True if the plan prunes the neuron."""
+    return loaded.keep(neurons_pruned_by, field(loaded), _plan(loaded))
 
 
-def _measured_plan(loaded: Loaded) -> PruningPlan:
-    """The plan whose layers lose what their sensitivity says."""
-    if loaded.shown:
+def _plan(loaded: Loaded) -> PruningPlan:
+    """The plan on screen, else that of the choices."""
+    if loaded.shown and loaded.shown.plan.granularity == NEURON_GRANULARITY:
         return loaded.shown.plan
     request = loaded.neuron_request
-    return make_plan(measured_ranking(loaded, request), request.plan).plan
+    ranking, spread = loaded.neuron_ranking(request), request.plan.spread
+    if spread.is_measured:
+        ranking = measured_ranking(loaded, request)
+    return make_plan(ranking, request.plan, arena(loaded, request, spread.scope)).plan
+
+
+def _by_corpus(loaded: Loaded, corpus: str) -> BoolArray:
+    """(neurons,): True if the same share of every pool, by this corpus alone, has the neuron."""
+    loaded = loaded.on((corpus,))
+    neurons, scope = field(loaded), loaded.choices.spec.spread.scope
+    ranks = loaded.keep(ranks_within, neurons, scope)
+    return pruned_neurons(ranks, neurons.pools(scope), loaded.fraction)
 
 
 def about(loaded: Loaded, *facts: str) -> str:
@@ -114,7 +109,7 @@ def corpora_overlaps(loaded: Loaded) -> pd.DataFrame:
     if len(corpora) < 2:
         raise StatsError(
             f"The neurons of {loaded.model.name} were measured on {len(corpora)} corpus; "
-            "calibrate on another with `--groups routed,gradient`."
+            "calibrate on another with `--group gradient`."
         )
     loaded.check_removes()
     # The chance is that of equal shares.
@@ -122,7 +117,7 @@ def corpora_overlaps(loaded: Loaded) -> pd.DataFrame:
     if loaded.choices.spec.spread.is_measured:
         spread = SpreadSpec(neuron_scope=str(NeuronScope.LAYER))
         loaded = loaded.choosing(spec=loaded.choices.spec.model_copy(update={"spread": spread}))
-    masks = {corpus: pruned(loaded.on((corpus,))) for corpus in corpora}
+    masks = {corpus: _by_corpus(loaded, corpus) for corpus in corpora}
     pools = field(loaded).pools(loaded.choices.spec.spread.scope)
     chance = pool_chance(pools, loaded.fraction)
     rows = [
@@ -139,7 +134,7 @@ def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
     if lacking := [corpus for corpus in used if corpus not in corpora]:
         raise StatsError(
             f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
-            "lacks; calibrate with `--groups routed,gradient`."
+            "lacks; calibrate with `--group gradient`."
         )
     weighted = [parse_corpus_weight(text) for text in loaded.choices.corpora]
     stats = loaded.keep(choose_stats, heapr, loaded.store, loaded.model, weighted).stats

@@ -38,8 +38,7 @@ _DECLARED: Final[dict[str, Any]] = {
 
 @chart("neurons-kept", "explore", **_DECLARED)
 def draw_kept(loaded: Loaded) -> Drawing:
-    """What stays of each expert when neurons compete across experts."""
-    loaded = neuron_cut.across_experts(loaded)
+    """What stays of each expert: of its neurons, or where all lose the same, of its saliency."""
     shares = expert_shares(neuron_cut.field(loaded), neuron_cut.pruned(loaded))
     figure = partial(kept_share_map, shares, marked=loaded.choices.expert)
     return Drawing(figure, shares, describe_kept(shares), neuron_cut.about(loaded))
@@ -48,7 +47,6 @@ def draw_kept(loaded: Loaded) -> Drawing:
 @chart("neurons-beside-experts", "explore", **_DECLARED)
 def draw_tenths(loaded: Loaded) -> Drawing:
     """Whether pruned neurons concentrate in low-ranked experts."""
-    loaded = neuron_cut.across_experts(loaded)
     table = neuron_cut.heapr_comparison(loaded)
     about = neuron_cut.about(loaded)
     return Drawing(partial(removed_by_tenth, table), table, describe_tenths(table), about)
@@ -61,13 +59,17 @@ def kept_share_map(
     layers = sorted(table["layer"].unique())
     place, shape = cells_of(table, layers)
     percent = np.full(shape, np.nan, dtype=np.float32)
-    percent[place] = (100 * table["kept_share"]).round()
+    share, what = table["kept_share"], "neurons"
+    if is_even := share.min() == share.max():
+        share, what = table["kept_saliency"], "saliency"
+    percent[place] = (100 * share).round()
     # Smallest dtype, so that 48 x 128 experts take less than 64 KiB.
     heatmap = heat(
         percent if np.isnan(percent).any() else percent.astype(np.uint8),
-        "share of neurons that stays",
+        f"share of {what} that stays",
         dark,
         {"ticksuffix": "%"},
+        zmin=None if is_even else 0,
         zmax=100,
         y=[str(layer) for layer in layers],
         hoverinfo="skip",
@@ -93,7 +95,7 @@ def kept_share_map(
         x={"title": "expert", "showgrid": False, "range": [-0.5, shape[1] - 0.5]},
         # Categories: hovers name the layer, not the row.
         y=layer_axis(layers, title="layer", type="category"),
-        height=rows_height(layers, 26, 70),
+        height=max(420, rows_height(layers, 26, 70)),
         # Any click goes to the nearest cell's marker, however large the cell is drawn.
         hovermode="closest",
         hoverdistance=-1,
@@ -116,8 +118,15 @@ def describe_kept(table: pd.DataFrame) -> str:
     empty = int((table["removed"] == table["neurons"]).sum())
     unpruned = int((table["removed"] == 0).sum())
     least, most = table["kept_share"].min(), table["kept_share"].max()
+    words = f"{removed:,} of {total:,} neurons go ({removed / total:.1%})"
+    if least == most:
+        low, high = table["kept_saliency"].min(), table["kept_saliency"].max()
+        return (
+            f"{words}; every expert keeps {least:.0%} of its neurons, and with them {low:.0%} to "
+            f"{high:.0%} of its saliency."
+        )
     return (
-        f"{removed:,} of {total:,} neurons go ({removed / total:.1%}); experts keep {least:.0%} to "
+        f"{words}; experts keep {least:.0%} to "
         f"{most:.0%} of theirs: {unpruned} of {len(table)} keep all, {empty} keep none."
     )
 

@@ -48,7 +48,8 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     kind = table["granularity"] + table["schedule"] + table["repaired_on"]
     table = pool_draws(table.assign(series=kind, way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
-    rows = table[(table["measure"] == "nll") & (table["removed"] > 0) & (table["bits"] == "")]
+    rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
+    rows = rows[(rows["bits"] == "") & (rows["top_k"] == 0)]
     rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]
     esap = table[table["measure"] == "esap"].set_index("evaluation")[["low", "high"]]
     rows = rows.assign(

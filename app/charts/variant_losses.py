@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.cache_keys import most_results
 from analysis.criteria import VARIANTS, unified
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
@@ -23,12 +24,12 @@ from pruning.spec import PlanSpec
 def draw(loaded: Loaded) -> Drawing:
     """What each variant costs."""
     store = EvaluationStore(loaded.store.directories)
-    losses = loaded.keep(stored_losses, store, loaded.model.identity)
+    by_spec = loaded.keep(losses_by_spec, store, loaded.model.identity)
     # Also where the plan's own criterion reads no text.
     spec = loaded.request.plan.changed(
         criterion=unified(1, 1, 1).name, corpora=loaded.choices.corpora, gate=loaded.choices.gate
     )
-    table = variant_losses(losses, spec)
+    table = variant_losses(by_spec, spec)
     if table["mean"].notna().sum() < 2:
         raise StatsError(
             f"Fewer than two variants of this plan were measured on {loaded.model.name}; "
@@ -39,16 +40,21 @@ def draw(loaded: Loaded) -> Drawing:
     return Drawing(partial(loss_map, table, selected=selected), table, describe(table), about)
 
 
-def variant_losses(losses: Iterable[PlanLoss], spec: PlanSpec) -> pd.DataFrame:
+@most_results(4)
+def losses_by_spec(store: EvaluationStore, identity: str) -> Mapping[str, PlanLoss]:
+    """Spec -> the stored loss of its plan, measured as most were, as it is and on every corpus."""
+    return {
+        _key(each.facts.spec): each
+        for each in stored_losses(store, identity)
+        if not (each.way or each.missing or each.is_repaired or each.facts.bits)
+    }
+
+
+def variant_losses(by_spec: Mapping[str, PlanLoss], spec: PlanSpec) -> pd.DataFrame:
     """Table `b, alpha, beta, mean, worst, worst_on`: the spec with each variant as its criterion.
 
     Loss increase in nats per token, lower is better; NaN where it was not measured.
     """
-    by_spec = {
-        _key(each.facts.spec): each
-        for each in losses
-        if not (each.way or each.missing or each.is_repaired or each.facts.bits)
-    }
     plain = spec.to_json()
     rows = []
     for b, alpha, beta in VARIANTS:

@@ -6,9 +6,10 @@ from analysis.corpora import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
+from analysis.stats.tables import CorpusRef
 from app.cli.derive import command
 from app.cli.say import next_plan, usual_budget
-from app.console import finish, follow, note, out, show_facts
+from app.console import counted, finish, follow, note, out, show_facts
 from pruning.planning.searches import duration_text
 from pruning.requests.base import Option, option_words
 from pruning.requests.calibration import CalibrateRequest
@@ -24,7 +25,10 @@ def calibrate(
     *,
     dry_run: Annotated[Switch, Option("Show tokens, memory and time; run nothing.")] = False,
 ) -> None:
-    """Run the model once over each corpus and cache its expert statistics."""
+    """Run the model once over each corpus and cache its expert statistics.
+
+    Example: moeprune calibrate demo --corpus demo-code --dry-run
+    """
     request = requests[0]  # what is wrong with the model is said before torch is imported
     model = load_model_index(request.model, revision=request.revision)
     first = set(each_once(each.corpus for each in requests))
@@ -41,7 +45,7 @@ def calibrate(
         if not is_same_corpus(corpus, run_corpus):
             note(
                 f"{corpus} has the same tokens as {run_corpus}, under which the run is kept: "
-                f"choose it with --corpus {run_corpus} or --run {run.manifest.run_id}"
+                f"choose it with --calibrated-on {run_corpus} or --run {run.manifest.run_id}"
             )
         _say_run(request, model, run, is_new=run.manifest.run_id not in earlier_ids)
 
@@ -59,7 +63,7 @@ def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bo
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     flags = option_words(request, only=("revision", "stats_dir"))
-    by = ("--criterion", "reap", "--corpus", manifest.corpus)
+    by = ("--criterion", "reap", "--calibrated-on", manifest.corpus)
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},
@@ -83,9 +87,8 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "sequences": corpus.num_sequences,
                 "tokens": corpus.num_tokens,
                 "counted": corpus.num_counted,
-                "padded": corpus.num_padded,
-                "dropped": f"{corpus.num_dropped:,} tokens, {corpus.num_dropped_documents:,} "
-                "whole documents",
+                **({"padded": corpus.num_padded} if corpus.num_padded else {}),
+                **_dropped(corpus),
                 "memory": format_bytes(guess.memory_bytes),
                 "memory by layers": format_bytes(guess.needs.streamed),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
@@ -94,9 +97,20 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
         )
 
 
+def _dropped(corpus: CorpusRef) -> dict[str, str]:
+    """What a corpus loses where sequences are cut; nothing if it loses nothing."""
+    documents = counted(corpus.num_dropped_documents, "whole document")
+    parts = [counted(corpus.num_dropped, "token")] if corpus.num_dropped else []
+    parts += [documents] if corpus.num_dropped_documents else []
+    return {"dropped": ", ".join(parts)} if parts else {}
+
+
 @command(WeightsRequest)
 def weights(request: WeightsRequest) -> None:
-    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
+    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them.
+
+    Example: moeprune weights demo
+    """
     earlier_ids = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
     model = load_model_index(request.model, revision=request.revision)

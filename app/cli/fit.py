@@ -27,7 +27,10 @@ _GGUF = "model.gguf"
 
 @command(FitRequest)
 def fit(request: FitRequest) -> None:
-    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss."""
+    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.
+
+    Example: moeprune fit demo --target-size 3.5MiB
+    """
     model = load_model_index(request.model, revision=request.revision)
     front = stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
     nbytes = floor(parse_gib(str(request.target_size)) * GIB)
@@ -43,7 +46,13 @@ def fit(request: FitRequest) -> None:
         )
         for way in ways
     ]
-    show_table(f"at most {format_bytes(nbytes)}", _COLUMNS, rows, spare=("95%", "worst"))
+    show_table(
+        f"at most {format_bytes(nbytes)}",
+        _COLUMNS,
+        rows,
+        spare=("95%", "worst"),
+        whole=("size", "95%", "worst"),
+    )
     note(describe(front))
     name, size, loss, *_ = rows[0]
     finish(

@@ -26,14 +26,20 @@ from app.cli.say import (
     usual_budget,
 )
 from app.console import counted, finish, follow, out, show_frame, show_table, small
-from pruning.bits import bits_words, parse_bits
+from pruning.bits import bits_words
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
 from pruning.evaluate.quality import LossIncrease, is_random
-from pruning.evaluate.record import EvaluationRecord, evaluation_table, result_json
+from pruning.evaluate.record import (
+    VARIANT_COLUMNS,
+    EvaluationRecord,
+    evaluation_table,
+    result_json,
+)
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
+from pruning.experts_per_token import top_k_words
 from pruning.plan import PruningPlan, keep_all, load_plan, takes_repair
 from pruning.repair.reference import repaired_name, variant_words
 from pruning.requests.base import Option, command_line, option_words, repeated
@@ -64,7 +70,10 @@ def evaluate(
     plan: tuple[Annotated[options.Plan, Option(_PLAN_HELP)], ...] = (),
     out_file: options.Out = Path("result.json"),
 ) -> None:
-    """Measure how pruned models differ from the original on held-out text."""
+    """Measure how pruned models differ from the original on held-out text.
+
+    Example: moeprune evaluate demo --plan plan.json --corpus demo-math --samples 8
+    """
     model = load_model_index(request.model, revision=request.revision)
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
@@ -90,15 +99,16 @@ def _candidates(
 ) -> list[str]:
     """Names of all candidates: those of plans, each followed by its repair if that is made too.
 
-    Each comes in all bits that are asked for.
+    Each comes in all bits that are asked for, with the experts per token that are.
     """
     candidates = []
     for name, plan in zip(names, plans, strict=True):
         variants = [f"{name} (repaired)" if plan.repair else name]
         if request.repair and takes_repair(plan, model):
             variants.append(repaired_name(name))
-        bits = [plan.bits] if plan.bits else parse_bits(request.bits)
-        candidates += [f"{each}{bits_words(bit)}" for each in variants for bit in bits]
+        bits = (plan.bits,) if plan.bits else request.bits
+        fewer = top_k_words(request.top_k or plan.top_k)
+        candidates += [f"{each}{bits_words(bit)}{fewer}" for each in variants for bit in bits]
     return candidates
 
 
@@ -151,20 +161,22 @@ def sweep(
     request: SweepRequest,
     *,
     out_file: options.OutTable = Path("sweep.csv"),
-    plot: Annotated[
+    figure: Annotated[
         options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
     ] = None,
-    against: Annotated[
-        Against, Option(f"What --plot has below: {', '.join(AGAINST)}.")
-    ] = "removed",
+    against: Annotated[Against, Option("What --figure has below.")] = "removed",
 ) -> None:
-    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
+    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table.
+
+    Example: moeprune sweep demo --criterion reap --criterion random --sparsity 50% --calibrated-on
+    demo-code --corpus demo-math --samples 8
+    """
     records = follow(sweep_run(request))
     table = evaluation_table(records)
     show_sweep(table)
     write_table(table, out_file)
-    if plot:
-        draw(table, next(iter(records[0].metrics)), against, plot)
+    if figure:
+        draw(table, next(iter(records[0].metrics)), against, figure)
     of = counted(len(records), "evaluation")
     finish(
         f"{out_file}: {len(table)} rows of {of}",
@@ -181,7 +193,7 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
 
     names = [
         (RANDOM.name if is_random(row["criterion"]) else row["criterion"])
-        + variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
+        + variant_words(*(row[name] for name in VARIANT_COLUMNS))
         for row in table.to_dict("records")
     ]
     rows = pool_draws(table.assign(series=names, way="")[table["measure"] == measure])
@@ -200,7 +212,7 @@ def show_sweep(table: "pd.DataFrame") -> None:
         cells = [
             (
                 (plan["criterion"] or "original")
-                + variant_words(plan["repaired_on"], plan["calibrated_on"], plan["bits"]),
+                + variant_words(*(plan[name] for name in VARIANT_COLUMNS)),
                 f"{plan['removed']:.1%}",
                 *(small(means[name][plan["evaluation"]]) for name in measured),
             )
@@ -212,7 +224,11 @@ def show_sweep(table: "pd.DataFrame") -> None:
 
 @command(SubsetsRequest)
 def subsets(request: SubsetsRequest, *, out_file: options.OutTable = Path("subsets.csv")) -> None:
-    """Quality against calibration size: plans by parts of each run's tokens, and their spread."""
+    """Quality against calibration size: plans by parts of each run's tokens, and their spread.
+
+    Example: moeprune subsets demo --criterion ean --sparsity 50% --calibrated-on demo-code
+    --corpus demo-math --samples 8
+    """
     table = subset_table(follow(subsets_run(request)))
     columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
     summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
@@ -230,7 +246,11 @@ _SHARES = (0.25, 0.5, 0.75)
 
 @command(SensitivityRequest)
 def sensitivity(request: SensitivityRequest) -> None:
-    """Measure how much quality falls when experts are removed from one layer."""
+    """Measure how much quality falls when experts are removed from one layer.
+
+    Example: moeprune sensitivity demo --criterion reap --calibrated-on demo-code --corpus
+    demo-math --sparsity 50% --samples 8
+    """
     measurement = follow(sensitivity_run(request))
     for each in measurement.corpora:
         _say_curves(each, request)
@@ -249,7 +269,7 @@ def sensitivity(request: SensitivityRequest) -> None:
     )
     flags = option_words(request, only=(*names, "revision", "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
-    words = [*flags, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
+    words = [*flags, *repeated("--calibrated-on", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured)]
     words += (request.budget_words or ["--sparsity 50%"])[0].split(" ", 1)
     count = len(measurement.corpora)
@@ -318,7 +338,10 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
 def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
-    """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
+    """Variance of hidden states after each layer, original against pruned, on 4096 tokens.
+
+    Example: moeprune variance demo --plan plan.json --corpus demo-math
+    """
     full_request = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
@@ -336,7 +359,11 @@ def variance(
 
 @command(BinsRequest)
 def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv")) -> None:
-    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
+    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone.
+
+    Example: moeprune bins demo --criterion reap --calibrated-on demo-code --corpus demo-math
+    --samples 4
+    """
     table = follow(bins_run(request)).table
     first = "least salient first" if request.order == "saliency" else "by place"
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
@@ -355,7 +382,10 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
 
 @command(AskRequest)
 def ask(request: AskRequest, *, plan: Plans = ()) -> None:
-    """Answers of the original model and of pruned ones to a prompt, or the losses of a text."""
+    """Answers of the original model and of pruned ones to a prompt, or the losses of a text.
+
+    Example: moeprune ask demo --plan plan.json --prompt 'How much is 7 * 6?'
+    """
     full_request = request.into(AskRequest, **_plans_of(request, plan))
     result = follow(ask_run(full_request))
     lines: list[str] = []

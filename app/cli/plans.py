@@ -20,6 +20,7 @@ from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan, write_csv
+from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import (
     commands_after_plan,
@@ -43,6 +44,7 @@ from pruning.budget import (
     sparsity_budget,
 )
 from pruning.constraints import Constraints, rooms_of
+from pruning.experts_per_token import top_k_words
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan_tables import (
@@ -59,13 +61,13 @@ from pruning.planning.counted import count_plan
 from pruning.planning.make import check_spec, plan_from_stats
 from pruning.planning.super_experts import super_note
 from pruning.requests.base import Option
-from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
+from pruning.requests.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
 from pruning.trajectory_plan import Cut, budget_plan, union_plan
 
-plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
+plans = Commands("Look at plans: show, diff.")
 OfModel = Annotated[
     Text, Option("The model that it is for; default: look for it by its name.", ("--model",))
 ]
@@ -110,14 +112,17 @@ def show(
     *,
     path: Annotated[Path, Option("plan.json.", place="PLAN")],
     model: OfModel | None = None,
-    corpora: tuple[WeighedCorpus, ...] = (),
+    corpora: tuple[CalibratedOn, ...] = (),
     runs: tuple[Run, ...] = (),
     revision: Revision | None = None,
     stats_dir: StatsDir | None = None,
 ) -> None:
     """What each layer keeps and loses, and how the plan came about; of neurons also what it saves.
 
-    FLOPs of neurons follow how often experts were chosen: on --corpus, or in the plan's own runs.
+    FLOPs of neurons follow how often experts were chosen: on --calibrated-on, else in the runs of
+    the plan.
+
+    Example: moeprune plans show plan.json
     """
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
@@ -131,6 +136,7 @@ def show(
     title = f"{path}: {how or 'made by hand'}"
     if loaded.repair:
         title += f"; repaired, {loaded.repair.words}"
+    title += top_k_words(loaded.top_k)
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
         show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))
@@ -157,10 +163,15 @@ def diff(
         Option("The model, to count what neither keeps; default: look for it by its name."),
     ] = None,
     experts: Annotated[Switch, Option("A row for each expert on which the plans differ.")] = False,
-    csv: Annotated[Path | None, Option("Also write the table as CSV.", file="new")] = None,
+    table_file: Annotated[
+        Path | None, Option("Also write the table as CSV.", ("--table",), file="new")
+    ] = None,
     revision: Revision | None = None,
 ) -> None:
-    """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""
+    """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither.
+
+    Example: moeprune plans diff plan.json repaired.json
+    """
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one, first)
@@ -176,8 +187,8 @@ def diff(
     elif experts:
         rows = expert_states(one, other, layers)
         rows = rows[rows["state"].isin(["only_a", "only_b"])]
-    if csv is not None:
-        write_csv(rows, csv)
+    if table_file is not None:
+        write_csv(rows, table_file)
     show_frame(f"A: {first}, B: {second}", rows.dropna(axis="columns", how="all"))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if by_neuron else "experts"
@@ -197,7 +208,10 @@ def plan(
     out_file: Annotated[options.Out | None, Option("File to write; default: plan.json.")] = None,
     force: options.Force = False,
 ) -> None:
-    """Choose the experts that stay, or the neurons in them; writes plan.json."""
+    """Choose the experts that stay, or the neurons in them; writes plan.json.
+
+    Example: moeprune plan demo --criterion reap --calibrated-on demo-code --shrink 40%
+    """
     if request.config_only:
         if out_file is not None:
             raise PlanError(
@@ -233,7 +247,9 @@ def paths(
 ) -> None:
     """Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes plan.json.
 
-    Needs statistics of samples: calibrate with --groups routed,dense.
+    Needs statistics of samples: calibrate with --group dense.
+
+    Example: moeprune paths demo --calibrated-on demo-math --sparsity 50% -o paths.json
     """
     if request.top_m is None and request.sparsity is None and request.shrink is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both; or --shrink")

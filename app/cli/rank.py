@@ -52,6 +52,8 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
     """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.
 
     With --granularity neuron every neuron, and then also the column neuron.
+
+    Example: moeprune score demo --criterion reap --calibrated-on demo-code
     """
     selection = follow(selection_for(request.into(SpecRequest, sparsity="0")))
     write_table(selection.table, out_file)
@@ -90,7 +92,10 @@ def overlap(
         Switch, Option("Compare exact damage with its proxy per corpus, also at 25% and 50%.")
     ] = False,
 ) -> None:
-    """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""
+    """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.
+
+    Example: moeprune overlap demo --sparsity 50% --criterion reap
+    """
     following: list[str] = []
     if parts or proxy:
         if (parts and proxy) or figure or (proxy and request.criterion):
@@ -132,7 +137,7 @@ def _between_corpora(
         conclusion += f", {least['criterion']} most ({least['overlap']:.3f})"
     conclusion += f"; chance is {most['chance']:.3f}"
     name = request.criterion or "reap"
-    corpus_flag = "--run" if request.runs else "--corpus"
+    corpus_flag = "--run" if request.runs else "--calibrated-on"
     words = ("--criterion", name, *repeated(corpus_flag, request.runs or stats), "--fair")
     flags = option_words(request, only=("gate", "sparsity", "revision", "stats_dir"))
     return table, conclusion, command_line("blend", request.model, *words, *flags)
@@ -163,7 +168,7 @@ def _runs_to_compare(
     if len(chosen) < least:
         more = "name a second one" if request.runs else "`moeprune calibrate` adds a corpus"
         if request.corpora:
-            more = "name another with --corpus, or leave it out for all"
+            more = "name another with --calibrated-on, or leave it out for all"
         only = ", ".join(chosen)
         raise StatsError(f"Overlap compares at least two corpora and has only {only}; {more}.")
     others = () if request.runs else every
@@ -213,7 +218,11 @@ def blend(
     *,
     fair: Annotated[Switch, Option("Find the weights that cover the worst corpus best.")] = False,
 ) -> None:
-    """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold."""
+    """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.
+
+    Example: moeprune blend demo --criterion reap --sparsity 50% --calibrated-on demo-code:2
+    --calibrated-on demo-math
+    """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     # Refuses a sparsity that no plan can have, and names what would work.
@@ -222,10 +231,12 @@ def blend(
     chosen = ranked_by.rule
     corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
     if not corpora and not ranked_by.runs:
-        raise StatsError("Name the corpora to mix with --corpus, or their runs with --run.")
+        raise StatsError("Name the corpora to mix with --calibrated-on, or their runs with --run.")
     parts = routed_runs(store, model, corpora, ranked_by.runs, chosen)
     if len(parts) < 2:
-        raise StatsError("A blend mixes at least two corpora; name them with --corpus or --run.")
+        raise StatsError(
+            "A blend mixes at least two corpora; name them with --calibrated-on or --run."
+        )
     runs = [part.run for part in parts]
     blender = Blender(Mixture(runs), chosen, ranked_by.gate, parse_sparsity(request.sparsity))
     if fair:
@@ -240,7 +251,8 @@ def blend(
     ]
     title = f"Coverage by {chosen.label} at sparsity {request.sparsity}"
     show_table(title, ("corpus", "share", "coverage"), rows)
-    mixed = [f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
+    is_even = len({share for _, share, _ in rows}) == 1
+    mixed = [name if is_even else f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
     others = () if ranked_by.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, chosen))
     finish(
@@ -261,7 +273,11 @@ def _planned(request: SpecRequest, store: StatsStore) -> tuple[Selection, Prunin
 def compare(
     request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
 ) -> None:
-    """Compare two plans: which experts both keep, only one, or neither; writes CSV."""
+    """Compare the plans of two criteria: which experts both keep, one, or neither; writes CSV.
+
+    Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
+    --calibrated-on demo-code
+    """
     store, pair = stats_store(request.stats_dir), pair_of(request, request.plan)
     first, a = _planned(pair.a, store)
     pair = with_counts_of(a, pair)

@@ -1,5 +1,6 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -20,6 +21,8 @@ from pruning.constraints import Constraints
 from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
+from pruning.experts_per_token import top_k_words
+from pruning.gguf import gguf_path
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -36,6 +39,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
+from pruning.serving import serve_commands
 from pruning.sizes import (
     SizeReport,
     format_bytes,
@@ -50,6 +54,7 @@ from pruning.surgery.width_sizes import width_options
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
+_RARE = ("pinned", "dropped", "held", "empty")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
     *("read by", "note"),
@@ -89,7 +94,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     if plan.granularity == NEURON_GRANULARITY:
         kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
-        words += f", {target}" if target else ""
+        words += f"{top_k_words(plan.top_k)}, {target}" if target else top_k_words(plan.top_k)
         result |= {"neurons_before": of, "neurons_after": kept}
         finish(f"{words}, digest {plan.digest[:8]}", result, *following)
         return
@@ -100,8 +105,8 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
-        f"({each} of {sizes} per layer), {saved_in_words(report, target)}, "
-        f"{format_count(report.active_after)} parameters per token, digest {plan.digest[:8]}"
+        f"({each} of {sizes} per layer), {saved_in_words(report, target)}"
+        f"{top_k_words(plan.top_k)}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
 
@@ -115,6 +120,13 @@ def experts_in_words(counts: Iterable[int]) -> str:
 def saved_in_words(report: SizeReport, target: str = "") -> str:
     """Bytes before and after: 10.3 MiB -> 6.1 MiB (-40.7%), and what was asked for."""
     return less_in_words(report.bytes_before, report.bytes_after, target)
+
+
+def per_token_in_words(report: SizeReport) -> str:
+    """Parameters that a token uses, before and after where the plan changes them."""
+    before, after = map(format_count, (report.active_before, report.active_after))
+    words = after if before == after else f"{before} -> {after}"
+    return f"{words} parameters per token"
 
 
 def less_in_words(before: int, after: int, target: str = "") -> str:
@@ -214,7 +226,7 @@ def plan_command(
     shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
     fields = flat_fields(type(request))
     flags = option_words(request, only=[name for name in shared if name in fields])
-    words = ("--criterion", criterion, *repeated("--corpus", corpora), *budget)
+    words = ("--criterion", criterion, *repeated("--calibrated-on", corpora), *budget)
     return next_plan(request.model, *words, *flags)
 
 
@@ -285,6 +297,9 @@ def show_summary(summary: "pd.DataFrame", title: str) -> None:
         mean = (summary["mean"] * summary["kept"]).sum() / summary["kept"].sum()
         least, most = int(summary["least"].min()), int(summary["most"].max())
         last |= {"least": least, "mean": mean, "most": most}
+    # Constraints are a column where there are some.
+    rare = [name for name in _RARE if name in summary and not summary[name].any()]
+    summary = summary.drop(columns=rare)
     rows = [*ranges_of_rows(plain_rows(summary)), [last.get(name, "") for name in summary.columns]]
     show_table(title, tuple(summary.columns), rows)
 
@@ -364,7 +379,8 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     ]
     labels = [MEASURES[measure].label for measure in measured]
     last = ("loss increase", "original loss", "tokens")
-    show_table("", ("plan", "corpus", "sparsity", *labels, *last), rows, spare=last[1:])
+    columns = ("plan", "corpus", "sparsity", *labels, *last)
+    show_table("", columns, rows, spare=last[1:], whole=(*labels, "original loss"))
     for each in {str(record.corpus["name"]): record for record in records}.values():
         note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
 
@@ -381,7 +397,7 @@ def _metric(metric: Metric | None) -> str:
 def loss_increase(record: EvaluationRecord) -> float | None:
     """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
     measured, full = record.metrics.get("nll"), record.full.get("nll")
-    changes = record.plan.removed or record.plan.bits
+    changes = record.plan.removed or not record.plan.is_plain
     return measured.mean - full.mean if measured and full and changes else None
 
 
@@ -406,7 +422,8 @@ def say_export(
     """Print what an export took and saves, and its verification where there was one."""
     before = sum(shard.size for shard in model.checkpoint.shards)
     manifest = read_manifest(folder)
-    after, contents = manifest.nbytes, contents_of(load_model_index(str(folder)))
+    exported = load_model_index(str(folder))
+    after, contents = manifest.nbytes, contents_of(exported)
     if result["heads"]:
         note(f"Prediction heads (MTP): {result['heads']}")
     if result["repair"]:
@@ -415,8 +432,11 @@ def say_export(
         added = plan_padding(model, manifest.plan).in_words
         note(f"Filled up so that every layer has as many: {added}")
     removes = equal_cut(manifest.plan, padded=manifest.padded)
-    note(summary(verdicts(replace(contents, removes=removes))))
-    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"]}
+    found = verdicts(replace(contents, removes=removes))
+    note(summary(found))
+    serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
+    say_notes(serving)
+    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
@@ -429,6 +449,15 @@ def say_export(
     finish(words, numbers, *following)
     if checked:
         report_checks(folder, checked)
+
+
+def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
+    """Print what the GGUF file of an export is, if it was asked for."""
+    if (record := result.get("gguf")) is None:
+        return
+    path = gguf_path(folder, record["type"])
+    words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
+    finish(words, {"gguf": record}, f"llama-server --model {shlex.quote(str(path))} --port 8080")
 
 
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:
@@ -444,7 +473,7 @@ def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool =
     result["compared_with_source"] = has_source
     following: tuple[str, ...] = ()
     if not failed and not load_model_index(str(folder)).unloadable:
-        following = (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
+        following = (command_line("benchmark", str(folder), "--task", "arc_easy"),)
     words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
     if not has_source:
         words += "; bytes were not compared with the original model: give --source MODEL"

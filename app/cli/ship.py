@@ -9,7 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import less_in_words, report_checks, say_export, show_width_options
+from app.cli.say import less_in_words, report_checks, say_export, say_gguf, show_width_options
 from app.console import finish, follow, note, out
 from pruning.active import plan_routing
 from pruning.copies import plan_for_copy
@@ -37,6 +37,8 @@ def export(
     """Write the pruned checkpoint; the model is never loaded.
 
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
+
+    Example: moeprune export demo smaller-demo --plan plan.json
     """
     model = load_model_index(request.model, revision=request.revision)
     if request.plan_model is None:
@@ -75,10 +77,12 @@ def write_export(request: ExportRequest, model: MoEModel) -> None:
     result = follow(export_run(request))
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)
+        say_gguf(request.out, result)
         return
     out.print(f"export: {request.out} is finished, skipped")
     if "verify" in result:
         report_checks(request.out, result["verify"])
+    say_gguf(request.out, result)
 
 
 @command()
@@ -86,13 +90,19 @@ def verify(
     *,
     out_dir: Annotated[Path, Option("Folder of an export.", place="OUT")],
     level: Annotated[
-        str | None, Option("bytes, load or logits; default: the highest that fits in memory.")
+        str | None,
+        Option(
+            "What to check; default: the highest that fits in memory.", takes="bytes|load|logits"
+        ),
     ] = None,
     source: Annotated[Text | None, _SOURCE] = None,
     tokens: Annotated[int, Field(ge=1), Option("Random tokens to run.")] = 128,
     stats_dir: StatsDir | None = None,
 ) -> None:
-    """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
+    """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.
+
+    Example: moeprune verify smaller-demo --source demo
+    """
     described = load_model_index(source) if source else None
     checks = follow(verify_result(out_dir, level, described, tokens, stats_dir))
     report_checks(out_dir, checks, has_source=described is not None)

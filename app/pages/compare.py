@@ -11,7 +11,7 @@ from app.loaded import Loaded
 from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
-from app.widgets.notes import against_chance, card, inform, show_command
+from app.widgets.notes import card, inform, show_command
 from pruning.evaluate.quality import loss_of
 
 _ROWS_SHOWN: Final = 200
@@ -54,18 +54,11 @@ def conclusion(loaded: Loaded) -> None:
 
 
 def comparison_metrics(comparison: Comparison) -> None:
-    """Four numbers: decisions, sets, orders, experts."""
+    """How far sets and orders agree."""
     _, only_a, only_b, neither = map(comparison.count, FATES)
     either = neither + only_a + only_b
     taus = comparison.by_layer["kendall_tau"].dropna()
     with st.container(horizontal=True):  # wraps where the window is narrow
-        card(
-            "Equal decisions",
-            *against_chance(comparison.agreement, comparison.chance_agreement),
-            note="Share of all experts that both keep or both prune.",
-            delta_color="normal",
-            delta_arrow="auto",
-        )
         card(
             "Jaccard of the pruned",
             f"{comparison.jaccard:.2f}" if either else "-",
@@ -80,12 +73,6 @@ def comparison_metrics(comparison: Comparison) -> None:
             else "nothing to order",
             note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for "
             "neither.",
-        )
-        card(
-            "Decided differently",
-            f"{only_a + only_b}",
-            f"A {only_a}, B {only_b}",
-            note="Experts that only one recipe keeps: how many A keeps alone, how many B.",
         )
 
 

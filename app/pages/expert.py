@@ -33,7 +33,7 @@ def draw(loaded: Loaded) -> None:
     if place is None:
         inform(
             "No expert is chosen. Click one on the map, or write its layer and number, such as "
-            "3.18, into **Expert** in the sidebar."
+            "3.18, into **Expert** under **Model and plan**."
         )
         link_to("explore", "Open the map", "grid_on")
         return
@@ -119,9 +119,7 @@ def _breaking(loaded: Loaded, place: Place) -> None:
             f"{worst['of'] - worst['rank']} of the {worst['of'] - 1} others."
         )
     else:
-        inform(
-            "Exact damage is not known; `moeprune calibrate --groups routed,damage` collects it."
-        )
+        inform("Exact damage is not known; `moeprune calibrate --group damage` collects it.")
     table = _layer_losses(loaded, place)
     if table is None:
         st.text("The sensitivity of its layer in the plan's order is not measured.")
@@ -191,7 +189,7 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
         for each in losses_of(loaded.model)
         if each.facts.removed is not None and abs(each.facts.removed - removed) < _SAME_SIZE
         if each.facts.granularity == EXPERT_GRANULARITY
-        if not (each.is_repaired or each.facts.bits or each.missing or each.is_random)
+        if each.facts.is_plain and not (each.is_repaired or each.missing or each.is_random)
     ]
     searched = {}
     for known in loaded.known_searches:

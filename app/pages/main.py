@@ -11,7 +11,7 @@ from app.components.history import keep_history
 from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
 from app.session.chosen_expert import chosen_expert, expert_control, is_opened
-from app.session.state import carry_over
+from app.session.state import carry_over, is_about_neurons
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.expert import link_to_expert
 from app.widgets.links import FIRST, go_to, page_at
@@ -34,7 +34,7 @@ class PageEntry:
 
 # URL path -> page, in the order of the navigation.
 PAGES: Mapping[str, PageEntry] = {
-    "start": PageEntry(start.draw, "home", "What does pruning save, and what does it cost?"),
+    "start": PageEntry(start.draw, "home", ""),
     "explore": PageEntry(explore.draw, "grid_on", "Which experts does each criterion keep?"),
     "compare": PageEntry(compare.draw, "compare_arrows", "Where do two recipes disagree?"),
     "plan": PageEntry(plan.draw, "tune", "Where should the budget go?"),
@@ -65,12 +65,14 @@ pages = [
 ]
 page = st.navigation(pages, position="top")
 entry = PAGES[page.url_path or FIRST]
-if entry.heading:
-    st.title(entry.heading, anchor=False)
+heading = st.empty()
 carry_over(page.url_path)
 chosen = None
 with in_a_sentence():
     chosen = chosen_plan(page.url_path)
+if entry.heading:  # after the controls, which say what is removed
+    what = "neurons" if is_about_neurons() else "experts"
+    heading.title(entry.heading.replace("experts", what), anchor=False)
 if chosen is None:
     st.stop()
 loaded, no_plan = chosen

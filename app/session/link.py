@@ -32,16 +32,17 @@ def open_link(model: MoEModel, corpora: Sequence[str]) -> None:
     """Set the controls, before they are drawn, to what the URL asks for.
 
     Only in a new session and after Back or Forward: else what the person set counts. A URL that
-    names no plan opens on the best one of half of the experts that engines serve. Those that pages
-    make always name one, or a reload would replace a plan of defaults.
+    names no plan opens on the best one of half of the experts that engines serve; Back passes over
+    it. Those that pages make always name one, or a reload would replace a plan of defaults.
     """
     is_first, context = _OPENED not in st.session_state, get_script_run_ctx()
+    names_a_plan = any(name in st.query_params for name in (*_NAMES, _FILE))
     st.session_state[_OPENED] = True
     if is_first:
         st.session_state.update(USUAL)
-    if is_first and not any(name in st.query_params for name in (*_NAMES, _FILE)):
+    if is_first and not names_a_plan:
         st.session_state.update(_best_controls(model, corpora))
-    elif is_first or (context is not None and context.is_history_navigation):
+    elif is_first or (names_a_plan and context is not None and context.is_history_navigation):
         try:
             st.session_state.update(_linked_controls(model, corpora))
             st.session_state.pop(LOST, None)

@@ -23,6 +23,7 @@ from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES
 from app.choices import BLEND, Choices
 from pruning.constraints import ranges
+from pruning.experts_per_token import possible_top_k
 from pruning.neurons.selection import NeuronScope
 from pruning.neurons.widths import DEFAULT_MULTIPLE
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
@@ -42,7 +43,7 @@ from pruning.planning.choice import (
     possible_shrinks,
     scopes_of,
 )
-from pruning.requests.options import experts_words
+from pruning.requests.plan_options import experts_words
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec, spec_of
@@ -93,6 +94,7 @@ USUAL: Final[Controls] = {
     "pin": "",
     "drop": "",
     "keep_super": False,
+    "top_k": 0,  # as many experts per token as the model's own router selects
 }
 # Controls in which a person may write what is no plan.
 TEXTS: Final = ("protect", "counts", "pin", "drop")
@@ -145,6 +147,7 @@ def asked_spec(controls: Controls, model: MoEModel, corpora: Sequence[str]) -> P
         "multiple_of": chosen("multiple_of"),
         "protect": text("protect") or (),
         "keep_super": controls.get("keep_super") is True,
+        "top_k": one_of(controls.get("top_k"), possible_top_k(model)) or None,
     }
     if by_neuron:
         name, scope = _neuron_criterion(controls), chosen("neuron_scope")
@@ -199,7 +202,7 @@ def _asked_corpora(controls: Controls, corpora: Sequence[str]) -> tuple[str, ...
 
 
 def corpora_of(corpus: str, controls: Controls, corpora: Sequence[str]) -> tuple[str, ...]:
-    """`corpus` in the form of --corpus; a blend by its sliders, even ones without weights."""
+    """`corpus` in the form of --calibrated-on; a blend by its sliders, even without weights."""
     if corpus != BLEND:
         return (corpus_weight_text(corpus),)
     shares = {}
@@ -248,6 +251,7 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
         "multiple_of": limits.multiple_of,
         "protect": ranges(limits.protect),
         "keep_super": limits.keep_super,
+        "top_k": spec.budget.top_k or 0,
     }
     if spec.by_neuron:
         name, _, weight = criterion.partition(":")
@@ -276,7 +280,7 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
 def not_here(what: str) -> PlanError:
     """The error for what a plan asks for and no control can."""
     return PlanError(
-        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune run` or "
+        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune prune` or "
         "`moeprune plan`, then open it here."
     )
 
@@ -305,7 +309,7 @@ def _corpus_controls(
     if missing := sorted(weights.keys() - set(corpora)):
         raise PlanError(
             f"{model.name} has not been calibrated on {missing[0]}; start that on the Start page, "
-            "or run the recipe with `moeprune run`."
+            "or run the recipe with `moeprune prune`."
         )
     if len(weights) > 1:
         return blend_controls(dict.fromkeys(corpora, 0.0) | weights)

@@ -57,7 +57,8 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
     rivals = [
         each
         for each in losses
-        if not (each.way or each.missing or each.is_repaired)
+        if each.facts.is_plain
+        and not (each.way or each.missing or each.is_repaired)
         and (each.facts.granularity, each.facts.schedule) == _KIND
         and abs((each.facts.removed or 0) - share) < _SAME_SHARE
     ]

@@ -21,27 +21,25 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 """
 
 
-def answers_part(*pairs: AnswerRecord) -> None:
-    """The prompt, and the answers of the original and the pruned models, one below the other."""
-    first = pairs[0]
-    st.text(first.prompt)
+def answers_part(pair: AnswerRecord) -> None:
+    """The prompt, and the answers of the original and the pruned model, one below the other."""
+    st.text(pair.prompt)
     st.html(_STYLE)
-    heads = ["Original model", *(literal(plan_name(pair)) for pair in pairs)]
-    answers = [first.answers[0], *(pair.answers[1] for pair in pairs)]
-    full = first.answers[0].text
-    for head, answer in zip(heads, answers, strict=True):
-        is_full = answer is first.answers[0]
-        same = ""
-        if not is_full:
-            is_same = answer.text.strip() == full.strip()
-            same = (
-                ": same answer, word for word"
-                if is_same
-                else f": differs after {answer.agreed} tokens"
-            )
-        with st.container(gap="xxsmall"):
-            st.markdown(f"**{head}**{same}")
-            st.html(marked(answer.text, full, mark=not is_full))
+    full = pair.answers[0].text
+    with st.container(gap="xxsmall"):
+        st.markdown("**Original model**")
+        st.html(marked(full, full, mark=False))
+    pruned_answer(pair)
+
+
+def pruned_answer(pair: AnswerRecord) -> None:
+    """The answer of the pruned model, and how far it is the original's."""
+    full, answer = pair.answers
+    is_same = answer.text.strip() == full.text.strip()
+    same = "same answer, word for word" if is_same else f"differs after {answer.agreed} tokens"
+    with st.container(gap="xxsmall"):
+        st.markdown(f"**{literal(plan_name(pair))}**: {same}")
+        st.html(marked(answer.text, full.text))
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:

@@ -21,7 +21,6 @@ from app.widgets.notes import inform
 from pruning.engines import Verdict
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_LARGE_PX = 560
 _TYPES = {
     "csv": "text/csv",
     "html": "text/html",
@@ -62,21 +61,21 @@ def show_chart(
     chart_files(chart.name, lambda: chart)
 
 
-def _plot(figure: go.Figure, name: str, alt: str, **selectable: Any) -> None:
+def _plot(figure: go.Figure, name: str, alt: str, **look: Any) -> None:
     st.plotly_chart(
         figure,
         key=f"chart.{name}",
         config=PLOTLY_CONFIG | {"displayModeBar": False},
         theme=None,
         alt=alt,
-        **selectable,
+        **look,
     )
 
 
 def large_chart(chart: Drawing) -> None:
-    """Draw a chart for an audience, without its downloads."""
+    """Draw a chart for an audience, as high as its container, without its downloads."""
     figure = enlarged(chart.figure(dark=st.context.theme.type == "dark"))
-    _plot(figure.update_layout(height=_LARGE_PX), chart.name, chart.alt)
+    _plot(figure.update_layout(height=None), chart.name, chart.alt, height="stretch")
 
 
 def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:

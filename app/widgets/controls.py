@@ -53,6 +53,20 @@ def choose(
     return one_of(chosen, options, first)
 
 
+def part_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice | None:
+    """A choice between parts of a page, in the URL; None while none is open."""
+    values = list(options)
+    chosen = st.segmented_control(
+        label,
+        values,
+        key=key,
+        bind="query-params",
+        format_func=lambda value: options[value],
+        label_visibility="collapsed",
+    )
+    return chosen if chosen in values else None
+
+
 def view_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
     """A choice between views, in the URL; `options` maps values to their words."""
     values = list(options)

@@ -4,16 +4,24 @@ from math import exp
 
 from app.loaded import Loaded
 from app.session.plan_data import bytes_after
-from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.quality import PlanLoss, RandomLoss
 from pruning.planning.make import CurrentPlan
 
 
-def headline(loaded: Loaded, current_plan: CurrentPlan, loss: PlanLoss | None) -> str:
-    """What goes, what that saves, and what it costs, in words that everybody knows."""
+def headline(
+    loaded: Loaded, current_plan: CurrentPlan, loss: PlanLoss | None, chance: RandomLoss | None
+) -> str:
+    """What goes, what that saves, and what it and chance cost, in words that everybody knows."""
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
     smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
     words = f"{removed_share(loaded)}: {smaller}"
-    return f"{words}, perplexity x{exp(loss.mean):.1f}." if loss else f"{words}."
+    if loss is None:
+        about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
+        return f"{words}{about}."
+    words += f", perplexity x{exp(loss.mean):.1f}."
+    if chance is None or loss.is_random:
+        return words
+    return f"{words} A random choice: x{exp(chance.mean):.1f}."
 
 
 def removed_share(loaded: Loaded) -> str:

@@ -42,12 +42,10 @@ def card(
     *,
     note: str | None = None,
     place: Any = st,
-    **look: Any,
 ) -> None:
     """Draw a card of the height of its neighbours.
 
-    The line below gives the total or the comparison, neither green nor red
-    unless `look` (arguments of `st.metric`) sets it.
+    The line below gives the total or the comparison, neither green nor red.
     """
     place.metric(
         label,
@@ -56,7 +54,8 @@ def card(
         border=True,
         height="stretch",
         help=note,
-        **{"delta_color": "off", "delta_arrow": "off"} | look,
+        delta_color="off",
+        delta_arrow="off",
     )
 
 

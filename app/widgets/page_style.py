@@ -33,6 +33,8 @@ _EVERYWHERE: Final = """
   z-index: 99;
   padding: 0.3rem 0;
 }
+/* As high as the line beside it. */
+.st-key-plan-bar button { min-height: 0; padding: 0; }
 /* A name in each of up to 16 cells of a row. */
 [class*="st-key-chart"][class*="winner-map"] { overflow-x: auto !important; }
 [class*="st-key-chart"][class*="winner-map"] > div { min-width: 1100px; }

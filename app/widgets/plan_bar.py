@@ -1,6 +1,6 @@
 """The plan in one line on every page: name, savings, loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -61,13 +61,14 @@ def plan_line(loaded: Loaded) -> Loaded:
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
     loss, chance = loss_of_plan(loaded)
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
-    programs = _programs(loaded, plan)
+    names = programs(loaded, plan)
+    where = f" · :green[:material/check:] {', '.join(names)}" if names else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
             f":material/arrow_right_alt: **{format_bytes(after)}** "
             f"({saved}) · {loss_words(loaded, loss, chance)}"
-            f"{programs}",
+            f"{where}",
             width="content",
         )
         if loss is None or loss.missing:
@@ -84,13 +85,12 @@ def plan_line(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def _programs(loaded: Loaded, shown: CurrentPlan) -> str:
+def programs(loaded: Loaded, shown: CurrentPlan) -> Sequence[str]:
     """The programs that were tried and load the export; of neurons, in uniform widths only."""
     budget = loaded.choices.spec.budget
     if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
-        return ""
-    names = readers(verdicts(contents_of(loaded.model, shown.plan)))
-    return f" · :green[:material/check:] {', '.join(names)}" if names else ""
+        return ()
+    return readers(verdicts(contents_of(loaded.model, shown.plan)))
 
 
 def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:

@@ -24,6 +24,7 @@ from app.session.plan_state import (
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import USUAL, controls_for, is_about_neurons, not_here
 from app.session.uploads import MEGABYTES, uploaded_text
+from pruning.experts_per_token import possible_top_k
 from pruning.plan import fit_plan, plan_from_json
 from pruning.planning.choice import (
     MOST_TEXT,
@@ -65,6 +66,7 @@ def plan_controls(
             _neuron_limits()
         else:
             _expert_limits(model)
+        _top_k_input(model)
         upload_part(model, corpora)
 
 
@@ -154,6 +156,23 @@ def _multiple_input(options: Sequence[int], label: str, note: str, width: int) -
     if st.session_state["multiple_of"] not in options:
         st.session_state["multiple_of"] = USUAL["multiple_of"]
     plan_input(st.selectbox, label, options, key="multiple_of", help=note, width=width)
+
+
+def _top_k_input(model: MoEModel) -> None:
+    options = possible_top_k(model)
+    if st.session_state["top_k"] not in options:
+        st.session_state["top_k"] = USUAL["top_k"]
+    own = max(layer.top_k for layer in model.layers)
+    plan_input(
+        st.selectbox,
+        "Experts per token",
+        options,
+        key="top_k",
+        format_func=lambda number: str(number or own),
+        help="Fewer of those that stay compute each token: less work, the same bytes. The loss of "
+        "such a plan is measured, not predicted.",
+        width=135,
+    )
 
 
 def _unit_and_width_inputs() -> None:
@@ -262,7 +281,7 @@ def _apply_recipe(model: MoEModel, corpora: Sequence[str], recipe: Recipe) -> No
     if recipe.model not in (shown_model(model), model.name):
         raise PlanError(
             f"The recipe is for {recipe.model}, but {model.name} is shown; choose that model in "
-            "the sidebar, or open the recipe with `moeprune run`."
+            "the sidebar, or open the recipe with `moeprune prune`."
         )
     for key in ("sensitivity", "repair", "search"):
         if getattr(recipe, key) is not None:

@@ -66,7 +66,7 @@ class Front:
 
     def with_plan(self, loss: PlanLoss) -> pd.DataFrame:
         """The table with the row of a measured plan, which may not compete."""
-        if loss.facts.bits or loss.plan in set(self.table["plan"]):
+        if not loss.facts.is_plain or loss.plan in set(self.table["plan"]):
             return self.table
         row = pd.DataFrame([_row(loss, loss) | {"on_front": False}], columns=list(FRONT_COLUMNS))
         return pd.concat([self.table, row], ignore_index=True)
@@ -89,7 +89,12 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     all that were measured in fewer bits. Draws of Random do not.
     """
     plans: defaultdict[tuple[object, ...], dict[str, PlanLoss]] = defaultdict(dict)
-    measured = tuple(each for each in losses if not (each.way or each.missing or each.is_random))
+    measured = tuple(
+        each
+        for each in losses
+        # Fewer experts per token save no bytes.
+        if not (each.way or each.missing or each.is_random or each.facts.top_k)
+    )
     for each in measured:
         plans[_plan_of(each.facts)][each.facts.bits] = each
     cells = [cell for cell in plans.values() if "" in cell]
@@ -133,7 +138,8 @@ def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
     return {
         each.facts.bits: each
         for each in losses
-        if each.facts.bits and not (each.facts.removed or each.way or each.missing)
+        if each.facts.bits
+        and not (each.facts.removed or each.facts.top_k or each.way or each.missing)
     }
 
 

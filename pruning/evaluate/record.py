@@ -35,7 +35,7 @@ from pruning.evaluate.store import (
 )
 from pruning.plan import PruningPlan, model_ref
 from pruning.repair.reference import variant_words
-from pruning.shown import Facts, as_table, one_line
+from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
 
@@ -50,6 +50,7 @@ TABLE_COLUMNS = (
     "calibrated_on",
     "repaired_on",
     "bits",
+    "top_k",
     "schedule",
     "granularity",
     "sparsity",
@@ -69,6 +70,7 @@ TABLE_COLUMNS = (
     "dtype",
     "created_at",
 )
+VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k")  # see `variant_words`
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
@@ -90,6 +92,7 @@ class PlanFacts(RecordPart):
     repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
     # The format in which the experts' weights were simulated; empty: as they are.
     bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2"] = ""
+    top_k: Count = 0  # experts per token, if fewer than the model's own; else 0
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
@@ -117,19 +120,26 @@ class PlanFacts(RecordPart):
     @property
     def variant_words(self) -> str:
         """What follows the plan's name; see `variant_words`."""
-        return variant_words("+".join(self.repair_corpora), "+".join(self.corpora), self.bits)
+        repaired_on, corpora = "+".join(self.repair_corpora), "+".join(self.corpora)
+        return variant_words(repaired_on, corpora, self.bits, self.top_k)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it only removes: weights have their own bits, and as many experts are chosen."""
+        return not (self.bits or self.top_k)
 
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         # The original model is what it is, not its export, which may hold a tied head as well.
-        is_original = self.removed == 0 and not self.bits
+        is_original = self.removed == 0 and self.is_plain
         original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
             "repaired_on": "+".join(self.repair_corpora),
             "bits": self.bits,
+            "top_k": self.top_k,
             "removed": self.removed,
             "bytes": original_bytes or self.bytes_after,
             "active_params": self.active_after,
@@ -259,7 +269,7 @@ class SampleLosses(RecordPart):
         return self
 
 
-class EvaluationRecord(PlanRecord):
+class EvaluationRecord(DisplayMixin, PlanRecord):
     """The measures of one plan on one set of samples; `result.json`.
 
     Its settings are `dtype` and `seed` (of bootstrap and draws).
@@ -291,14 +301,9 @@ class EvaluationRecord(PlanRecord):
             )
         return self
 
-    def __repr__(self) -> str:
-        return one_line("Evaluation", self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_table("Evaluation", self._shown)
-
     @property
-    def _shown(self) -> Facts:
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
         plan = self.plan
         losses = [each["nll"].mean for each in (self.metrics, self.full) if "nll" in each]
         increase = f"{losses[0] - losses[1]:+.4f}" if len(losses) == 2 else "not measured"
@@ -337,7 +342,8 @@ class EvaluationRecord(PlanRecord):
 def made_facts(plan: PruningPlan) -> PlanFacts:
     """How a plan was made, without its sizes."""
     facts = PlanFacts.model_validate(plan.provenance, from_attributes=True)
-    changes: dict[str, Any] = {"bits": plan.bits} if plan.bits else {}
+    named = {"bits": plan.bits, "top_k": plan.top_k}
+    changes: dict[str, Any] = {name: value for name, value in named.items() if value}
     if plan.repair:
         changes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
     return facts.model_copy(update=changes)

@@ -149,7 +149,8 @@ class Pass:
             repaired = plan.repair is not None and plan.repair.file(layer).is_file()
             repair = plan.repair.digest if plan.repair and repaired else ""
             bits = plan.bits if count else ""
-            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits)
+            top_k = plan.top_k if count else 0
+            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits, top_k)
             cuts.append(cut if any(cut) else None)
         return cuts
 

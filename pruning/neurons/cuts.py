@@ -1,7 +1,4 @@
-"""Pruned neurons as arrays, for tables and figures over the millions of neurons of a model.
-
-The choice is that of `Contest` without constraints, but without lists of ids.
-"""
+"""Pruned neurons as arrays, for tables and figures over the millions of neurons of a model."""
 
 from __future__ import annotations
 
@@ -17,9 +14,11 @@ from analysis.cache_keys import Numbered
 from analysis.lazy import pd
 from analysis.ranking.norms import NeuronScores
 from analysis.sparsity import num_removed
+from pruning.neurons.kept import kept_ids
 from pruning.neurons.selection import NeuronScope
+from pruning.plan import PruningPlan
 
-SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share")
+SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share", "kept_saliency")
 HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")
 CUT_COLUMNS = ("layer", "neurons", "removed", "cut", "zeros")
 NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
@@ -72,20 +71,43 @@ def pruned_neurons(
 ) -> BoolArray:
     """(neurons,) True where the neuron is pruned: floor(sparsity * size) of every pool.
 
-    See `NeuronField.ranks` and `NeuronField.pools`.
+    The choice is that of `Contest` without constraints, but without lists of ids. See
+    `NeuronField.ranks` and `NeuronField.pools`.
     """
     sizes = np.asarray(pools, dtype=np.int64)
     stay = sizes - np.array([num_removed(int(size), sparsity) for size in sizes])
     return np.asarray(ranks >= np.repeat(stay, sizes))
 
 
+def neurons_pruned_by(field: NeuronField, plan: PruningPlan) -> BoolArray:
+    """(neurons,) True where the plan prunes the neuron, alone or with its expert."""
+    pruned = np.ones(len(field.saliency), dtype=bool)
+    starts = np.cumsum(field.widths) - field.widths
+    for layer, expert, width, start in zip(
+        *(each.tolist() for each in (field.layers, field.experts, field.widths, starts)),
+        strict=True,
+    ):
+        if expert in plan.kept.get(layer, (expert,)):
+            ids = kept_ids(plan.kept_neurons, layer, expert, width)
+            pruned[start + np.array(ids, dtype=np.int64)] = False
+    return pruned
+
+
 def expert_shares(field: NeuronField, pruned: BoolArray) -> pd.DataFrame:
-    """Table of SHARE_COLUMNS, one row per expert: the share of it that stays."""
+    """Table of SHARE_COLUMNS, one row per expert: the shares of it that stay.
+
+    `kept_share` is of its neurons, `kept_saliency` of the sum of their saliency; 1 of none.
+    """
     num_pruned = np.bincount(field.owner[pruned], minlength=len(field.widths))
     stay = field.widths - num_pruned
     # An expert without neurons counts as kept.
     share = np.where(field.widths > 0, stay / np.maximum(field.widths, 1), 1.0)
-    columns = (field.layers, field.experts, field.widths, num_pruned, share)
+    gone, sums = (
+        np.bincount(field.owner, weights, minlength=len(field.widths))
+        for weights in (np.where(pruned, field.saliency, 0), field.saliency)
+    )
+    saliency = 1 - np.divide(gone, sums, out=np.zeros_like(sums), where=sums > 0)
+    columns = (field.layers, field.experts, field.widths, num_pruned, share, saliency)
     return pd.DataFrame(dict(zip(SHARE_COLUMNS, columns, strict=True)))
 
 

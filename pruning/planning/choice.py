@@ -14,7 +14,7 @@ from analysis.stats.choose import parse_corpus_weight
 from pruning.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.neurons.selection import NeuronScope
-from pruning.requests.options import ModeName
+from pruning.requests.plan_options import ModeName
 from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
 
@@ -201,7 +201,7 @@ _SCHEDULES: Final = {
 def corpora_words(corpora: Sequence[str]) -> str:
     """One corpus or a blend, for people; an even blend of many by their number.
 
-    `corpora` are as --corpus takes them.
+    `corpora` are as --calibrated-on takes them.
     """
     if len(corpora) < 2:
         return "".join(corpora)

@@ -41,7 +41,7 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
         )
         for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
     }
-    plan = PruningPlan(model_ref(model), kept)
+    plan = PruningPlan(model_ref(model), kept, top_k=spec.budget.top_k or 0)
     notes = [*_caveats(model), *allocation_notes(schedule, spending, allocation, evidence)]
     if (target := spec.budget.size_target) and spec.is_even:
         notes.append(smaller_cut(model, target, spending.constraints, allocation.removed))

@@ -9,7 +9,6 @@ from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from pruning.bits import bits_words
 from pruning.budget import (
     Budget,
     check_removes,
@@ -21,7 +20,15 @@ from pruning.budget import (
     sparsity_budget,
 )
 from pruning.constraints import check_multiple, check_total, rooms_of
-from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.experts_per_token import check_top_k
+from pruning.plan import (
+    Provenance,
+    PruningPlan,
+    model_ref,
+    select_experts,
+    tool_version,
+    with_top_k,
+)
 from pruning.planning.choice import corpora_words, schedule_words
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
@@ -87,13 +94,13 @@ class CurrentPlan:
         )
         words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
         name = self.file or ", ".join(filter(None, words))
-        repair = self.plan.repair
+        repair, changes = self.plan.repair, (self.plan.bits, self.plan.top_k)
         if repair is None or not name:
-            return name + bits_words(self.plan.bits)
+            return name + variant_words("", "", *changes)
         if self.file and self.repaired_by is None:
-            return f"{name} (repaired)" + bits_words(self.plan.bits)
+            return f"{name} (repaired)" + variant_words("", "", *changes)
         return name + variant_words(
-            "+".join(repair.corpora), "+".join(provenance.corpora), self.plan.bits
+            "+".join(repair.corpora), "+".join(provenance.corpora), *changes
         )
 
     @property
@@ -124,7 +131,8 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> D
     `arena` is `arena_of` the spec, for a plan of neurons, if it was computed already.
     """
     if spec.by_neuron:
-        return Decision(*plan_neurons(ranking, spec, arena or arena_of(ranking, spec)))
+        plan, notes = plan_neurons(ranking, spec, arena or arena_of(ranking, spec))
+        return Decision(with_top_k(plan, ranking.model, spec.budget.top_k), notes)
     evidence = evidence_of(ranking, spec)
     spending = spending_of(ranking.settled(spec), ranking.model, evidence)
     allocation = allocate(spec.spread.schedule, spending, evidence)
@@ -141,6 +149,7 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> D
     if (target := spec.budget.size_target) and spec.is_even:
         removed = allocation.removed
         notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
+    plan = with_top_k(plan, ranking.model, spec.budget.top_k)
     return Decision(plan, tuple(filter(None, notes)))
 
 
@@ -150,7 +159,8 @@ def plan_from_stats(
     """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
     spec = request.plan
     if spec.spread.kept_neurons is not None:
-        return Decision(plan_of_file(spec, model)), None
+        plan = with_top_k(plan_of_file(spec, model), model, spec.budget.top_k)
+        return Decision(plan), None
     selection = yield from select_measured(request, model, store, parts)
     selection = with_sensitivity(selection, spec, store)
     decision = make_plan(selection, spec)
@@ -244,6 +254,8 @@ def spending_of(spec: PlanSpec, model: MoEModel, evidence: Evidence) -> Spending
 
 def check_spec(spec: PlanSpec, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
+    if spec.budget.top_k:
+        check_top_k(model, spec.budget.top_k)
     if spec.by_neuron:
         check_neurons(spec, model)
         return

@@ -118,7 +118,7 @@ def _evaluated(
     again = _Again(selection, known)
     for loss in stored_losses(evaluations, model.identity):
         facts = loss.facts
-        is_as_it_is = not (loss.way or loss.is_repaired or facts.bits)
+        is_as_it_is = facts.is_plain and not (loss.way or loss.is_repaired)
         if not is_as_it_is or own != (facts.criterion, facts.granularity, set(facts.corpora)):
             continue
         removed = searched.get(loss.plan)

@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.errors import PlanError
 from pruning.bits import bits_words
+from pruning.experts_per_token import top_k_words
 
 REPAIRS = "repairs"  # folder of records and files, in a statistics folder
 FORWARDS = 6  # of the text, that a whole repair takes at most, fitting included
@@ -66,13 +67,13 @@ class Repair:
         return self.folder / layer_file(layer)
 
 
-def variant_words(repaired_on: str, calibrated_on: str, bits: str = "") -> str:
-    """What follows the name of a plan that is repaired, or in fewer bits; else empty.
+def variant_words(repaired_on: str, calibrated_on: str, bits: str = "", top_k: int = 0) -> str:
+    """What follows the name of a plan that is repaired, in fewer bits, or selects fewer; or empty.
 
     Corpora are joined by +, as in tables. Those that the repair was fitted on are named unless they
     ranked the plan, with any weights.
     """
-    return _repair_words(repaired_on, calibrated_on) + bits_words(bits)
+    return _repair_words(repaired_on, calibrated_on) + bits_words(bits) + top_k_words(top_k)
 
 
 def _repair_words(repaired_on: str, calibrated_on: str) -> str:

@@ -40,7 +40,7 @@ from analysis.routing import find_block
 from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.run import how_made
 from pruning.masking import masked
-from pruning.plan import PruningPlan, removes_nothing
+from pruning.plan import PruningPlan, changes_nothing
 from pruning.repair.record import LayerFit, RepairRecord, RepairStore
 from pruning.repair.reference import layer_file
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
@@ -106,7 +106,7 @@ def check_repairable(model: MoEModel, plan: PruningPlan) -> None:
     """Refuse a model whose down projections cannot be refitted, and a plan with nothing to do."""
     if plan.repair is not None:
         raise StatsError("The plan is repaired already; give the plan that the repair was made of.")
-    if removes_nothing(plan, model):
+    if changes_nothing(plan, model):
         raise StatsError("The plan removes nothing, so there is nothing to repair.")
     down_tensors(model)
 
@@ -139,12 +139,14 @@ class RepairPass:
 
     @cached_property
     def first(self) -> int:
-        """The first layer that loses something."""
+        """The first layer that loses something, or selects fewer experts per token."""
         sizes = {layer.index: layer.num_experts for layer in self.model.layers}
         return min(
             layer
             for layer, size in sizes.items()
-            if len(self.plan.kept[layer]) < size or self.plan.kept_neurons.get(layer)
+            if len(self.plan.kept[layer]) < size
+            or self.plan.kept_neurons.get(layer)
+            or self.plan.top_k
         )
 
     def run(self) -> Generator[Progress, None, list[LayerFit]]:

@@ -30,6 +30,8 @@ class Option:
     help: str = ""
     flags: tuple[str, ...] = ()  # such as `("--out", "-o")`; default: the field's name with dashes
     place: str = ""  # the name of a positional argument, such as MODEL
+    # What stands for the value in help, such as FRACTION; default: its choices, or the flag's name.
+    takes: str = ""
     # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
     # which may be absent. A "corpus" may be a path, whose file must exist.
     file: Literal["", "new", "existing", "folder", "corpus"] = ""
@@ -48,7 +50,7 @@ PANELS = {
     for panel, fields in {
         "Ranking": "criterion criteria gate granularity calibrated_on with_criterion with_gate",
         "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
-        "with_sparsity",
+        "top_k with_sparsity",
         "Layers": "schedule schedule_file measured_on cost across levels refine",
         "Constraints": "multiple_of floor protect pin drop keep_super set lock",
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
@@ -94,14 +96,14 @@ def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
     return least, largest
 
 
-def choices(kind: type[BaseModel], name: str) -> tuple[str, ...]:
-    """The names that a field takes."""
-    annotations = [kind.model_fields[name].annotation]
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """The names that a field takes; empty if it takes others."""
+    annotations = [field.annotation]
     for each in annotations:
         if get_origin(each) is Literal:
             return get_args(each)
         annotations.extend(get_args(each))
-    raise ValueError(f"{name} takes no list of names")
+    return ()
 
 
 def declared(field: FieldInfo) -> Iterator[Any]:
@@ -280,11 +282,11 @@ def command_line(*words: str) -> str:
     return shlex.join(("moeprune", *words))
 
 
-def written(info: ValidationInfo) -> Callable[..., str]:
+def written(info: ValidationInfo, kind: type[Request]) -> Callable[..., str]:
     """How who gave the values names a field, or a field with a value: options or keys."""
 
     def as_option(name: str, value: object = "") -> str:
-        return f"--{name.replace('_', '-')} {value}".rstrip()
+        return f"{flags_of(name, flat_fields(kind)[name])[0]} {value}".rstrip()
 
     def as_key(name: str, value: object = "") -> str:
         return f"{name}: {value}" if value else name

@@ -9,15 +9,15 @@ from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.bits import OWN
-from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
+from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
-from pruning.evaluate.result import DECODED, parse_measures
+from pruning.evaluate.result import DECODED, DEFAULT_MEASURES
 from pruning.plan import NEURON_GRANULARITY
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, words_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
+from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
 from pruning.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
@@ -30,7 +30,6 @@ OneCorpus = Annotated[
 ]
 # Under its usual name, which exponents may have as well.
 _Criterion = Annotated[options.Criterion, AfterValidator(lambda value: get_criterion(value).name)]
-_EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
 _ASCENDING = AfterValidator(lambda values: tuple(sorted(dict.fromkeys(values), key=parse_sparsity)))
 
 
@@ -92,21 +91,16 @@ class StreamableRequest(HeldOutRequest):
 class MeasureRequest(StreamableRequest):
     """What to measure of a model on corpora."""
 
-    measures: options.Measures = DEFAULT_MEASURED
+    measures: options.Measures = DEFAULT_MEASURES
 
     @model_validator(mode="after")
     def _streams_what_can_be_streamed(self) -> "MeasureRequest":
-        if self.stream_layers and (decoded := set(self.measured) & set(DECODED)):
+        if self.stream_layers and (decoded := set(self.measures) & set(DECODED)):
             raise ValueError(
                 f"{', '.join(sorted(decoded))} decodes with the whole model; leave --stream-layers "
                 "out, or that measure"
             )
         return self
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Names of the measures."""
-        return parse_measures(self.measures)
 
 
 class EvaluateRequest(MeasureRequest):
@@ -116,7 +110,8 @@ class EvaluateRequest(MeasureRequest):
     writes = "result.json"
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
-    bits: options.Bits = OWN
+    bits: options.Bits = (OWN,)
+    top_k: plan_options.TopK | None = None
 
 
 class RankedRequest(Request):
@@ -145,23 +140,24 @@ class SweepRequest(RankedRequest, MeasureRequest):
     writes = "sweep.csv"
     criteria: Annotated[
         tuple[_Criterion, ...],
-        _EACH_ONCE,
+        options.EACH_ONCE,
         Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
     ] = Field(min_length=1)
     sparsities: Annotated[
-        tuple[options.Sparsity, ...],
+        tuple[plan_options.Sparsity, ...],
         _ASCENDING,
         Option("Fraction of experts removed: 0.5 or 50%; repeatable."),
     ] = ()
     shrink: Annotated[
-        tuple[options.Shrink, ...],
+        tuple[plan_options.Shrink, ...],
         _ASCENDING,
         Option("Share of the checkpoint's bytes: 0.4 or 40%; repeatable."),
     ] = ()
-    schedule: options.Schedule = "uniform"
-    neuron_scope: options.NeuronScope = "expert"
+    schedule: plan_options.Schedule = "uniform"
+    neuron_scope: plan_options.NeuronScope = "expert"
     repair: options.Repair = False
-    bits: options.Bits = OWN
+    bits: options.Bits = (OWN,)
+    top_k: plan_options.TopK | None = None
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":
@@ -199,10 +195,10 @@ class SubsetsRequest(RankedRequest, HeldOutRequest):
     writes = "subsets.csv"
     criteria: Annotated[
         tuple[_Criterion, ...],
-        _EACH_ONCE,
+        options.EACH_ONCE,
         Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
     ] = Field(min_length=1)
-    sparsity: options.Sparsity
+    sparsity: plan_options.Sparsity
     granularity: Literal["expert"] = "expert"
     repair: Annotated[
         options.Switch,
@@ -223,15 +219,13 @@ class BinsRequest(RankedRequest, HeldOutRequest):
     scope: Annotated[
         Scope | None,
         Option(
-            f"Order within each layer, or of all: {', '.join(SCOPES)}. Default: layer for "
-            "experts, global for neurons where the criterion compares layers."
+            "Order within each layer, or of all. Default: layer for experts, global for neurons "
+            "where the criterion compares layers."
         ),
     ] = None
     order: Annotated[
         Order,
-        Option(
-            f"Order of the bins: {', '.join(ORDERS)}; index: by position, as in HEAPr's Figure 3."
-        ),
+        Option("Order of the bins; index: by position, as in HEAPr's Figure 3."),
     ] = "saliency"
     hidden_states_dir: options.HiddenStatesDir | None = None
 
@@ -280,7 +274,9 @@ class AskRequest(ModelRequest):
     names: tuple[str, ...] = ()
     repair: options.Repair = False
     max_new_tokens: Annotated[
-        int, Field(strict=True, ge=1, le=1 << 16), Option("Tokens of an answer, at most.")
+        int,
+        Field(strict=True, ge=1, le=1 << 16),
+        Option("Tokens of an answer, at most.", takes="TOKENS"),
     ] = 128
     raw: Annotated[options.Switch, Option("Continue the prompt as it stands, not as a chat.")] = (
         False
@@ -318,7 +314,7 @@ class VarianceRequest(HeldOutRequest):
         Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
     ] = ()
     sparsities: tuple[
-        Annotated[options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
+        Annotated[plan_options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
     ] = ()
     calibrated_on: tuple[options.CalibratedOn, ...] = ()
     gate: options.Gate = "applied"
@@ -346,29 +342,27 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     asked_by = "sensitivity"
     criterion: _Criterion
     sparsities: Annotated[
-        tuple[options.Sparsity, ...],
+        tuple[plan_options.Sparsity, ...],
         _ASCENDING,
         Option("Also measure the plan of this sparsity: 0.5 or 50%; repeatable."),
     ] = ()
     shrink: Annotated[
-        tuple[options.Shrink, ...],
+        tuple[plan_options.Shrink, ...],
         _ASCENDING,
         Option("The same for a share of the checkpoint's bytes; repeatable."),
     ] = ()
-    target_size: options.TargetSize | None = None
-    target_dtype: options.TargetDtype = "own"
-    params_share: options.ParamsShare | None = None
-    remove: options.Remove | None = None
+    target_size: plan_options.TargetSize | None = None
+    target_dtype: plan_options.TargetDtype = "own"
+    params_share: plan_options.ParamsShare | None = None
+    remove: plan_options.Remove | None = None
     limits: LimitsSpec = LimitsSpec()
     samples: options.Samples = SENSITIVITY_SAMPLES
-    levels: options.Levels = DEFAULT_LEVELS
-    refine: options.Refine = 0
+    levels: plan_options.Levels = DEFAULT_LEVELS
+    refine: plan_options.Refine = 0
     repair: options.Repair = False
-    cost: Annotated[
-        options.Cost, Option("Cost that plans of a budget minimise: esap, kl, or nll.")
-    ] = "esap"
+    cost: Annotated[plan_options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"
     across: Annotated[
-        options.Across, Option("With several corpora, minimise their mean or the worst.")
+        plan_options.Across, Option("With several corpora, minimise their mean or the worst.")
     ] = "mean"
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option
 from pruning.requests.model import ModelRequest
 
@@ -13,6 +13,6 @@ class FitRequest(ModelRequest):
     """Which experts and how many bits reach a size, by stored evaluations."""
 
     asked_by = "fit"
-    target_size: options.TargetSize
+    target_size: plan_options.TargetSize
     ways: Annotated[int, Field(strict=True, ge=1, le=100), Option("How many ways to show.")] = 5
     stats_dir: options.StatsDir | None = None

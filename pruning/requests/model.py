@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pruning.requests import options
+from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, command_line, option_words, repeated
 
 
@@ -42,6 +42,7 @@ class ExportOptions(Request):
     max_shard_size: options.MaxShardSize | None = None
     pad: options.Pad = False
     keep_list: options.KeepList = False
+    gguf: options.GgufType | None = None
     verify: options.Verify = False
 
 
@@ -49,23 +50,24 @@ class PrunedRequest(ExportOptions, ModelRequest):
     """An export of a model by any plan."""
 
     width_mode: Annotated[
-        options.WidthMode | None,
-        Option(
-            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
-            "Default: uniform."
-        ),
+        plan_options.WidthMode | None,
+        Option("For plans that remove neurons; every engine reads uniform. Default: uniform."),
     ] = None
-    width_multiple_of: options.WidthMultipleOf = 8
+    width_multiple_of: plan_options.WidthMultipleOf = 8
+    top_k: plan_options.TopK | None = None
+    llama_cpp: options.LlamaCpp | None = None
     stats_dir: options.StatsDir | None = None
     plan_model: Annotated[
         options.Text | None,
         Option(
             "The model that the plan was made for, if MODEL is a quantised copy of it that cannot "
-            "be calibrated."
+            "be calibrated.",
+            takes="MODEL",
         ),
     ] = None
     plan_model_revision: Annotated[
-        options.Revision | None, Option("Revision of --plan-model, if that is a hub model.")
+        options.Revision | None,
+        Option("Revision of --plan-model, if that is a hub model.", takes="REVISION"),
     ] = None
 
     @field_validator("plan_model_revision")

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
@@ -24,28 +24,20 @@ from analysis.corpora import content_of, corpus_name, parse_corpus
 from analysis.criteria import get_criterion
 from analysis.devices import parse_device, parse_device_map
 from analysis.errors import PlanError
-from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
-from analysis.stats.groups import GROUPS, parse_groups
+from analysis.stats.groups import Group as GroupName
+from analysis.stats.groups import ordered
 from analysis.stats.tables import Gate as GateName
-from pruning.bits import BITS, OWN, parse_bits
-from pruning.budget import TargetDtype as TargetDtypeName
-from pruning.budget import parse_gib
-from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
-from pruning.evaluate.drawing import SCORED, Scored
-from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
-from pruning.neurons.selection import parse_scope
+from pruning.bits import OWN, BitsName
+from pruning.evaluate.drawing import Scored
+from pruning.evaluate.result import MeasureName
 from pruning.requests.base import Option, checked, checked_by
-from pruning.schedules import SCHEDULES, get_schedule
-from pruning.sensitivity.curves import Across as AcrossName
-from pruning.sensitivity.curves import CostName
 from pruning.sizes import parse_size
 
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
 DEFAULT_ANSWER_TOKENS = 256
-DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
 # What the program gives every template itself.
 _OF_TEMPLATES = (
     *("messages", "conversations", "chat_template", "add_generation_prompt"),
@@ -75,38 +67,12 @@ def _device_size(value: str) -> str:
     return value
 
 
-def _groups(value: str) -> str:
-    if not value.strip(" ,"):
-        raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
-    return ",".join(parse_groups(value))
-
-
-def _layers(value: Any) -> Any:
-    """Numbers in order, from these or from texts such as "0,5-7"."""
-    parts = (value,) if isinstance(value, str | int) else value
-    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+def _several(value: Any) -> Any:
+    """A list of words, from one word too; YAML reads some words as numbers."""
+    items = (value,) if isinstance(value, str | int) else value
+    if not isinstance(items, Iterable) or isinstance(items, Mapping):
         return value
-    numbers: list[Any] = []
-    for part in parts:
-        numbers += parse_numbers(part, what="layers") if isinstance(part, str) else [part]
-    try:
-        return tuple(sorted(set(numbers)))
-    except TypeError:
-        return tuple(numbers)  # refused by its type
-
-
-def _experts(value: Any) -> Any:
-    """Layer -> its experts, from these or from texts such as "3:5,7-9"."""
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        return value
-    return dict(parse_experts((value,) if isinstance(value, str) else value))
-
-
-def _counts(value: Any) -> Any:
-    """Layer -> experts that it keeps, from these or from texts such as "0-2=24"."""
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        return value
-    return parse_counts((value,) if isinstance(value, str) else value)
+    return tuple(str(item) if type(item) is int else item for item in items)
 
 
 def _template_args(value: Any) -> Any:
@@ -141,28 +107,11 @@ def template_words(arguments: Mapping[str, Any]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in arguments.items()]
 
 
-def layers_words(layers: Iterable[int]) -> list[str]:
-    """Layers as the command line takes them: 0,5-7."""
-    return [ranges(layers)] if layers else []
-
-
-def experts_words(experts: Mapping[int, Iterable[int]]) -> list[str]:
-    """Experts as the command line takes them: LAYER:EXPERTS."""
-    return [f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids]
-
-
-def counts_words(kept: Mapping[int, int]) -> list[str]:
-    """Counts as the command line takes them, layers with equal counts together."""
-    return [
-        f"{ranges(layer for layer, number in kept.items() if number == count)}={count}"
-        for count in sorted(set(kept.values()), reverse=True)
-    ]
-
-
-ModeName = Literal["uniform", "per-layer", "ragged"]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 Decimal = Annotated[str, BeforeValidator(_as_decimal)]
 Switch = Annotated[bool, Field(strict=True)]
+SEVERAL = BeforeValidator(_several)
+EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
 Whole = Annotated[int, Field(strict=True)]
 
 # The model, where it runs and how.
@@ -185,11 +134,13 @@ StatsDir = Annotated[
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "float64"],
-    Option("Dtype of the computation: auto, float32, bfloat16 ...", ("--dtype",)),
+    Option("Dtype of the computation.", ("--dtype",)),
 ]
-Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cuda ...")]
-BatchSize = Annotated[Whole, Field(ge=1, le=4096), Option("Sequences in one forward.")]
-Attention = Annotated[AttentionName, Option("Attention: auto, eager, sdpa, flash_attention_2 ...")]
+Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cuda, cuda:1 ...")]
+BatchSize = Annotated[
+    Whole, Field(ge=1, le=4096), Option("Sequences in one forward.", takes="SEQUENCES")
+]
+Attention = Annotated[AttentionName, Option(f"Attention: {', '.join(get_args(AttentionName))}.")]
 DeviceMap = Annotated[
     Text,
     checked_by(parse_device_map),
@@ -197,14 +148,18 @@ DeviceMap = Annotated[
 ]
 MaxMemory = Annotated[
     tuple[Annotated[str, AfterValidator(_device_size)], ...],
-    Option("With --device-map, DEVICE=SIZE, as 0=20GiB or cpu=8GiB; repeatable."),
+    Option("With --device-map, as 0=20GiB or cpu=8GiB; repeatable.", takes="DEVICE=SIZE"),
 ]
 OffloadFolder = Annotated[
-    Path, Option("With --device-map, folder for weights that fit nowhere else.")
+    Path, Option("With --device-map, folder for weights that fit nowhere else.", takes="FOLDER")
 ]
 StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
 HiddenStatesDir = Annotated[
-    Path, Option("Keep the original model's hidden states here; default: in memory if small.")
+    Path,
+    Option(
+        "Keep the original model's hidden states here; default: in memory if small.",
+        takes="FOLDER",
+    ),
 ]
 CheckpointActivations = Annotated[
     Switch, Option("With the group gradient, recompute layers instead of keeping activations.")
@@ -223,20 +178,21 @@ Corpus = Annotated[
     ),
 ]
 MeasuredCorpus = Annotated[Corpus, Option("Corpus to evaluate on, as for calibrate; repeatable.")]
-WeighedCorpus = Annotated[
-    CorpusName,
-    checked_by(parse_corpus_weight),
-    Option("Calibrated corpus, CORPUS or CORPUS:WEIGHT; repeatable."),
-]
 CalibratedOn = Annotated[
-    WeighedCorpus,
+    Text,
+    checked_by(parse_corpus_weight),
     Option(
-        "Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend.",
+        "Calibrated corpus that ranks, with a weight if it is not 1; repeatable: a blend.",
         ("--calibrated-on",),
+        takes="CORPUS[:WEIGHT]",
     ),
 ]
 Run = Annotated[
-    Text, Option("Run id, or its unique beginning, instead of a corpus; repeatable.", ("--run",))
+    Text,
+    Option(
+        "Id of a calibration run, or its unique beginning, instead of --calibrated-on; repeatable.",
+        ("--run",),
+    ),
 ]
 AllowTestSet = Annotated[
     Switch,
@@ -246,7 +202,9 @@ Tokens = Annotated[
     Whole, Field(ge=2, le=10**10), Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}.")
 ]
 SeqLen = Annotated[
-    Whole, Field(ge=2, le=10**6), Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}.")
+    Whole,
+    Field(ge=2, le=10**6),
+    Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}.", takes="TOKENS"),
 ]
 Seed = Annotated[
     Whole, Field(ge=0, lt=2**63), Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}.")
@@ -259,6 +217,7 @@ TemplateArgs = Annotated[
         "Argument of the chat template: NAME=VALUE, the value as JSON, such as "
         "enable_thinking=false; repeatable.",
         ("--template-arg",),
+        takes="NAME=VALUE",
         words=template_words,
     ),
 ]
@@ -276,28 +235,33 @@ Truncate = Annotated[
         "default: head, and rows of token ids stay whole unless --seq-len is given."
     ),
 ]
-Count = Annotated[CountName, Option("Tokens that enter the sums: all, or of the response only.")]
+Count = Annotated[CountName, Option("Tokens that enter the sums: all, or those of the response.")]
 Answers = Annotated[
-    Literal["given", "own"], Option("Answers to prompts: given, or own (the model's, greedy).")
+    Literal["given", "own"], Option("Answers to prompts: as given, or the model's own (greedy).")
 ]
 AnswerTokens = Annotated[
     Whole,
     Field(ge=1, le=65_536),
-    Option(f"With --answers own, tokens of an answer at most; default: {DEFAULT_ANSWER_TOKENS}."),
-]
-Select = Annotated[
-    Literal["kmeans"], Option("Choose representative documents: kmeans, with --clusters.")
-]
-Clusters = Annotated[Whole, Field(ge=1, le=4096), Option("Documents that --select chooses.")]
-Groups = Annotated[
-    str,
-    AfterValidator(checked(_groups)),
     Option(
-        "Statistics, joined by commas: routed (always), router (entropy, co-activation), "
-        "damage (exact, of removing each expert), gradient (per neuron; runs a backward pass), "
-        "dense (every expert on every token, for each sample), heads (experts of prediction "
-        "heads, MTP)."
+        f"With --answers own, tokens of an answer at most; default: {DEFAULT_ANSWER_TOKENS}.",
+        takes="TOKENS",
     ),
+]
+Select = Annotated[Literal["kmeans"], Option("Choose representative documents, with --clusters.")]
+Clusters = Annotated[Whole, Field(ge=1, le=4096), Option("Documents that --select chooses.")]
+Group = Annotated[
+    GroupName,
+    Option(
+        "Statistics besides routed: router (entropy, co-activation), damage (exact, of removing "
+        "each expert), gradient (per neuron; runs a backward pass), dense (every expert on every "
+        "token, for each sample), heads (experts of prediction heads, MTP); repeatable.",
+        ("--group",),
+    ),
+]
+Groups = Annotated[
+    tuple[Group, ...],
+    SEVERAL,
+    AfterValidator(lambda names: ordered(names)[1:]),  # routed always goes without saying
 ]
 Resume = Annotated[Switch, Option("Resume an interrupted run with the same settings.")]
 
@@ -313,139 +277,23 @@ Granularity = Annotated[
     Option("Whole experts (expert), or the neurons inside them (neuron)."),
 ]
 
-# How much goes, from where.
-Sparsity = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
-    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",)),
-]
-Shrink = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
-    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4."),
-]
-ParamsShare = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
-    Option("Remove this share of all parameters: 20% or 0.2."),
-]
-Remove = Annotated[
-    Whole, Field(ge=0, le=10**12), Option("Remove this many experts, or neurons, in all.")
-]
-TargetSize = Annotated[
-    Decimal,
-    checked_by(parse_gib),
-    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB."),
-]
-TargetDtype = Annotated[
-    TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
-]
-Uneven = Annotated[
-    Switch,
-    Option(
-        "Let layers keep different numbers of experts, closer to the target; serving engines need "
-        "equal numbers."
-    ),
-]
-Schedule = Annotated[
-    Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
-]
-MeasuredOn = Annotated[
-    CorpusName,
-    checked_by(parse_corpus),
-    Option(
-        "With --schedule measured, corpus of the sensitivity; repeatable. Default: all.",
-        ("--measured-on",),
-    ),
-]
-Cost = Annotated[
-    CostName, Option("With --schedule measured, the cost to minimise: esap, kl, or nll.")
-]
-Across = Annotated[
-    AcrossName, Option("With several --measured-on, minimise their mean or the worst.")
-]
-Levels = Annotated[
-    Whole,
-    Field(ge=2, le=128),
-    Option("Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons."),
-]
-Refine = Annotated[
-    Whole,
-    Field(ge=0, le=50),
-    Option("With a budget, refine its plan in at most this many rounds."),
-]
-ScheduleFile = Annotated[
-    Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
-]
-MultipleOf = Annotated[
-    Whole,
-    Field(ge=1, le=4096),
-    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit."),
-]
-Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
-KeepSuper = Annotated[
-    Switch,
-    Option(
-        "Keep the super experts: those with outlying largest outputs in the calibration "
-        "(arXiv:2507.23279)."
-    ),
-]
-Number = Annotated[Whole, Field(ge=0, le=10**6)]
-Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
-Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
-Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
-Protect = Annotated[
-    Layers, Option("Layers that lose nothing: 0,5-7; repeatable.", words=layers_words)
-]
-Pin = Annotated[
-    Experts, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.", words=experts_words)
-]
-Drop = Annotated[
-    Experts, Option("Experts that go: LAYER:EXPERTS; repeatable.", words=experts_words)
-]
-LayerSet = Annotated[
-    dict[Index, Number],
-    BeforeValidator(checked(_counts)),
-    Option(
-        "Layers that keep a number: LAYER=KEPT; repeatable.",
-        ("--set", "--layer-set"),
-        words=counts_words,
-    ),
-]
-Lock = Annotated[
-    Layers,
-    Option("Layers that keep what they had before --set; repeatable.", words=layers_words),
-]
-NeuronScope = Annotated[
-    Text,
-    checked_by(parse_scope),
-    Option("Neurons compete within an expert, a layer, or all layers (global)."),
-]
-KeptNeurons = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
-WidthMode = Annotated[
-    ModeName, Option("Width mode whose size a budget in bytes counts: uniform, per-layer, ragged.")
-]
-WidthMultipleOf = Annotated[
-    Whole,
-    Field(ge=1, le=1 << 16),
-    Option("Widths of an export are rounded up to a multiple of this."),
-]
-
 # What is measured, and what is written.
 Measures = Annotated[
-    str,
-    AfterValidator(checked(lambda value: ",".join(parse_measures(value)))),
-    Option(f"What is measured, joined by commas: {', '.join(MEASURES)}."),
+    tuple[Annotated[MeasureName, Option("What is measured; repeatable.", ("--measure",))], ...],
+    SEVERAL,
+    Field(min_length=1),
+    EACH_ONCE,
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
 ScoredTokens = Annotated[
-    Scored, Option(f"Tokens to score: {', '.join(SCORED)} (auto: answers if any).")
+    Scored,
+    Option("Tokens to score: all, those of the response, or auto: answers if there are any."),
 ]
 HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
     Option(
         "Prediction heads with experts: drop, keep, or prune: by the plan's runs if those "
-        "measured heads (--groups routed,heads), else by their weights. Default: drop where the "
+        "measured heads (--group heads), else by their weights. Default: drop where the "
         "number of experts changes.",
         ("--mtp",),
     ),
@@ -457,7 +305,8 @@ MaxShardSize = Annotated[
     checked_by(parse_size),
     Option(
         "Write new shards, none larger than this: 5GB, 500MB, 1.5GiB. Default: the shards of the "
-        "source."
+        "source.",
+        takes="SIZE",
     ),
 ]
 Pad = Annotated[
@@ -469,6 +318,20 @@ Pad = Annotated[
 ]
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
+]
+GgufType = Annotated[
+    Literal["q8_0", "bf16", "f16", "f32"],
+    Option(
+        "Also write OUT-TYPE.gguf by llama.cpp's converter, in this type: q8_0, bf16, f16 or f32."
+    ),
+]
+LlamaCpp = Annotated[
+    Path,
+    Option(
+        "With --gguf, folder of llama.cpp's source, which has convert_hf_to_gguf.py. Default: "
+        "$LLAMA_CPP, else the PATH.",
+        file="folder",
+    ),
 ]
 Verify = Annotated[
     Switch,
@@ -485,13 +348,25 @@ Repair = Annotated[
     ),
 ]
 Bits = Annotated[
-    str,
-    AfterValidator(checked(lambda value: ",".join(parse_bits(value)))),
-    Option(
-        f"Bits of the experts' weights that each plan is simulated in, joined by commas: "
-        f"{', '.join(BITS)} ({OWN}: as they are). Exports ignore it."
-    ),
+    tuple[
+        Annotated[
+            BitsName,
+            Option(
+                f"Bits of the experts' weights that each plan is simulated in ({OWN}: as they "
+                "are); repeatable. Exports ignore it."
+            ),
+        ],
+        ...,
+    ],
+    SEVERAL,
+    Field(min_length=1),
+    EACH_ONCE,
 ]
 SearchFolder = Annotated[
-    Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))
+    Path,
+    Option(
+        "Folder for plan, result and log; default: RECIPE's name.search.",
+        ("--out", "-o"),
+        takes="FOLDER",
+    ),
 ]

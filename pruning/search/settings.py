@@ -20,7 +20,7 @@ class SearchSettings(Request):
     max_transfer: int = Field(default=4, ge=1, le=10**5, strict=True)
     # tau_max, the most switches between parent and child.
     max_steps: int = Field(default=3, ge=1, le=10**3, strict=True)
-    seed: options.Seed = options.DEFAULT_SEED  # of all draws
+    seed: options.Seed = options.DEFAULT_SEED  # of the evolution, not of the samples
     # The initial population: from schedules, as in the paper, or also from measured sensitivity.
     # Stated, not chosen by what is stored, so that a resumed search starts as it did.
     start: Literal["schedules", "measured"] = "schedules"

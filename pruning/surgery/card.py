@@ -22,6 +22,7 @@ from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
 from pruning.repair.record import RepairRecord
+from pruning.serving import serve_commands
 from pruning.sizes import SizeReport, format_bytes, size_report
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -74,6 +75,7 @@ def _facts(
     ]
     tables = f"renumbered in layers {ranges(renumbered)}"
     others = "their tokens of removed experts go to others, spread evenly"
+    own = max(layer.top_k for layer in model.layers)
     facts = {
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
@@ -84,6 +86,7 @@ def _facts(
         "Budget": _in_words(provenance.budget),
         "Schedule's parameters": _in_words(provenance.schedule_parameters),
         "Constraints": _in_words(provenance.constraints),
+        "Experts per token": plan.top_k and f"{plan.top_k} instead of {own}",
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
         "Source identity": model.identity,
         "Calibration runs": ", ".join(provenance.runs),
@@ -179,7 +182,14 @@ The ids of the kept experts and the SHA-256 of every file are in `moeprune_manif
 | program | status | why |
 |---|---|---|
 {readers}
-{recipe}"""
+{serving}{recipe}"""
+_SERVING = """
+## How to serve it
+
+Commands of one engine, up to the next comment:
+
+{commands}
+"""
 _COST = """## What it costs
 
 {verdict}
@@ -207,7 +217,8 @@ _RECIPE = """
 
 {recipe}
 """
-_FOLDER = '"path/to/this/folder"  # or its id on the hub'
+_PLACE = "path/to/this/folder"
+_FOLDER = f'"{_PLACE}"  # or its id on the hub'
 _NO_LICENCE = """
 The source's card names no licence; look it up before you share this model.
 """
@@ -231,10 +242,9 @@ def model_card(  # noqa: PLR0913
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
     contents = contents_of(model, plan, widths, padded=padding is not None, keeps_heads=keeps)
-    readers = (
-        f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |"
-        for each in verdicts(contents)
-    )
+    found = verdicts(contents)
+    readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
+    serving = serve_commands(found, _PLACE, model.dtype)
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
         base_model=source.get("base_model") or (model.name if is_hub_id else None),
@@ -255,6 +265,7 @@ def model_card(  # noqa: PLR0913
         kept=_kept_table(model, plan),
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
+        serving=_SERVING.format(commands=fenced("\n".join(serving), "bash")) if serving else "",
         repair=", except the down projections of experts, which were refitted" * bool(repair),
         cost=_cost_part(plan, losses) if losses else "",
         repaired=_repair_part(repair) if repair else "",

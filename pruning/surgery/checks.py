@@ -179,7 +179,13 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     fewest, most = min(counts.values()), max(counts.values())
     spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
     fine = f"ids {spans} in each of {len(counts)} sparse layers, as config.json says"
-    return [headers, check_that("experts", problems, fine)]
+    checks = [headers, check_that("experts", problems, fine)]
+    if top_k := manifest.plan.top_k:
+        selected = max(layer.top_k for layer in model.layers)
+        wrong = f"config.json selects {selected} experts per token, but the plan {top_k}"
+        problems = [wrong] if selected != top_k else []
+        checks.append(check_that("top-k", problems, f"{top_k} experts per token, as the plan says"))
+    return checks
 
 
 def check_bytes(path: Path, manifest: Manifest) -> Generator[Progress, None, Sequence[Check]]:

@@ -57,6 +57,11 @@ def pruned_config(
             if not is_uniform or key in model.config:
                 counts[key] = None if is_uniform else each
         config = family.edited(family.config_with_count(config, max(kept.values())), **counts)
+    if plan.top_k:
+        # The balancing loss counts with the experts per token.
+        config = family.edited(
+            family.config_with_top_k(config, plan.top_k), output_router_logits=False
+        )
     if changes := widths_config(widths, model) if widths else {}:
         # The balancing loss is meant for training the full set of experts.
         config = family.edited(config, **changes, output_router_logits=False)

@@ -87,9 +87,9 @@ def check_logits(
 ) -> tuple[Check, float]:
     """Compare logits in float32 with the original, its removed experts and neurons masked.
 
-    If the plan is repaired, what stays is. Also returns the largest difference. Without neurons,
-    sums run in another order and differ by more than allowed in float32, so these are compared in
-    float64. One model is in memory at once.
+    If the plan is repaired, what stays is; it selects as few experts per token. Also returns the
+    largest difference. Without neurons, sums run in another order and differ by more than allowed
+    in float32, so these are compared in float64. One model is in memory at once.
     """
     dtype = torch.float64 if plan.kept_neurons else torch.float32
     pruned, _ = _load(exported, dtype)
@@ -102,10 +102,11 @@ def check_logits(
     # A NaN is not <= anything, so it fails.
     ok = difference <= MAX_DIFFERENCE
     repaired = " and what stays repaired" if plan.repair else ""
+    fewer = f", {plan.top_k} experts per token" if plan.top_k else ""
     detail = (
         f"logits differ by at most {difference:.2g} on {ids.numel()} random tokens in "
         f"{str(dtype).removeprefix('torch.')}, against the original with what was removed "
-        f"masked{repaired} "
+        f"masked{repaired}{fewer} "
         f"(allowed: {MAX_DIFFERENCE:g})"
     )
     return Check("logits", ok, detail), difference

@@ -8,10 +8,10 @@ from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.bit_sizes import check_fewer
-from pruning.bits import OWN, parse_bits
+from pruning.bits import OWN
 from pruning.evaluate.drawing import DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import PruningPlan, fit_plan, keep_all
+from pruning.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
@@ -67,10 +67,11 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     """Evaluate the plans on each corpus and store results next to the statistics."""
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    plans = [open_plan(raw, model, store) for raw in request.plans]
+    plans = [open_plan(raw, model, store) for raw in request.plans] or [keep_all(model)]
+    plans = [with_top_k(plan, model, request.top_k) for plan in plans]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    plans = in_bits(plans or [keep_all(model)], model, request.bits)
+    plans = in_bits(plans, model, request.bits)
     return (yield from _evaluate(request, model, plans))
 
 
@@ -78,20 +79,22 @@ def sweep_run(request: SweepRequest) -> Records:
     """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
     model = load_model_index(request.model, revision=request.revision)
     plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
+    plans = [with_top_k(plan, model, request.top_k) for plan in [keep_all(model), *plans]]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    plans = in_bits([keep_all(model), *plans], model, request.bits)
+    plans = in_bits(plans, model, request.bits)
     return (yield from _evaluate(request, model, plans))
 
 
-def in_bits(plans: Iterable[PruningPlan], model: MoEModel, bits: str) -> list[PruningPlan]:
+def in_bits(
+    plans: Iterable[PruningPlan], model: MoEModel, bits: Sequence[str]
+) -> list[PruningPlan]:
     """Each plan in each of these bits, see `pruning.bits`; one that has its own stays alone."""
-    names = parse_bits(bits)
-    for name in names:
+    for name in bits:
         check_fewer(model, name)
     candidates: list[PruningPlan] = []
     for plan in plans:
-        own = (plan.bits,) if plan.bits else names
+        own = (plan.bits,) if plan.bits else bits
         candidates += [
             replace(fit_plan(plan, model), bits="" if name == OWN else name) for name in own
         ]
@@ -109,7 +112,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         model,
         plans,
         draws,
-        request.measured,
+        request.measures,
         run_settings(request, max(each.sequences.longest for each in draws)),
         EvaluationStore(store.directories),
         measured_routing(plans, store),

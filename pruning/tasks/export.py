@@ -8,11 +8,13 @@ from analysis.errors import ExportError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
+from pruning.engines import contents_of, equal_cut
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.gguf import Converter, converter_options, find_converter, write_gguf
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, plan_from_dict
+from pruning.plan import PruningPlan, plan_from_dict, with_top_k
 from pruning.repair.files import stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
@@ -38,6 +40,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     plan = _plan(request, model)
+    converter = _converter(request, model, plan)
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
@@ -54,12 +57,31 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         result["verify"] = yield from verify_result(
             request.out, None, model, stats_dir=request.stats_dir
         )
+    if request.gguf and converter:
+        contents = replace(
+            contents_of(load_model_index(str(request.out))),
+            removes=equal_cut(plan, padded=manifest.padded),
+        )
+        digest = manifest.plan.digest
+        result["gguf"] = yield from write_gguf(
+            request.out, request.gguf, converter, contents, digest
+        )
     return result
+
+
+def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Converter | None:
+    """llama.cpp's converter, if it is needed; refuses what it cannot convert before any work."""
+    if request.gguf is None:
+        return None
+    converter = find_converter(request.llama_cpp)
+    keeps_heads = request.mtp in (HeadChoice.KEEP, HeadChoice.PRUNE)
+    converter_options(contents_of(model, plan, padded=request.pad, keeps_heads=keeps_heads))
+    return converter
 
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
     plan = located_plan(request.plan, model, stats_store(request.stats_dir))
-    return replace(plan, bits="")  # only simulated
+    return replace(with_top_k(plan, model, request.top_k), bits="")  # only simulated
 
 
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:

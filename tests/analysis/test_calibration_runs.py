@@ -61,6 +61,7 @@ def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
     assert not list(store.target.glob("*.partial"))
 
 
+@pytest.mark.slow  # test_sample_runs.py stops one without a kill
 def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
     described = describe(tmp_path / "model", "olmoe")
     once = calibrated(described, tmp_path / "once")

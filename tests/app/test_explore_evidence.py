@@ -9,7 +9,7 @@ import pytest
 from page_texts import SCORES, gone, opened, texts
 
 DAMAGE = {"tab": "Evidence", "evidence.view": "Damage"}
-EXPONENTS = {"corpora.view": "Exponents"}
+EXPONENTS = {"tab": "Corpora", "corpora.view": "Exponents"}
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,7 @@ def test_streamlits_own_command_shows_nothing_to_other_machines(monkeypatch, add
     assert not page.exception
     if is_shown:
         assert not page.error
-        assert page.title[0].value == "What does pruning save, and what does it cost?"
+        assert page.title[0].value.startswith("Half of the experts gone")
     else:
         assert "listens on the network" in page.error[0].value
         assert (len(page.title), len(page.sidebar), len(page.button)) == (0, 0, 0)
@@ -240,7 +240,7 @@ def test_a_stranger_sees_the_way_out_and_nothing_else(dashboard):
 def test_a_user_sees_the_dashboard_and_the_way_out(dashboard):
     page = dashboard(is_logged_in=True, email="any.body@example.org")
     assert not page.exception
-    assert page.title[0].value == "What does pruning save, and what does it cost?"
+    assert page.title[0].value.startswith("Half of the experts gone")
     assert "Logged in as any.body@example.org" in [text.value for text in page.sidebar.text]
 
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from page_texts import ALL_CORPORA, opened, table_with, texts
+from page_texts import ALL_CORPORA, loaded_on, opened, table_with, texts
 
 from analysis.stats.store import SHIPPED_STATS
 from app.pages.explore.evidence import random_note
@@ -39,17 +39,44 @@ def test_what_stays_of_each_expert(open_page, heapr):
     removed = np.bincount([n // 64 for n in lowest(heapr["demo-code"], 0.25)], minlength=192)
     assert table["removed"].tolist() == removed.tolist()
     assert table["kept_share"].tolist() == pytest.approx((1 - removed / 64).tolist())
-    values = {metric.label: metric.value for metric in test.metric}
-    assert values["Neurons pruned"] == f"{12_288 // 4:,}"
+    assert any(text.startswith("3,072 of 12,288 neurons go") for text in texts(test.markdown))
 
 
-def test_experts_that_lose_the_same_share_are_shown_as_the_criterion_tells_them_apart(open_page):
-    def kept(**address):
-        return table_with(opened(open_page("explore", **address), "neurons-kept"), "kept_share")
+@pytest.mark.parametrize(
+    "address",
+    [
+        {},
+        {"protect": "1"},
+        {"budget": "params", "params_share": "30%"},
+        {"neuron_scope": "layer"},
+        {"schedule": "measured"},
+    ],
+)
+def test_the_map_and_its_counts_are_those_of_the_plan(open_page, address):
+    test = open_page("explore", granularity="neuron", **address)
+    assert test.title[0].value == "Which neurons does each criterion keep?"
+    plan = loaded_on(test).shown.plan
+    table = table_with(opened(test, "neurons-kept"), "kept_share", "removed")
+    for row in table.itertuples():
+        ids = plan.kept_neurons.get(row.layer, {}).get(row.expert, range(row.neurons))
+        stays = row.expert in plan.kept.get(row.layer, range(32))
+        assert row.removed == row.neurons - stays * len(ids)
+    count = f"{table['removed'].sum():,} of 12,288 neurons go"
+    assert any(text.startswith(count) for text in texts(test.markdown))
 
-    alike = kept(granularity="neuron")
-    assert alike["kept_share"].min() < alike["kept_share"].max()
-    pd.testing.assert_frame_equal(alike, kept(**NEURONS))
+
+def test_experts_that_lose_the_same_share_are_told_apart_by_the_saliency_they_keep(
+    open_page, heapr
+):
+    test = open_page("explore", granularity="neuron")
+    table = table_with(opened(test, "neurons-kept"), "kept_share", "kept_saliency")
+    assert set(table["kept_share"]) == {0.5}
+    own = np.sort(heapr["demo-code"].reshape(192, 64))
+    stays, whole = own[:, 32:].sum(axis=1), own.sum(axis=1)
+    used = whole > 0  # by any token
+    np.testing.assert_allclose(table["kept_saliency"][used], stays[used] / whole[used], rtol=1e-9)
+    assert set(table["kept_saliency"][~used]) <= {1.0}
+    assert any("every expert keeps 50%" in text for text in texts(test.markdown))
 
 
 @pytest.mark.parametrize("scope", ["global", "layer"])
@@ -110,7 +137,7 @@ def test_camera_p_of_a_blend_is_refused_and_said(open_page):
 
 def test_lambda_is_in_the_address_and_in_the_command(open_page):
     test = open_page("explore", **CAMERA | {"criterion": "camera-p:0.5"})
-    assert test.metric[0].value == "CAMERA-P, lambda 0.5"
+    assert any("**CAMERA-P, lambda 0.5, " in text for text in texts(test.markdown))
     assert any("--criterion camera-p:0.5" in code for code in texts(test.code))
     usual = open_page("explore", **CAMERA)
     assert any("--criterion camera-p --" in code for code in texts(usual.code))

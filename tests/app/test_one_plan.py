@@ -11,7 +11,7 @@ PLANS = {
     },
     "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
     "super experts": {"criterion": "aimer", "keep_super": "True", "corpora": "demo-math"},
-    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late"},
+    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late", "top_k": "2"},
     "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {
         **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
@@ -41,7 +41,8 @@ def digest(test):
 @pytest.mark.parametrize("address", PLANS.values(), ids=PLANS.keys())
 def test_every_page_is_about_the_plan_of_the_address(open_page, go_to, address):
     test = open_page("evaluate", **address)
-    first = digest(test)
+    first, top_k = digest(test), address.get("top_k")
+    assert loaded_on(test).shown.name.endswith(f", top-{top_k}") == bool(top_k)
     for page in PAGES:
         go_to(test, page)
         assert digest(test) == first, page

@@ -65,13 +65,19 @@ STATES = (
         for tab, views in VIEWS.items()
         for view in views
     ),
-    *(("explore", {"tab": "Blend", "model": model}) for model in ("bare", "weighed")),
+    *(
+        ("explore", {"tab": "Corpora", "corpora.view": "Blend", "model": model})
+        for model in ("bare", "weighed")
+    ),
     *product(
         ("explore",),
         (
-            *({"criterion": "aimer", "tab": tab} for tab in ("Overlap", "Tokens", "Damage", "Cut")),
-            *({"criterion": "mone", "tab": tab} for tab in ("Overlap", "Damage", "Cut")),
-            {"criterion": "random", "tab": "Experts", "expert": "2.1"},
+            *(
+                {"criterion": criterion, "tab": "Evidence", "evidence.view": view}
+                for criterion, view in product(("aimer", "mone"), ("Damage", "Cut"))
+            ),
+            {"criterion": "aimer", "tab": "Corpora"},
+            {"criterion": "random", "tab": "Expert", "expert": "2.1"},
         ),
     ),
     *(

@@ -155,7 +155,7 @@ def test_measured_neurons_are_one_plan_on_every_page(open_page, go_to):
     loaded = loaded_on(test)
     shares = expert_shares(neuron_cut.field(loaded), neuron_cut.pruned(loaded))
     neurons = loaded.shown.plan.kept_neurons
-    for layer, expert, width, gone, _ in shares.itertuples(index=False):
+    for layer, expert, width, gone, *_ in shares.itertuples(index=False):
         assert width - gone == len(neurons.get(layer, {}).get(expert, range(width)))
 
 

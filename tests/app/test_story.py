@@ -30,13 +30,35 @@ def test_its_controls_leave_the_plan_alone_until_it_is_used(open_page):
     assert not [each for each in test.button if each.key == "story.use"]
 
 
-def test_a_plan_of_neurons_has_no_story_and_leads_to_one_of_experts(open_page):
-    test = open_page("story", granularity="neuron")
-    assert "neurons" in test.title[0].value
-    assert not test.get("plotly_chart")
-    test.button(key="story.experts").click().run()
-    assert not test.exception
-    assert test.get("plotly_chart")
+@pytest.mark.parametrize("criterion", ["heapr", "neuron-norms"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_finding_is_of_neurons_too(open_page, name, criterion):
+    test = open_page("story", granularity="neuron", criterion=criterion, finding=name)
+    assert len(test.title[0].value) > 20
+    reads_none = criterion == "neuron-norms" and name == "The corpus decides"
+    assert len(test.get("plotly_chart")) == (not reads_none)
+    assert "experts" not in test.title[0].value
+
+
+def test_neurons_that_another_criterion_drops_are_counted(open_page):
+    address = {"granularity": "neuron", "neuron_scope": "layer"}
+    plans = {
+        name: loaded_on(open_page("story", criterion=name, **address)).shown.plan
+        for name in ("heapr", "neuron-norms")
+    }
+    kept, others = (
+        {
+            (layer, expert, neuron)
+            for layer in range(6)
+            for expert in plan.kept.get(layer, range(32))
+            for neuron in plan.kept_neurons.get(layer, {}).get(expert, range(64))
+        }
+        for plan in plans.values()
+    )
+    test = open_page("story", criterion="heapr", finding="Criteria disagree", **address)
+    test.segmented_control(key="story.neurons").set_value("neuron-norms").run()
+    count = f"HEAPr keeps {len(kept - others):,} neurons that Neuron norms drops"
+    assert test.title[0].value.startswith(count)
 
 
 def test_a_plan_from_a_file_has_no_story_and_leads_back_to_the_controls(open_page):

@@ -37,7 +37,7 @@ set -eu
 HUB_ID = re.compile(r"[\w-]+/[\w.-]+\w")
 COPIES = {"c4": "c4=copies", "evol-codealpaca": "evol-codealpaca=copies"}
 # Half a minute and more; the other pages stand for them, and tests/test_docs.py reads every line.
-LONG = ("evaluation", "pathfinder", "search")
+LONG = ("evaluation", "pathfinder", "search", "sensitivity")
 
 
 def blocks(page):

@@ -13,10 +13,11 @@ from analysis.model import load_model_index
 from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load
+from pruning.evaluate.quality import LossIncrease
 from pruning.plan import load_plan
 from pruning.sizes import size_report
 
-PLAN = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
+PLAN = ("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-math", "--shrink", "40%")
 KEYS = {"command", "result", "tables", "notes", "next"}
 
 
@@ -88,13 +89,13 @@ def test_verify_says_what_it_could_not_compare(works, as_json, here):
     assert as_json(*words, "--source", "demo")["result"]["compared_with_source"] is True
 
 
-HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
+HALF = "demo --criterion reap --calibrated-on demo-code --sparsity 50%"
 AFTER = {
     "inspect demo": ["calibrate"],
     "score demo --criterion aimer": ["plan"],
     f"compare {HALF} --with-criterion ean": ["plan", "plan"],
     "overlap demo --sparsity 50% --criterion ean": ["blend"],
-    f"blend {HALF} --corpus demo-math": ["plan"],
+    f"blend {HALF} --calibrated-on demo-math": ["plan"],
     f"plot kept-by {HALF} -o k.csv": ["report"],
     "plan demo --criterion aimer --shrink 20%": ["evaluate", "export"],
 }
@@ -140,16 +141,15 @@ def test_quiet_prints_the_result_alone(moeprune):
 
 
 def test_every_help_fits_a_screen_or_has_headings(moeprune, monkeypatch):
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    monkeypatch.setattr(console.out, "_width", 80)
     seen = 0
     for name in COMMANDS:
         group = getattr(load(name), "commands", None)
         for words in [f"{name} {each}" for each in group] if group else [name]:
             lines = moeprune(*words.split(), "--help").out.splitlines()
-            assert f"moeprune {words} " in lines[1]
-            assert not re.search(r"--\S+ +<\w+> +(\[|│)", "\n".join(lines)), "no description"
+            assert lines[0].startswith(f"Usage: moeprune {words} ")
             assert max(map(len, lines)) <= 80
-            headings = sum(line.startswith("╭─") for line in lines)
+            headings = sum(line.endswith(":") and line[0] != " " for line in lines if line)
             assert len(lines) <= 50 or headings >= 4, words
             seen += 1
     assert seen > len(COMMANDS)
@@ -178,6 +178,13 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
     assert not wanted - Counter(printed.replace("│", " ").split())
 
 
+# Its results ship.
+EVALUATE = (
+    "evaluate demo --corpus demo-code --corpus demo-prose --corpus demo-math --dtype float32 "
+    "--measure nll --measure esap --measure kl --measure ppl --measure sap"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "width"),
     [
@@ -186,21 +193,36 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
         ("inspect demo", 80),
         ("plans show plan.json", 80),
         ("blend demo --sparsity 50%", 80),
+        ("fit demo --target-size 3.5MiB", 80),
+        (EVALUATE, 80),
+        (EVALUATE, 120),
     ],
 )
 def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, width):
     works(*PLAN, "--protect", "0")
     monkeypatch.setattr(console.out, "_width", width)
-    named = ("--criterion", "reap", "--corpus", "demo-math", "--corpus", "demo-code")
+    named = ("--criterion", "reap", "--calibrated-on", "demo-math", "--calibrated-on", "demo-code")
     printed = works(*words.split(), *(named if "blend" in words else ()))
     rows = [line for line in printed.splitlines() if "│" in line]
     assert rows
     assert max(map(len, rows)) <= width
     if words == "runs list":
         assert "demo-demo-math-5455904a" in printed
+    if words == EVALUATE:  # a measure a row, with its whole interval
+        assert sum("ESAP" in row for row in rows) == (2 if width == 80 else 1)
+        assert len(re.findall(r"\S+ \[\S+, \S+\]", printed)) >= 3 * 3
     if words.startswith("plans"):
         # Layer 0 is whole, and the others are alike.
         assert [line.split()[0] for line in rows] == ["0", "1-5", "all"]
+
+
+def test_measured_numbers_have_four_digits_and_are_not_shown_as_0():
+    said = [console.small(value) for value in (5861.434, 46.7932, 123.45, 2e6, 1.7627, 4e-5, 0)]
+    assert said == ["5,861", "46.79", "123.5", "2.00e+06", "1.7627", "4.0e-05", "0"]
+    losses = [LossIncrease({"a": value}).words for value in (0.69, 0.0024, 0.0003, -0.0024, 0)]
+    assert losses == [
+        f"loss {each} (a)" for each in ("+0.69", "+0.002", "+0.0003", "-0.002", "+0.00")
+    ]
 
 
 def test_the_time_beside_a_bar_is_called_what_it_is():

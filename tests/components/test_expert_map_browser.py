@@ -146,6 +146,37 @@ def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, pa
     python_says(map_page, chosen, 1)
 
 
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_cells_move_to_another_order_unless_motion_is_reduced(map_page, motion):
+    """What the canvas shows after the toggle, frame by frame; keys read the new order at once."""
+    map_page.emulate_media(reduced_motion=motion)
+    canvas = map_page.locator("canvas.base").first
+    canvas.evaluate(
+        """canvas => {
+            window.shown = [canvas.toDataURL()];
+            const look = () => {
+                const now = canvas.toDataURL();
+                if (now !== window.shown.at(-1)) window.shown.push(now);
+                window.looking = requestAnimationFrame(look);
+            };
+            look();
+        }"""
+    )
+    map_page.get_by_role("radio", name="expert").click()
+    map_page.wait_for_function("window.shown.length > 1")
+    map_page.get_by_role("application").focus()
+    map_page.keyboard.press("ArrowRight")
+    expect(readout(map_page)).to_contain_text("layer 1 \u00b7 expert 0 ")
+    map_page.wait_for_timeout(600)
+    shown = map_page.evaluate("cancelAnimationFrame(window.looking), window.shown")
+    assert (len(shown) > 2) == (motion == "no-preference")
+    # It ends in what a page that opens in this order shows.
+    map_page.set_viewport_size({"width": 1201, "height": 900})
+    map_page.set_viewport_size({"width": 1200, "height": 900})
+    map_page.wait_for_timeout(300)
+    assert canvas.evaluate("canvas => canvas.toDataURL()") == shown[-1]
+
+
 def test_narrow_window_stacks_the_panels(map_page):
     map_page.set_viewport_size({"width": 560, "height": 1000})
     expect(map_page.locator(".stage.stacked")).to_be_visible()

@@ -12,11 +12,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from gguf import GGUFReader
 from servers import an_unused_port
 from transformers import AutoTokenizer
 
 from pruning import Model, load_pruned
-from tools.engines.environments import python_of
+from tools.engines.environments import place_of, python_of
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "serving.md").read_text("utf-8")
 PATIENCE_SECONDS = 300
@@ -97,6 +98,43 @@ def test_mlx_serves_an_export_as_transformers_runs_it(tmp_path, pruned):
     question = json.loads(body)
     wanted = continued(pruned, question["prompt"], question["max_tokens"])
     assert answer["choices"][0]["text"] == wanted
+
+
+# In llama.cpp's environment: how many tokens a text has, and what the server continues it with.
+ASK_LLAMA_CPP = """
+import json, sys
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, prompt, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
+params.n_ctx, params.n_parallel, params.warmup = 256, 1, False
+server = xllamacpp.Server(params)
+answer = server.handle_completions({"prompt": prompt, "max_tokens": tokens, "temperature": 0})
+print(json.dumps([answer["usage"]["prompt_tokens"], answer["choices"][0]["text"]]))
+"""
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_a_gguf_file_of_an_export_reads_text_and_answers_as_transformers_does(tmp_path, top_k):
+    if (python := python_of("llama.cpp")) is None:
+        pytest.skip("no environment of llama.cpp: python -m tools.engines llama.cpp")
+    model, out = Model("demo"), tmp_path / "pruned"
+    plan = model.plan("ean", "demo-code", sparsity="50%", top_k=top_k)
+    model.export(plan, out, gguf="f32", llama_cpp=place_of("llama.cpp") / "llama.cpp")
+    (gguf,) = tmp_path.glob("*.gguf")
+    fields = GGUFReader(gguf).fields
+    counts = [fields[f"olmoe.{name}_count"].contents() for name in ("expert", "expert_used")]
+    assert counts == [16, top_k or 4]
+    prompt, tokens = "def add(a, b):\n    return  a+b  # it's 33", 24
+    done = subprocess.run(
+        [python, "-c", ASK_LLAMA_CPP, gguf, prompt, str(tokens)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    count, text = json.loads(done.stdout.splitlines()[-1])
+    assert count == len(AutoTokenizer.from_pretrained(out)(prompt)["input_ids"])
+    assert text == continued(out, prompt, tokens)
 
 
 @pytest.mark.engines

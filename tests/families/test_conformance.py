@@ -5,8 +5,11 @@ knows the program's tables.
 """
 
 import itertools
+import json
 import math
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +26,7 @@ from analysis.stats.store import load_expert_stats, read_vectors
 from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
 from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
-from families.configs import DISTINCT, EVERY, KINDS, SOURCES, VOCAB, Case
+from families.configs import DISTINCT, EVERY, KINDS, SOURCES, VOCAB, Case, cases_where
 from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from pruning.masking import masked
@@ -183,6 +186,28 @@ class TestConformance:
         assert_close(inside, pruned, MASKING_TOLERANCE.get(case.model_type, 0))
         assert not torch.allclose(inside, before, atol=1e-3)
         assert torch.equal(logits_of(model), before)
+
+    # But where a router selects a number of its own, or by a table.
+    @pytest.mark.parametrize(
+        "case", cases_where(lambda case: case.model_type != "phimoe" and not case.hashed)
+    )
+    def test_a_smaller_top_k_is_that_of_the_configuration(self, built, tmp_path, case):
+        source, fewer = built(case), case.top_k - 1
+        described, family = source.described(), source.described().family
+        shutil.copytree(source.paths["experts"], tmp_path / "fewer")
+        config = json.loads((tmp_path / "fewer/config.json").read_text())
+        edited = json.dumps(family.config_with_top_k(config, fewer))
+        (tmp_path / "fewer/config.json").write_text(edited)
+        loaded, _ = stock_load(case, tmp_path / "fewer")
+        if not family.shares_top_k:
+            for layer in case.sparse:
+                assert choice_of(loaded, case, layer) == (case.experts, fewer)
+        before = logits_of(source.model)
+        with masked(source.model, family, replace(keep_all(described), top_k=fewer)):
+            inside = logits_of(source.model)
+        assert_close(inside, logits_of(loaded), MASKING_TOLERANCE.get(case.model_type, 0))
+        assert not torch.allclose(inside, before, atol=1e-3)
+        assert torch.equal(logits_of(source.model), before)
 
     def test_masking_is_exact_where_accelerate_offloads(self, kind):
         case, described = kind.case, kind.described()

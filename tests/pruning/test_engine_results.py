@@ -15,7 +15,7 @@ from analysis.model import load_model_index
 from pruning.engine_results import CUTS, ENGINES, causes, results
 from pruning.engine_traits import MLA, traits_of
 from pruning.engines import Contents, Reads, contents_of, summary, verdicts
-from pruning.serving import COMMANDS, serve_commands
+from pruning.serving import REQUEST, SERVING, serve_commands
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 
@@ -101,7 +101,7 @@ def test_the_condition_of_a_row_travels_with_it(name):
         assert vllm.reads is (Reads.TRIED if tried and not more else Reads.NOT_TRIED)
         assert vllm.condition in vllm.reason
         assert vllm.condition in summary(found)
-        line = next(each for each in serve_commands(found, "out") if "vllm." in each)
+        line = next(each for each in serve_commands(found, "out", "BF16") if "vllm." in each)
         words = shlex.split(line, comments=True)
         assert json.loads(words[words.index("--compilation-config") + 1]) == {
             "custom_ops": ["none"]
@@ -120,8 +120,9 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
             "wrong results in: " if row.differs else "fails in: "
         )
         assert label in named[2].partition(";")[0]
-        begins = COMMANDS[label][0].partition("{")[0]
-        assert not any(line.startswith(begins) for line in serve_commands(found.values(), "out"))
+        begins = SERVING[label].commands[0].partition("{")[0]
+        lines = serve_commands(found.values(), "out", "BF16")
+        assert not any(line.startswith(begins) for line in lines)
 
 
 def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
@@ -137,11 +138,14 @@ def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
 
 def test_the_commands_are_those_of_the_guide():
     guide = GUIDE.read_text("utf-8").splitlines()
-    for lines in COMMANDS.values():
-        for line in lines:
-            assert line.format(out="OUT", copy="OUT-float32", options="") in guide
+    names = {"out": "OUT", "copy": "OUT-float32", "outtype": "bf16", "options": ""}
+    for engine, serving in SERVING.items():
+        for line in serving.commands:
+            assert line.format(**names) in guide
+        assert f"--port {serving.port}" in serving.commands[-1]
+        assert REQUEST.format(port=serving.port) in guide or engine in ("vLLM", "SGLang")
     option = next(row.condition for row in results() if row.condition)
-    (vllm,) = COMMANDS["vLLM"]
+    (vllm,) = SERVING["vLLM"].commands
     assert vllm.format(out="OUT", options=f" {option}") in guide
 
 
@@ -151,9 +155,9 @@ def test_the_converter_is_told_of_no_prediction_heads_where_it_would_look_for_th
         traits = rows[f"llama.cpp-{kind}-experts"].traits
         for heads in ((), ("prediction heads",)):
             contents = Contents((3, 3), kind, removes="experts", traits=(*traits, *heads))
-            (line,) = (
-                each for each in serve_commands(verdicts(contents), "out") if "convert_hf" in each
-            )
+            lines = serve_commands(verdicts(contents), "out", "F16")
+            (line,) = (each for each in lines if "convert_hf" in each)
+            assert "--outtype f16" in line
             assert ("--no-mtp" in line) is (is_told and not heads)
 
 

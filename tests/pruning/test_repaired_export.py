@@ -170,7 +170,9 @@ def test_one_changed_bit_is_found_whoever_it_is_of(made, tmp_path, name):
 
 
 @pytest.mark.parametrize("files", ["nowhere", "moved away from their record"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["olmoe", *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES[1:])]
+)
 def test_without_the_repair_its_bytes_are_not_compared_and_that_is_said(
     made, tmp_path, name, files
 ):

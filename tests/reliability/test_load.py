@@ -22,6 +22,7 @@ def server(world):
         yield server
 
 
+@pytest.mark.slow  # tests/app has every page alone
 def test_sessions_at_once_see_what_one_alone_sees(server):
     alone, together = asyncio.run(load_sessions.measure(server, (1, SESSIONS), TOGGLES, seed=3))
     assert alone.problems == together.problems == []

@@ -21,6 +21,7 @@ def server(tmp_path, monkeypatch):
     settings.clear()
 
 
+@pytest.mark.slow  # tests/app/test_one_plan.py and test_security.py have addresses one by one
 def test_no_address_breaks_a_page_or_writes_a_file(server):
     logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context").setLevel("ERROR")
     tallies = fuzz_pages(ADDRESSES, seed=0)

@@ -81,6 +81,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "full": "the same measure of the original model; empty for measures of two models",
     "num_samples": "samples",
     "sweep.csv, sweep.parquet:num_tokens": "positions scored in all samples",
+    "sweep.csv, sweep.parquet:top_k": "experts per token, if fewer than the model's own; else 0",
     "sweep.csv, sweep.parquet:dtype": "of the computation; only equal ones are comparable",
     "created_at": "when it was measured",
     # The lens of a text, and its tables.

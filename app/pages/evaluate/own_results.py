@@ -42,7 +42,7 @@ from pruning.evaluate.quality import (
 )
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
 from pruning.evaluate.result import MEASURES
-from pruning.plan import removes_nothing
+from pruning.plan import changes_nothing, removes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
@@ -87,7 +87,7 @@ def own_part(loaded: Loaded) -> None:
             candidates_part(loaded)
     with st.expander("Run more evaluations", expanded=results.empty):
         evaluation_form(loaded, records)
-    if loaded.shown and not removes_nothing(loaded.shown.plan, loaded.model):
+    if loaded.shown and not changes_nothing(loaded.shown.plan, loaded.model):
         with st.expander("Repair this plan"):
             repair_part(loaded, loaded.shown)
 

@@ -91,7 +91,7 @@ def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
             key=TOKEN,
             bind="query-params",
             placeholder="costs most",
-            width=130,
+            width=160,
             help="A click on a token also sets it; with the keyboard, arrow keys and Enter.",
         )
     results: Any = loaded.choices.results
@@ -147,7 +147,7 @@ def _lost(
     loaded: Loaded, record: LensRecord, plan: LensPlan, records: Sequence[LensRecord]
 ) -> None:
     """The removed experts that had most of the gate over the text, and what they read."""
-    st.markdown("**What it lost most**")
+    st.markdown("**What the whole text lost most**")
     lost = lost_experts(record, plan)
     if lost.empty:
         st.text("No token of this text wanted an expert that the plan removes.")
@@ -155,7 +155,7 @@ def _lost(
         place = int(row["layer"]), int(row["expert"])
         st.markdown(
             f"**Expert {place[0]}.{place[1]}** had {row['share']:.0%} of the gate weight of its "
-            f"layer here. {reads(loaded, records, place)}"
+            f"layer. {reads(loaded, records, place)}"
         )
         link_to_expert(place, "text")
 

@@ -22,7 +22,7 @@ from app.session.data import losses_of, shown_model, what_is_missing
 from app.tables.ranked import Ranked
 from app.widgets.charts import chart_files, show_named
 from app.widgets.chosen_plan import has_statistics
-from app.widgets.controls import MODES, ORDERS, view_switch
+from app.widgets.controls import MODES, ORDERS, part_switch, view_switch
 from app.widgets.links import link_to
 from app.widgets.notes import inform, show_command
 from pruning.evaluate.quality import loss_of
@@ -137,10 +137,12 @@ def stratification(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
 
 
 def _part(loaded: Loaded) -> None:
-    """One part and one view; the others would be sent with every toggle."""
+    """The open part, if one is, in one view: a toggle computes and sends all that is drawn."""
     # Not `st.tabs`: its content is slower to lay out.
     with st.container(horizontal=True, gap="medium"):
-        part = view_switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
+        part = part_switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
+        if part is None:
+            return
         views = PARTS[part][1]
         view = next(iter(views))
         if len(views) > 1:

@@ -94,7 +94,7 @@ def blend_part(loaded: Loaded) -> None:
     """Coverage of each corpus by the kept experts, and the fair-blend button."""
     st.markdown(
         "**Coverage**: the share of each corpus' saliency that the kept experts hold, mean over "
-        "layers. Choose **(blend)** in the sidebar to mix the corpora by hand."
+        "layers. Choose **(blend)** under **Model and plan** to mix the corpora by hand."
     )
     if (chart := chart_or_message("coverage", loaded)) is None:
         return

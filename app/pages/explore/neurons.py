@@ -31,7 +31,6 @@ from app.widgets.notes import against_chance, card, inform, show_command
 from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.selection import NeuronScope
 from pruning.plan import NEURON_GRANULARITY
-from pruning.planning.choice import SCOPES
 from pruning.requests.base import command_line, option_words
 
 _CLICKS: Final = "explore.neurons-kept.clicks"
@@ -77,7 +76,7 @@ def _commands(loaded: Loaded) -> None:
     experts = max(1, int(len(widths) * loaded.fraction))
     neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(loaded.model), next(iter(loaded.runs), "CORPUS")
-    shared = ("--criterion", "heapr", "--corpus", corpus)
+    shared = ("--criterion", "heapr", "--calibrated-on", corpus)
     cut = ("--granularity", NEURON_GRANULARITY, "--neuron-scope", str(NeuronScope.GLOBAL))
     plans = ("--plan", "neurons.json", "--plan", "experts.json")
     lines = (
@@ -101,26 +100,12 @@ def neuron_page(loaded: Loaded) -> None:
     except UserError as error:
         inform(literal(error))
         return
+    st.markdown(f"{kept.alt} Click an expert to inspect it.")
+    # A click makes a new figure without a selection, so that another click on the same expert
+    # registers.
+    clicks = st.session_state.get(_CLICKS, 0)
+    show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_pin_clicked)
     _metrics(loaded)
-    widest = neuron_cut.across_experts(loaded)
-    with st.container(border=True):
-        where = ""
-        if widest is not loaded:
-            scope = SCOPES[widest.choices.spec.spread.scope].lower()
-            where = f" at the scope {scope}; the plan prunes all experts equally"
-        st.markdown(
-            f"**Neurons kept per expert**{where}. Faint experts are nearly empty. Click one to "
-            "inspect it."
-        )
-        # A click makes a new figure without a selection, so that another click on the
-        # same expert registers.
-        clicks = st.session_state.get(_CLICKS, 0)
-        show_chart(
-            kept,
-            figure=partial(_map_after, kept, clicks),
-            with_sentence=True,
-            on_select=_pin_clicked,
-        )
     part = view_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     with st.container(border=True):
         PARTS[part][1](loaded)
@@ -141,39 +126,19 @@ def _pin_clicked() -> None:
 
 
 def _metrics(loaded: Loaded) -> None:
-    """Four numbers: criterion, sparsity, stability, similarity to whole experts."""
-    mask = neuron_cut.pruned(loaded)
-    removed, total = int(mask.sum()), mask.size
-    overlap, note = _overlap_of_corpora(loaded)
-    inside, chance = _inside_experts(loaded)
-    criterion = loaded.choices.ranking_criterion
-    routed = criterion.source == "routed"
-    source = loaded.source_of(criterion) if routed else "reads no corpus"
-    cards = (
-        ("Criterion", criterion.label, literal(source), None),
-        (
-            "Neurons pruned",
-            f"{removed:,}",
-            f"of {total:,}, {removed / total:.1%}",
-            "Share of all neurons of routed experts; the sparsity, rounded down.",
-        ),
-        (
-            "Overlap across corpora",
-            overlap,
-            note,
-            "Mean share of the pruned neurons that two calibration corpora have in common.",
-        ),
-        (
-            "In experts pruned whole",
-            inside,
-            chance,
-            "Share of the pruned neurons in experts that whole-expert HEAPr prunes at the same "
-            "sparsity. Needs neurons to compete across experts.",
-        ),
-    )
+    """Two numbers: stability, similarity to whole experts."""
     with st.container(horizontal=True):  # wraps where the window is narrow
-        for label, value, below, explained in cards:
-            card(label, value, below, note=explained)
+        card(
+            "Overlap across corpora",
+            *_overlap_of_corpora(loaded),
+            note="Mean share of the pruned neurons that two calibration corpora have in common.",
+        )
+        card(
+            "In experts pruned whole",
+            *_inside_experts(loaded),
+            note="Share of the pruned neurons in experts that whole-expert HEAPr prunes at the "
+            "same sparsity; that of chance where every expert loses the same share.",
+        )
 
 
 def _overlap_of_corpora(loaded: Loaded) -> tuple[str, str]:
@@ -189,7 +154,7 @@ def _overlap_of_corpora(loaded: Loaded) -> tuple[str, str]:
 
 def _inside_experts(loaded: Loaded) -> tuple[str, str]:
     try:
-        table = neuron_cut.heapr_comparison(neuron_cut.across_experts(loaded))
+        table = neuron_cut.heapr_comparison(loaded)
     except UserError:
         return "-", "needs statistics of neurons"
     if not table["removed"].sum():
@@ -221,7 +186,7 @@ def _expert_part(loaded: Loaded) -> None:
         "right of the dashed line are pruned."
     )
     if loaded.choices.expert is None:
-        st.text("No expert is chosen in the sidebar; this one is closest to half pruned.")
+        st.text("No expert is chosen; this one is closest to half pruned.")
     show_named("neurons-of-expert", loaded, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
     request = loaded.neuron_request

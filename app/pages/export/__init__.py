@@ -33,19 +33,20 @@ def draw(loaded: Loaded) -> None:
     else:
         report = plan_sizes(loaded, current.plan)
         is_written = finished_part(loaded, current.plan)
-        form_column, plan_column = st.columns(2)
-        with form_column, form_place(is_written=is_written):
-            choice = form_part(loaded, current, report)
-        with plan_column, st.container(border=True):
-            _plan_part(loaded, current, report, choice)
+        form_column, sizes_column = st.columns(2)
+        with form_column:
+            with form_place(is_written=is_written):
+                choice = form_part(loaded, current, report)
+            with st.container(border=True):
+                _plan_part(current, report, choice)
+        with sizes_column, st.container(border=True):
+            _sizes_part(loaded, current, report, choice)
     if not is_writing:
         job_panel("export")
 
 
-def _plan_part(
-    loaded: Loaded, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
-) -> None:
-    """What is kept, and its size as the options have it."""
+def _plan_part(current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice) -> None:
+    """What is kept, its size as the options have it, and the plan's file."""
     title = f"from the file `{current_plan.file.replace('`', '')}`"
     if current_plan.selection is not None:
         criterion, limits = current_plan.selection.criterion, current_plan.selection.spec.limits
@@ -59,6 +60,13 @@ def _plan_part(
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(choice.num_bytes), width="content")
         st.metric("Per layer", one_or_range(current_plan.kept.values()), width="content")
+    plan_button(current_plan, "export.plan", "Download")
+
+
+def _sizes_part(
+    loaded: Loaded, current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice
+) -> None:
+    """Bytes of the weights, and what stays of each layer."""
     show_named("sizes", loaded)
     before, after = report.loaded("bfloat16")
     bare = " without padding" if choice.padding else ""
@@ -66,7 +74,6 @@ def _plan_part(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}{bare}. "
         f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
-    plan_button(current_plan, "export.plan", "Download")
     part = st.expander("Kept experts by layer", key="export.kept", on_change="rerun")
     if part.open:
         ids = current_plan.plan.kept

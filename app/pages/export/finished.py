@@ -86,7 +86,7 @@ def _use_part(export_model: MoEModel, removes: str, out: str) -> None:
     show_command(out)
     st.markdown("**Load it**")
     st.code(load_code(export_model, contents, json.dumps(out)), language="python", wrap_lines=True)
-    if commands := serve_commands(verdicts(contents), out):
+    if commands := serve_commands(verdicts(contents), out, export_model.dtype):
         show_command(*commands, heading="Serve it")
 
 

@@ -40,7 +40,7 @@ from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
-from pruning.requests.options import ModeName
+from pruning.requests.plan_options import ModeName
 from pruning.sizes import SizeReport, format_bytes, heads_bytes
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
@@ -363,9 +363,7 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
         more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)
         by = f"Ranked by {ranked_in_words(name, runs)}; they add {format_bytes(more)} to the plan."
-        how = (
-            "" if ranking else " Calibrate with --groups routed,heads to rank them by what they do."
-        )
+        how = "" if ranking else " Calibrate with --group heads to rank them by what they do."
         st.caption(literal(by + how))
     return one_of(chosen, options)
 

@@ -26,7 +26,7 @@ from app.widgets.links import link_to
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
-from pruning.plan import removes_nothing
+from pruning.plan import changes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection
 
@@ -76,7 +76,7 @@ def _plan_of_experts(loaded: Loaded) -> None:
 
 def _repair_part(loaded: Loaded, current: CurrentPlan) -> None:
     """The repair of the plan, with its jobs."""
-    if not removes_nothing(current.plan, loaded.model):
+    if not changes_nothing(current.plan, loaded.model):
         with st.container(border=True):
             repair_part(loaded, current, with_jobs=True)
 

@@ -14,7 +14,9 @@ from app.widgets.notes import cannot_run
 
 def draw(loaded: Loaded) -> None:
     """The page."""
-    if loaded.shown is not None:
+    if loaded.shown is None:
+        st.title("What does pruning save, and what does it cost?", anchor=False)
+    else:
         finding_part(loaded, loaded.shown)
     # Once open for a job, the part stays open: the result of the job is what one waits for there.
     if any(state in ACTIVE for state in job_store().counts()):

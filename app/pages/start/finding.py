@@ -1,7 +1,6 @@
 """The plan on screen: one picture, one answer, three sentences."""
 
 from functools import partial
-from math import exp
 from typing import Any, Final
 
 import streamlit as st
@@ -18,13 +17,13 @@ from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import controls_for
-from app.widgets.answers import answers_part
+from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan
-from pruning.engines import contents_of, readers, verdicts
+from app.widgets.plan_bar import loss_of_plan, programs
 from pruning.evaluate.quality import (
+    LossIncrease,
     PlanLoss,
     RandomLoss,
     is_random,
@@ -43,9 +42,13 @@ _CARD_PX: Final = 500
 
 
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """Headline, loss by size, answers to a prompt; what suffers, why, and where it runs."""
+    """Headline, loss by size, answers to a prompt; what suffers, why, and where it runs.
+
+    What else is to know stands behind the question mark of each.
+    """
     losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
-    st.markdown(f"## {headline(loaded, current_plan, loss)}\n\n{beside_random(loss, chance)}")
+    words = headline(loaded, current_plan, loss, chance)
+    st.title(words, anchor=False, help=beside_random(loss, chance))
     chart_column, answers_column = st.columns([3, 2])
     with chart_column:
         _picture(loaded)
@@ -53,11 +56,12 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         _answers_part(loaded, current_plan)
     suffers, text, ships = st.columns([5, 6, 5])
     with suffers:
-        st.markdown(f"**What suffers**  \n{suffering(loss)}")
-        if words := bits_alone(losses):
-            st.caption(f"Without pruning, {words} (simulated).")
+        in_bits = bits_alone(losses)
+        note = f"Without pruning, {in_bits} (simulated)." if in_bits else None
+        st.markdown(f"**What suffers**  \n{suffering(loss or loaded.predicted)}", help=note)
     with text:
-        st.markdown(f"**The text decides**  \n{corpora_words(loaded, losses, loss)}")
+        alone = single_corpus_words(losses, loss)
+        st.markdown(f"**The text decides**  \n{alone}{pair_words(loaded)}")
     with ships:
         _ship_part(loaded, current_plan, losses, loss)
 
@@ -92,9 +96,8 @@ def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
         return "Its loss was not measured yet: click **Measure** above."
     words = ""
     if chance is not None and not loss.is_random:
-        drawn = f"{chance.draws} draws" if chance.draws > 1 else "one draw"
-        what = "A random choice" if loss.random_name == "Random" else loss.random_name
-        words = f"{what} of the same size costs x{exp(chance.mean):.1f} ({drawn}). "
+        drawn = f"mean of {chance.draws} draws" if chance.draws > 1 else "one draw"
+        words = f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
     return (
         f"{words}Loss {loss.mean:+.2f} nats per token, measured on {loss.num_samples} held-out "
@@ -102,49 +105,52 @@ def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
     )
 
 
-def suffering(loss: PlanLoss | None) -> str:
-    """The loss increase on each corpus, and where the original's loss grows most."""
+def suffering(loss: LossIncrease | None) -> str:
+    """The loss increase on each corpus, and where the original's loss grows most, if measured."""
     if loss is None:
         return "Not measured yet."
     ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
     words = ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
+    if not isinstance(loss, PlanLoss):
+        return f"Predicted: {words}."
     grown = {name: 1 + loss.change[name] / full for name, full in loss.full.items() if full > 0}
     if not grown:
         return f"{words}."
     most = max(grown, key=grown.__getitem__)
     before = loss.full[most]
     return (
-        f"{words}. Relative to the original {literal(most)} most: {before:.2f} to "
+        f"{words}. Relative to the original, {literal(most)}: {before:.2f} to "
         f"{before + loss.change[most]:.2f}, x{grown[most]:.1f}."
     )
 
 
-def corpora_words(loaded: Loaded, losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> str:
-    """What calibration on one corpus costs the others, and which corpora need the same experts."""
-    words = []
-    if loss is not None and (alone := single_corpus(losses, loss)) is not None:
-        name = alone.facts.corpora[0]
-        label = criterion_label(alone.facts.criterion) + alone.facts.variant_words
-        words.append(
-            f"Calibrated on {literal(name)} alone, {literal(label)} keeps {literal(name)} "
-            f"({alone.change[name]:+.2f}) and loses {literal(alone.worst_on)} "
-            f"({alone.worst:+.2f})."
-        )
+def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> str:
+    """What calibration on one corpus costs the others; empty if that was not measured."""
+    if loss is None or (alone := single_corpus(losses, loss)) is None:
+        return ""
+    name = alone.facts.corpora[0]
+    label = criterion_label(alone.facts.criterion) + alone.facts.variant_words
+    return (
+        f"Calibrated on {literal(name)} alone ({alone.change[name]:+.2f}), {literal(label)} loses "
+        f"{literal(alone.worst_on)} ({alone.worst:+.2f}). "
+    )
+
+
+def pair_words(loaded: Loaded) -> str:
+    """Which corpora need the same experts."""
     try:
         pairs = pair_overlaps(loaded).sort_values("overlap", ascending=False)
     except UserError as error:
-        return " ".join([*words, literal(error)])
+        return literal(error)
     if pairs.empty:
-        return " ".join([*words, "Calibrate on a second corpus to see what the choice depends on."])
+        return "Calibrate on a second corpus to see what the choice depends on."
     parts = [
-        f"{literal(row['corpus_a'])} and {literal(row['corpus_b'])} share {row['overlap']:.0%}"
+        f"{literal(row['corpus_a'])} and {literal(row['corpus_b'])} {row['overlap']:.0%}"
         for row in (pairs.iloc[0], pairs.iloc[-1])
     ]
-    words.append(
-        f"Of the pruned experts {', '.join(dict.fromkeys(parts))}; chance gives "
-        f"{pairs['chance'].mean():.0%}."
+    return (
+        f"Pruned by both: {', '.join(dict.fromkeys(parts))}; chance {pairs['chance'].mean():.0%}."
     )
-    return " ".join(words)
 
 
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
@@ -170,9 +176,9 @@ def _ship_part(
     loss: PlanLoss | None,
 ) -> None:
     """Where the export runs, the best plan of the other kind of layers, and the way to Export."""
-    names = readers(verdicts(contents_of(loaded.model, current_plan.plan)))
+    names = programs(loaded, current_plan)
     where = f"Loads in {', '.join(names)}." if names else "No engine was tried with such an export."
-    st.markdown(f"**Ship it**  \nChecked byte for byte. {where}")
+    st.markdown(f"**Ship it**  \n{where}")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
         _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
     link_to("export", "Export", "output")
@@ -219,7 +225,10 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     if newest is None:
         st.text("This plan has answered no prompt yet.")
         return
-    answers_part(newest, *_chance(records, newest)[:1])
+    answers_part(newest)
+    if chance := _chance(records, newest):
+        with st.expander("What a random choice answers"):
+            pruned_answer(chance[0])
 
 
 def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:

@@ -24,13 +24,23 @@ FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
     "ships": ("The checkpoint that ships", shipping),
 }
 _KEY: Final = "finding"
-_EXPERTS: Final = {"granularity": "expert"}
+_OF_A_FILE: Final = "Story is of a plan of the controls, and this one is from a file."
 # The controls of other pages are drawn and hidden: Streamlit drops the URL's values of others.
 _STYLE: Final = """
 [data-testid="stHeader"], [data-testid="stSidebar"], .st-key-plan-bar { display: none !important; }
 [data-testid="stMainBlockContainer"] { padding: 1rem 2.5rem; max-width: none; }
-[data-testid="stMainBlockContainer"] h1 { font-size: clamp(1.3rem, 2.4vw, 2.2rem); }
-@media (max-width: 640px) { [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; } }
+[data-testid="stMainBlockContainer"] h1 {
+  font-size: clamp(1.3rem, 2.4vw, 2.2rem); padding-bottom: 0.4rem;
+}
+/* The rest of the window. */
+[data-testid="stLayoutWrapper"]:has(> .st-key-story-chart) {
+  flex: 0 0 max(420px, 100vh - 15rem);
+}
+@media (max-width: 640px) {
+  [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; }
+  .st-key-finding { overflow-x: auto; }
+  .st-key-finding [role="radiogroup"] { flex-wrap: nowrap !important; }
+}
 """
 
 
@@ -42,14 +52,15 @@ def draw(loaded: Loaded) -> None:
     st.html(f"<style>{_STYLE}</style>")
     name = _way_part()
     sentence = st.container()
-    why = _why_not(loaded)
     with st.container(horizontal=True, vertical_alignment="bottom", key="story-control"):
-        try:
-            finding = Finding(why, None) if why else FINDINGS[name][1](loaded)
-        except UserError as error:
-            finding = Finding(literal(error), None)
-        if why:
-            _way_out(loaded)
+        if loaded.shown.file:
+            finding = Finding(_OF_A_FILE, None)
+            st.button("Back to the controls", key="story.controls", on_click=forget_import)
+        else:
+            try:
+                finding = FINDINGS[name][1](loaded)
+            except UserError as error:
+                finding = Finding(literal(error), None)
         if finding.controls:
             st.button(
                 "Use this plan",
@@ -60,7 +71,8 @@ def draw(loaded: Loaded) -> None:
             )
     sentence.title(finding.sentence, anchor=False)
     if finding.chart is not None:
-        large_chart(finding.chart)
+        with st.container(key="story-chart", height="stretch"):
+            large_chart(finding.chart)
 
 
 def _way_part() -> str:
@@ -82,22 +94,6 @@ def _way_part() -> str:
         with st.container(key="story-close", width="content"):
             link_to(page_before() or FIRST, "Close (Esc)", "close")
     return name
-
-
-def _why_not(loaded: Loaded) -> str:
-    """Why the plan has no story; empty if it has one."""
-    if loaded.choices.spec.by_neuron:
-        return "Story is of experts, and this plan removes neurons."
-    is_file = loaded.shown is not None and loaded.shown.file
-    return "Story is of a plan of the controls, and this one is from a file." if is_file else ""
-
-
-def _way_out(loaded: Loaded) -> None:
-    """A button to a plan that has a story."""
-    if loaded.choices.spec.by_neuron:
-        st.button("Plan of experts", key="story.experts", on_click=_use, args=(_EXPERTS,))
-    else:
-        st.button("Back to the controls", key="story.controls", on_click=forget_import)
 
 
 def _use(controls: Mapping[str, object]) -> None:

@@ -16,7 +16,8 @@ from families.configs import BY_NAME, DISTINCT, tiny_model
 from pruning.evaluate import streamed
 from pruning.evaluate.run import run_evaluations
 from pruning.evaluate.streamed import Branch, split
-from pruning.plan import keep_all
+from pruning.experts_per_token import possible_top_k
+from pruning.plan import fit_plan, keep_all
 
 MEASURES = ("esap", "sap", "kl", "nll", "ppl")
 MIXTRAL = BY_NAME["mixtral"]
@@ -35,11 +36,13 @@ def saved(path, case, **options):
 
 
 def plans_for(described, case):
-    """The original model, experts of all layers, of the last one alone, and neurons; in bits."""
+    """The original, experts of all layers, of the last alone, neurons; in bits, a smaller top-k."""
     plan = plan_of(described, case, keeps_of(case))
     last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
     bits = [replace(plan, bits="4"), replace(keep_all(described), bits="2")]
-    return [keep_all(described), plan, last, neuron_plan(described, case), *bits]
+    least = possible_top_k(described)[-1]
+    fewer = [replace(fit_plan(last, described), top_k=least)] if least else []
+    return [keep_all(described), plan, last, neuron_plan(described, case), *bits, *fewer]
 
 
 def outcomes(records):

@@ -119,6 +119,7 @@ def by_two(tmp_path_factory, checkpoint):
     return root
 
 
+@pytest.mark.slow  # tests/analysis/test_distributed.py has two processes that calibrate
 @pytest.mark.parametrize("batch_size", [4, 12])
 def test_two_processes_give_the_weights_of_one(by_two, olmoe, tmp_path, batch_size):
     # Of one batch, the second process has none.

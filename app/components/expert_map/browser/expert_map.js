@@ -8,6 +8,11 @@ import {
 } from "./paint.js";
 
 const STACK_BELOW_PX = 700;
+const MORPH_MS = 200;
+// A slower frame ends the morph: the new order must be there as soon as it can.
+const SLOW_FRAME_MS = 12;
+// Of more cells nobody follows one, and frames would keep the page from its other changes.
+const MOST_MOVING = 2048;
 const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
 
 // ---- overlay, readout, legend ----------------------------------------------------------------
@@ -150,6 +155,46 @@ function resize(view) {
   paintOverlay(view);
 }
 
+// ---- morph -----------------------------------------------------------------------------------
+
+const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+
+// Whether cells of the same experts have other places or fates.
+function canMorph(view, before, model) {
+  if (!view.box || !before || calm.matches) return false;
+  if (model.layers.length * model.width > MOST_MOVING) return false;
+  const shape = (each) => String([each.layers, each.counts, shownPanels(each)]);
+  const state = (each) => String([each.arrangement, each.mode === "mask"]);
+  const moves = ({ ranks, kept }, index) => {
+    const now = model.panels[index];
+    return String(kept) !== String(now.kept) || ranks.some((rank, at) => rank !== now.ranks[at]);
+  };
+  if (shape(before) !== shape(model)) return false;
+  return state(before) !== state(model) || shownPanels(model).some(
+    (index) => moves(before.panels[index], index),
+  );
+}
+
+// Only the cells move: all that reads or selects is of the new order from the start.
+function morph(view) {
+  const { before } = view;
+  const start = performance.now();
+  const step = (now) => {
+    if (view.before !== before) return; // a newer order
+    const passed = Math.max(0, now - start) / MORPH_MS;
+    view.share = passed * (2 - passed);
+    if (passed >= 1) view.before = null;
+    const began = performance.now();
+    view.panels.forEach(({ index }) => paintPanel(view, index));
+    if (!view.before) return;
+    if (performance.now() - began > SLOW_FRAME_MS) {
+      view.before = null;
+      view.panels.forEach(({ index }) => paintPanel(view, index));
+    } else requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+}
+
 function describe(model) {
   const titles = shownPanels(model).map((index) => model.panels[index].title).join(" beside ");
   return (
@@ -160,6 +205,8 @@ function describe(model) {
 }
 
 function update(view, model) {
+  view.before = canMorph(view, view.model, model) ? view.model : null;
+  view.share = 0;
   view.model = model;
   view.theme = readTheme(view.root);
   view.selected = findCell(model, model.selected);
@@ -179,6 +226,7 @@ function update(view, model) {
   view.stage.setAttribute("aria-label", describe(model));
   showLegend(view);
   resize(view);
+  if (view.before) morph(view);
 }
 
 // ---- interaction -----------------------------------------------------------------------------

@@ -116,20 +116,26 @@ function fillOf(view, index, row, expert) {
   return theme.values[panel.levels[row * model.width + rankOf(model, panel, row, expert)]];
 }
 
+// 1 for cells of full size, 0 for those of pruned experts.
+const sizeOf = (model, index, row, expert) =>
+  Number(model.mode === "mask" || isKept(model, model.panels[index], row, expert));
+
+// While the map morphs, cells are between the places and sizes that they had and have.
 function paintCells(view, index, context) {
-  const { model, box, theme } = view;
-  const panel = model.panels[index];
+  const { model, box, theme, before, share } = view;
+  const between = (was, is) => (before ? was() + (is - was()) * share : is);
   context.fillStyle = theme.empty;
   context.fillRect(box.left, box.top, box.width, box.height);
   forEachExpert(model, (row, expert) => {
-    const { x, y, w, h } = cellBox(view, index, row, expert);
+    const { x: place, y, w, h } = cellBox(view, index, row, expert);
+    const x = between(() => box.edge(columnOf(before, before.panels[index], row, expert)), place);
+    const size = between(
+      () => sizeOf(before, index, row, expert), sizeOf(model, index, row, expert),
+    );
+    const width = Math.max(1, w * (PRUNED.width + (1 - PRUNED.width) * size));
+    const height = h * (PRUNED.height + (1 - PRUNED.height) * size);
     context.fillStyle = fillOf(view, index, row, expert);
-    if (model.mode === "mask" || isKept(model, panel, row, expert)) {
-      context.fillRect(x, y, w, h);
-    } else {
-      const [width, height] = [Math.max(1, w * PRUNED.width), h * PRUNED.height];
-      context.fillRect(x + (w - width) / 2, y + (h - height) / 2, width, height);
-    }
+    context.fillRect(x + (w - width) / 2, y + (h - height) / 2, width, height);
   });
 }
 
@@ -172,7 +178,7 @@ export function paintPanel(view, index) {
   context.clearRect(0, 0, box.canvasWidth, box.canvasHeight);
   paintCells(view, index, context);
   if (model.arrangement === "rank" && prunesAny(model, index)) paintCut(view, index, context);
-  if (model.mode === "mask" || model.single) paintChanged(view, index, context);
+  if (!view.before && (model.mode === "mask" || model.single)) paintChanged(view, index, context);
   paintAxes(view, context);
   paintCounts(view, index, context);
 }

@@ -24,14 +24,12 @@ export default function keepHistory() {
     }, true);
   }
   const push = window.history.pushState.bind(window.history);
-  window.addEventListener("popstate", (event) => {
+  window.addEventListener("popstate", () => {
     // Changes that result from going back are not new choices.
     acted = false;
-    if (!isBare(window.location)) return;
-    // A bare URL is completed by Streamlit in an entry of its own: pass over it. Streamlit must not
-    // see it: the URL of the run that it would start could arrive after the one passed on to.
-    event.stopImmediatePropagation();
-    window.history.go(isFirst ? 1 : -1);
+    // A bare URL is completed by Streamlit in an entry of its own: pass over it. The run that it
+    // starts changes no control: its URL may arrive after the entry that is passed on to.
+    if (isBare(window.location)) window.history.go(isFirst ? 1 : -1);
   }, true);
 
   function write(state, title, url) {

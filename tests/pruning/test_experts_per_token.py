@@ -1,0 +1,176 @@
+"""Fewer experts per token: masked, exported and evaluated alike, and equal to the definition."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from exports import export, verified
+from oracles import TOKENS, logits_of
+from torch.nn.functional import linear, silu
+
+from analysis.drain import drain
+from analysis.errors import PlanError
+from analysis.families import FAMILIES
+from analysis.model import load_model_index
+from analysis.stats.store import stats_store
+from builders import tiny_model
+from families.configs import BY_NAME
+from families.configs import tiny_model as tiny_case
+from pruning.masking import masked
+from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import select_measured
+from pruning.repair.reference import Repair
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.plan import SpecRequest
+from pruning.requests.repair import RepairRequest
+from pruning.sizes import size_report
+from pruning.surgery.verify import verify_export
+from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.repair import repair_run
+
+KEPT = (0, 2, 3, 5)
+
+
+def by_definition(block, kept, top_k, *, normalised):
+    """The block's output, token by token: softmax over the kept experts, then the best few."""
+
+    def forward(_module, args, _output):
+        (hidden,) = args
+        rows, experts = hidden.reshape(-1, hidden.shape[-1]), block.experts
+        outputs = torch.zeros_like(rows)
+        for number, row in enumerate(rows):
+            gates = (block.gate.weight[list(kept)] @ row).softmax(0)
+            best = sorted(range(len(kept)), key=lambda i: -float(gates[i]))[:top_k]
+            total = sum(gates[i] for i in best) if normalised else 1.0
+            for i in best:
+                gate, up = linear(row, experts.gate_up_proj[kept[i]]).chunk(2)
+                down = linear(silu(gate) * up, experts.down_proj[kept[i]])
+                outputs[number] += gates[i] / total * down
+        return outputs.reshape(hidden.shape)
+
+    return block.register_forward_hook(forward)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize(("model_type", "normalised"), [("olmoe", False), ("mixtral", True)])
+def test_a_masked_model_selects_as_the_definition_says(model_type, normalised, top_k):
+    model = tiny_model(model_type, dtype=torch.float64)
+    model.set_experts_implementation("eager")
+    layers = range(len(model.model.layers))
+    plan = PruningPlan(ModelRef("tiny", "00" * 32), dict.fromkeys(layers, KEPT))
+    before = logits_of(model)
+    with masked(model, FAMILIES[model_type], replace(plan, top_k=top_k if top_k < 2 else 0)):
+        inside = logits_of(model)
+    assert torch.equal(logits_of(model), before)
+    for layer in layers:
+        by_definition(model.model.layers[layer].mlp, KEPT, top_k, normalised=normalised)
+    # Routers compute their softmax in float32, also in a float64 model.
+    torch.testing.assert_close(inside, logits_of(model), atol=2e-6, rtol=2e-6)
+    assert TOKENS.numel() == 48
+
+
+@pytest.fixture
+def demo():
+    return load_model_index("demo")
+
+
+def half(model, **fields):
+    values = {"model": "demo", "criterion": "aimer", "sparsity": "50%", **fields}
+    request = validated(SpecRequest, values)
+    ranking = drain(select_measured(request, model, stats_store(None)))
+    return make_plan(ranking, request.plan).plan
+
+
+def test_an_export_computes_what_the_evaluation_measures(demo, tmp_path):
+    plan = half(demo, top_k=2)
+    assert (plan.top_k, plan.provenance.spec["budget"]["top_k"]) == (2, 2)
+    assert plan_from_dict(plan.to_dict()) == plan != half(demo)
+    export(demo, plan, tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["num_experts_per_tok"] == 2
+    report = verified(tmp_path / "out", source=demo.checkpoint.path)
+    assert report.ok and report.max_abs_diff == 0
+    assert "2 experts per token" in report.checks[-1].detail
+    common = {"corpora": ("demo-math",), "samples": 2, "measures": "nll", "dtype": "float32"}
+    stats = {"stats_dir": tmp_path / "stats"}
+
+    def losses(model, **fields):
+        request = validated(EvaluateRequest, {"model": str(model), **common, **stats, **fields})
+        (record,) = drain(evaluate_run(request))
+        return record
+
+    planned = losses("demo", plans=(plan.to_dict(),))
+    asked = losses("demo", plans=(half(demo).to_dict(),), top_k=2)
+    exported = losses(tmp_path / "out")
+    # The export as it is, the plan, and the same plan asked for by the option.
+    assert planned.metrics["nll"].mean == asked.metrics["nll"].mean
+    assert exported.full["nll"].mean == planned.metrics["nll"].mean != planned.full["nll"].mean
+    assert asked.plan_digest == planned.plan_digest
+    assert asked.plan.variant_words == ", top-2" and asked.plan.columns["top_k"] == 2
+
+
+def test_verification_notices_another_number(demo, tmp_path):
+    export(demo, half(demo, top_k=2), tmp_path / "out")
+    config = tmp_path / "out/config.json"
+    config.write_text(config.read_text().replace('_tok": 2', '_tok": 3'))
+    report = drain(verify_export(tmp_path / "out"))
+    failed = {check.name for check in report.checks if not check.ok}
+    assert failed == {"files", "top-k"}
+
+
+def test_work_per_token_shrinks_and_bytes_stay(demo):
+    full, fewer = keep_all(demo), with_top_k(keep_all(demo), demo, 1)
+    before, after = size_report(demo, full), size_report(demo, fewer)
+    # 6 layers, 3 experts less for each token, 3 matrices of 128 x 64.
+    assert before.active_after - after.active_after == 6 * 3 * 3 * 128 * 64
+    assert before.expert_flops_after == 4 * after.expert_flops_after
+    assert before.bytes_after == after.bytes_after
+    assert full.digest != fewer.digest
+    assert "top_k" not in full.to_dict()  # plans of before keep their digest
+
+
+@pytest.mark.parametrize("top_k", [4, 9])
+def test_only_fewer_are_allowed(demo, top_k):
+    message = "demo selects 4 experts per token; choose a top-k of 1 to 3"
+    with pytest.raises(PlanError, match=message):
+        with_top_k(keep_all(demo), demo, top_k)
+    with pytest.raises(PlanError, match=message):
+        fit_plan(replace(keep_all(demo), top_k=top_k), demo)
+    with pytest.raises(PlanError, match="'top_k' is -1"):
+        plan_from_dict({**keep_all(demo).to_dict(), "top_k": -1})
+
+
+def test_a_repair_is_of_its_own_number(demo):
+    repaired = replace(keep_all(demo), repair=Repair("r", "d"))
+    with pytest.raises(PlanError, match="plan with --top-k, and repair that plan"):
+        with_top_k(repaired, demo, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("phimoe", "always selects 2 experts per token"), ("deepseek_v4", "in a table of 2 for each")],
+)
+def test_routers_that_cannot_select_fewer_are_refused(name, message, tmp_path):
+    tiny_case(BY_NAME[name]).save_pretrained(tmp_path)
+    model = load_model_index(str(tmp_path))
+    with pytest.raises(PlanError, match=message):
+        with_top_k(keep_all(model), model, 1)
+
+
+def test_a_repair_makes_up_for_the_smaller_number_in_every_layer(demo, tmp_path):
+    plan = with_top_k(keep_all(demo), demo, 1)
+    common = {"model": "demo", "corpora": ("demo-math",), "dtype": "float32"}
+    common["stats_dir"] = tmp_path / "stats"
+    fields = {**common, "plan": plan.to_dict(), "tokens": 2048, "seq_len": 128}
+    record = drain(repair_run(validated(RepairRequest, fields)))
+    # No layer loses an expert, and each has something to make up for.
+    assert [fit.layer for fit in record.layers] == list(range(6))
+    repaired = replace(plan, repair=record.reference.among([tmp_path / "stats"]))
+    fields = {"plans": (plan.to_dict(), repaired.to_dict()), "samples": 4, "measures": "nll"}
+    before, after = drain(evaluate_run(validated(EvaluateRequest, {**common, **fields})))
+    assert after.metrics["nll"].mean < before.metrics["nll"].mean
+    export(demo, repaired, tmp_path / "out")
+    checks = {"source": demo.checkpoint.path, "directories": [tmp_path / "stats"]}
+    assert verified(tmp_path / "out", **checks).max_abs_diff == 0

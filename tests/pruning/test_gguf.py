@@ -1,0 +1,114 @@
+"""Exports as GGUF files: what is refused, what the converter is told, what is recorded."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from exports import files_of, keeping, uneven
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Split
+
+from analysis.drain import drain
+from analysis.errors import ExportError
+from analysis.model import load_model_index
+from pruning.gguf import find_converter, pre_tokenizer_of
+from pruning.plan import keep_all
+from pruning.requests.base import validated
+from pruning.requests.model import ExportRequest
+from pruning.serving import CONVERTER
+from pruning.tasks.export import export_run
+
+# As llama.cpp's: a class that names pre-tokenizers or raises, and `main`, which reads sys.argv.
+STAND_IN = """
+import sys
+class TextModel:
+    def get_vocab_base_pre(self, tokenizer):
+        raise NotImplementedError("not recognized")
+def main():
+    words = sys.argv[1:]
+    if "f16" in words:
+        raise SystemExit("no room for f16")
+    name = TextModel().get_vocab_base_pre(None)
+    with open(words[words.index("--outfile") + 1], "w") as file:
+        file.write(" ".join([name, *words[-2:]]))
+"""
+
+
+@pytest.fixture
+def llama_cpp(tmp_path, monkeypatch):
+    monkeypatch.delenv("LLAMA_CPP", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    folder = tmp_path / "llama.cpp"
+    folder.mkdir()
+    (folder / CONVERTER).write_text(STAND_IN)
+    return folder
+
+
+def run(out, plan=None, **fields):
+    model = load_model_index("demo")
+    plan = plan or keeping(model, tuple(range(0, 32, 2)))
+    values = {"model": "demo", "out": out, "plan": plan.to_dict(), **fields}
+    return drain(export_run(validated(ExportRequest, values)))
+
+
+def test_without_a_converter_nothing_is_written(llama_cpp, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with pytest.raises(ExportError, match=rf"There is no {CONVERTER}.*--llama-cpp, \$LLAMA_CPP"):
+        run(out, gguf="q8_0")
+    with pytest.raises(ExportError, match=f"nothing has no {CONVERTER}.*or export without --gguf"):
+        run(out, gguf="q8_0", llama_cpp=tmp_path / "nothing")
+    assert not out.exists()
+    for name, value in (("LLAMA_CPP", llama_cpp), ("PATH", llama_cpp)):
+        with monkeypatch.context() as patch:
+            (llama_cpp / CONVERTER).chmod(0o755)
+            patch.setenv(name, str(value))
+            assert find_converter(None).folder == llama_cpp
+
+
+def test_what_llama_cpp_cannot_run_is_refused_before_any_work(llama_cpp, tmp_path):
+    model = load_model_index("demo")
+    # One number for all layers; and a head of its own, which exports that remove something have.
+    for plan, why in ((uneven(model), "Unprocessed experts"), (keep_all(model), "'output.weight'")):
+        with pytest.raises(ExportError, match=f"^No GGUF file: llama.cpp, fails: .*{why}"):
+            run(tmp_path / "out", plan, gguf="q8_0", llama_cpp=llama_cpp)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_record_says_what_made_the_file(llama_cpp, tmp_path):
+    out, fields = tmp_path / "out", {"gguf": "q8_0", "llama_cpp": llama_cpp}
+    record = run(out, **fields)["gguf"]
+    content = (tmp_path / "out-q8_0.gguf").read_bytes()
+    # The tokenizer of the demo is in no table of the converter.
+    assert content == b"gpt-2 --outtype q8_0"
+    assert record == json.loads((tmp_path / "out-q8_0.gguf.json").read_text())
+    script = hashlib.sha256(STAND_IN.encode()).hexdigest()
+    assert record["converter"] == f"sha256 {script[:16]}"
+    assert (record["bytes"], record["sha256"]) == (
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+    )
+    assert str(tmp_path) not in json.dumps(record)
+    before = files_of(tmp_path)
+    assert run(out, **fields)["gguf"] == record  # the export and the file stay as they are
+    assert files_of(tmp_path) == before
+
+
+def test_a_failed_conversion_says_why_and_leaves_the_export(llama_cpp, tmp_path):
+    with pytest.raises(ExportError, match=r"converter \(sha256 \w+\) stopped: no room for f16"):
+        run(tmp_path / "out", gguf="f16", llama_cpp=llama_cpp)
+    assert (tmp_path / "out" / "moeprune_manifest.json").is_file()
+    assert not list(tmp_path.glob("out-*"))
+
+
+def test_plain_byte_level_splits_as_gpt2_does(tmp_path):
+    assert pre_tokenizer_of(load_model_index("demo").checkpoint.path) == "gpt-2"
+    published = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    text = "I've 'told x=12,  y\n\n\tdef add(a, b):\n    return a+b  # größer 3.3… 日本 \u00a0🦙"
+    words = [span for _, span in Split(Regex(published), "isolated").pre_tokenize_str(text)]
+    plain = ByteLevel(add_prefix_space=False, use_regex=True)
+    assert [span for _, span in plain.pre_tokenize_str(text)] == words
+    for other in ({"type": "ByteLevel", "use_regex": False}, {"type": "Sequence"}, None):
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": other}))
+        assert pre_tokenizer_of(tmp_path) == ""
+    assert pre_tokenizer_of(Path("nowhere")) == ""
