@@ -60,7 +60,7 @@ class Candidates:
 
 
 def candidates_of(recipe: Recipe, path: Path, draws: int) -> Candidates:
-    """The files of a recipe's plans, where `moeprune run` writes them, and of draws of Random."""
+    """The files of a recipe's plans, where `moeprune prune` writes them, and of draws of Random."""
     names = ("random", *(f"random-{number}" for number in range(1, draws)))
     return Candidates(
         path.with_name(f"{path.stem}.plan.json"),
@@ -98,7 +98,7 @@ def run_all(
         raise UserError(f"{path} has no key evaluate, so nothing can be compared; add one.")
     candidates = candidates_of(recipe, path, draws)
     place = list(option_words(machine))
-    steps = [run(["run", str(path), *place])]
+    steps = [run(["prune", str(path), *place])]
     shared = [
         *option_words(recipe, only=("revision",)),
         *option_words(machine, only=("stats_dir",)),
@@ -133,6 +133,7 @@ def report_of(recipe: Recipe, path: Path, steps: Sequence[Step], exported: Path)
     made = json.loads(comparison_of(path).read_text())["evaluations"][0]["made"]
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     folder = str(recipe.export.out) if recipe.export else ""
+    serving = serve_commands(served, folder, model.dtype) if folder else []
     before, after = sizes.bytes_before, sizes.bytes_after
     seconds = [(f"`{each.command}`", f"{each.seconds / 60:.1f}") for each in steps]
     checks = f"{result['level']}, {result['checks']} checks" if result.get("verified") else "no"
@@ -152,9 +153,9 @@ def report_of(recipe: Recipe, path: Path, steps: Sequence[Step], exported: Path)
         "## Losses\n\nOn text that ranked and repaired nothing; Random keeps as many experts.",
         _table(table["columns"], table["rows"]),
         "## Notes",
-        "\n".join(f"- {note}" for note in ran["notes"]),
+        "\n".join(f"- {note}" for note in ran["notes"] if note not in serving),
         "## Serve",
-        "\n".join(("```bash", *serve_commands(served, folder), "```")) if folder else "No export.",
+        "\n".join(("```bash", *serving, "```")) if folder else "No export.",
         "## Time",
         _table(("command", "minutes"), seconds),
     ]
