@@ -155,8 +155,7 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     made = pd.read_csv(here / "frontier.csv")
     known = made[made["measured"].notna()].set_index("series")
     added = {}
-    for path in (ROOT / "cached_stats" / "evaluations").glob("demo-heapr-*.json"):
-        raw = json.loads(path.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations", "demo-heapr-").values()):
         facts = raw["plan"]
         if facts["granularity"] == "neuron" and facts["corpora"] == ["demo-code"]:
             scope = {"neurons by layer": "uniform", "neurons by global": "other"}[facts["schedule"]]
