@@ -44,7 +44,7 @@ class PathChoice:
         """The options of `moeprune paths` and `moeprune plot paths`."""
         words = ["--top-m", str(self.count)]
         if self.weighing.parts != PAPER.parts:
-            words += ["--weights", self.weighing.parts]
+            words += ["--path-weights", self.weighing.parts]
         if self.weighing.steps != PAPER.steps:
             words += ["--transitions", self.weighing.steps]
         if self.clusters:
@@ -109,7 +109,7 @@ class Choices:
 
     spec: PlanSpec  # of the plan; ranks nothing if the exponents do not
     baseline: Criterion
-    corpora: tuple[str, ...] = ()  # chosen ones, in the form of --corpus, whatever ranks
+    corpora: tuple[str, ...] = ()  # chosen ones, in the form of --calibrated-on, whatever ranks
     gate: Gate = "applied"
     # On pages, where counts by hand and searches stand beside the schedules of commands: the
     # experts that each layer keeps by hand, and the name of a search; both begin with uniform.

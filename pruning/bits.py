@@ -6,9 +6,7 @@ never hold such weights: engines have their own tools for that.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
-
-from analysis.errors import PlanError
+from typing import Final, Literal, get_args
 
 GROUP: Final = 32  # weights that share a scale
 OWN: Final = "16"  # as the checkpoint stores them
@@ -52,15 +50,8 @@ _FORMATS = (
     BitsFormat("2", 2, 4, "minimum", "", "Q2_K"),
 )
 FORMATS: Final = {each.name: each for each in _FORMATS}  # the most bits first
-BITS: Final = (OWN, *FORMATS)
-
-
-def parse_bits(text: str) -> tuple[str, ...]:
-    """Names of BITS joined by commas, each once; a PlanError names those there are."""
-    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",")))
-    if unknown := [name for name in names if name not in BITS]:
-        raise PlanError(f"There are no {unknown[0]!r} bits; choose among {', '.join(BITS)}.")
-    return names
+BitsName = Literal["16", "8", "6", "5", "4", "mxfp4", "3", "2"]
+BITS: Final[tuple[BitsName, ...]] = get_args(BitsName)  # as they are, and the formats
 
 
 def bits_words(bits: str) -> str:

@@ -13,7 +13,6 @@ from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import Run, stats_store
-from pruning.bits import OWN, parse_bits
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
 from pruning.planning.make import make_plan
@@ -129,10 +128,10 @@ class Model:
 
         Options: `measures`, `samples`, `seq_len`, `device`, ... of `moeprune evaluate`.
         """
-        if len(parse_bits(options.get("bits", OWN))) > 1:
-            raise PlanError("This measures one number of bits; call it once for each.")
         plans = () if plan is None else (plan.to_dict(),)
         request = self._request(EvaluateRequest, corpora=(corpus,), plans=plans, **options)
+        if len(request.bits) > 1:
+            raise PlanError("This measures one number of bits; call it once for each.")
         (record,) = self._drain(evaluate_run(request))
         return record
 

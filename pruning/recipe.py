@@ -18,16 +18,13 @@ from analysis.corpora import parse_corpus
 from analysis.errors import UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
-from analysis.stats.groups import parse_groups
 from pruning.bits import OWN
 from pruning.budget import parse_gib
-from pruning.evaluate.result import parse_measures
 from pruning.requests import options
-from pruning.requests.base import Request, checked_by
+from pruning.requests.base import Request
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES
 from pruning.requests.model import ExportOptions
-from pruning.requests.options import Text
 from pruning.requests.repair import RepairOptions
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
@@ -50,25 +47,9 @@ def _some(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-def _split(value: Any) -> Any:
-    """Names joined by commas, as on the command line, stand for a list."""
-    return tuple(value.split(",")) if isinstance(value, str) else value
-
-
-Groups = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(_split),
-    checked_by(lambda names: parse_groups(",".join(names))),
-]
-Fitness = Annotated[
-    tuple[Text, ...],
-    BeforeValidator(_split),
-    checked_by(lambda names: parse_measures(",".join(names))),
-]
-
 OneOrMore = Annotated[
     tuple[options.Corpus, ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    options.SEVERAL,
     AfterValidator(_some),
     AfterValidator(options.each_once),
     # One is written, and counts for the digest, as it stands.
@@ -81,8 +62,6 @@ class CalibrateSection(CalibrateOptions):
 
     `--trust-remote-code` is no key: whoever runs the recipe decides.
     """
-
-    groups: Groups = ()
 
 
 class SearchSamples(Request):
@@ -122,8 +101,8 @@ class EvaluateSection(Request):
     """What to measure of the plan, on which corpus."""
 
     corpus: options.Corpus
-    fitness: Fitness = ("esap", "nll")  # the loss is what results are ranked by
-    bits: options.Bits = OWN
+    fitness: options.Measures = ("esap", "nll")  # the loss is what results are ranked by
+    bits: options.Bits = (OWN,)
     samples: options.Samples | None = None
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None

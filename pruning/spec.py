@@ -91,7 +91,7 @@ class RankingSpec(Section):
         Option("Name, such as reap or aimer, or exponents b,alpha,beta.", ("--criterion",)),
     ] = ""
     granularity: options.Granularity = "expert"
-    corpora: tuple[Annotated[options.WeighedCorpus, BeforeValidator(_corpus)], ...] = ()
+    corpora: tuple[Annotated[options.CalibratedOn, BeforeValidator(_corpus)], ...] = ()
     runs: tuple[options.Run, ...] = ()
     gate: options.Gate = "applied"
 
@@ -176,7 +176,7 @@ class SpreadSpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> "SpreadSpec":
-        name = written(info)
+        name = written(info, SpreadSpec)
         if (self.schedule == "file") != (self.schedule_file is not None):
             file = name("schedule_file", "FILE")
             raise Misfit("schedule_file", f"{name('schedule', 'file')} and {file} belong together")
@@ -240,7 +240,7 @@ class PlanSpec(Section):
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
-        name = written(info)
+        name = written(info, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
         if self.spread.kept_neurons is not None:
             self._check_file(name)

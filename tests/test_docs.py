@@ -132,7 +132,7 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
     named: dict[str, object] = {}
     for snippet in snippets(ROOT / "docs" / "guide" / "python.md"):
         exec(compile(snippet, "python.md", "exec"), named)  # noqa: S102
-    words = ["plan", "demo", "--force", "--corpus", "demo-code", "-o", "by-command.json"]
+    words = ["plan", "demo", "--force", "--calibrated-on", "demo-code", "-o", "by-command.json"]
     for plan, own in (
         ("plan", "--criterion reap --sparsity 50% --schedule global"),
         (

@@ -137,7 +137,7 @@ def test_installed_commands_find_the_demo_and_its_statistics(
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "app.cli", "plan", "demo", "--criterion", "reap"),
-            *("--corpus", "demo-math", "--sparsity", "50%", "-o", "plan.json"),
+            *("--calibrated-on", "demo-math", "--sparsity", "50%", "-o", "plan.json"),
         ],
         cwd=tmp_path,
         env={

@@ -228,7 +228,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     if colon and base in (*TEXTS, *PRESETS):
         raise CorpusError(
             f"{corpus} has a weight, but each corpus is calibrated in full; blend them afterwards, "
-            f"as in `moeprune plan --corpus {base}:{weight}`."
+            f"as in `moeprune plan --calibrated-on {base}:{weight}`."
         )
     raise CorpusError(
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))

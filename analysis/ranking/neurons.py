@@ -40,7 +40,7 @@ def read_neurons(
         return replace(chosen, notes=notes_on_others(chosen.runs, others, criterion))
     if corpora or run_ids:
         raise StatsError(
-            f"{criterion.label} reads no calibration corpus; leave out --corpus and --run."
+            f"{criterion.label} reads no calibration corpus; leave out --calibrated-on and --run."
         )
     widths = computed_widths(model)
     owners = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]

@@ -98,7 +98,9 @@ def _named_runs(
 ) -> list[Run]:
     """The runs of these ids, checked; empty if no id is given."""
     if run_ids and corpora:
-        raise StatsError("A run and a corpus were both named; use --run or --corpus, not both.")
+        raise StatsError(
+            "A run and a corpus were both named; use --run or --calibrated-on, not both."
+        )
     runs = [store.get(run_id) for run_id in run_ids]
     for manifest in (run.manifest for run in runs):
         if manifest.kind != "routed":
@@ -122,10 +124,7 @@ def _pick(
     if not by_corpus:
         raise StatsError(absent)
     if not corpora and len(by_corpus) > 1:
-        raise StatsError(
-            f"{several} {', '.join(by_corpus)}; choose with --corpus, or with --calibrated-on "
-            "where --corpus is what is measured on."
-        )
+        raise StatsError(f"{several} {', '.join(by_corpus)}; choose with --calibrated-on.")
     return [name_among(by_corpus, corpus) for corpus in corpora] or list(by_corpus)
 
 
@@ -192,12 +191,10 @@ def sample_runs(
         by_corpus,
         corpora,
         f"There are no statistics of samples of {model.name}; run `moeprune calibrate MODEL "
-        "--corpus CORPUS --groups routed,dense`.",
+        "--corpus CORPUS --group dense`.",
         f"{model.name} has statistics of samples of",
     )
-    _check_known(
-        by_corpus, corpora, f"corpus with samples of {model.name}", " --groups routed,dense"
-    )
+    _check_known(by_corpus, corpora, f"corpus with samples of {model.name}", " --group dense")
     return [by_corpus[name] for name in names]
 
 
@@ -303,7 +300,7 @@ def routed_choice(parts: Sequence[Part]) -> Choice[Stats]:
 
 
 def corpus_names(parts: Sequence[Part]) -> tuple[str, ...]:
-    """The corpora of these runs as `--corpus` takes them, with weights other than 1."""
+    """The corpora of these runs as `--calibrated-on` takes them, with weights other than 1."""
     return tuple(corpus_weight_text(part.run.manifest.corpus, part.weight) for part in parts)
 
 
@@ -324,7 +321,7 @@ def choose_stats(
         return replace(choice, notes=notes_on_others(choice.runs, runs, criterion))
     if corpora or run_ids:
         raise StatsError(
-            f"{criterion.label} reads no calibration corpus; leave --corpus and --run out."
+            f"{criterion.label} reads no calibration corpus; leave --calibrated-on and --run out."
         )
     if criterion.source == "none":
         return Choice(NoStats(model.layers), (), ())

@@ -1,9 +1,7 @@
-"""Statistic groups: what a calibration collects, by the names that `--groups` takes."""
+"""Statistic groups: what a calibration collects, by the names that `--group` takes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, get_args
-
-from analysis.errors import StatsError, unknown_name
 
 Group = Literal["routed", "router", "damage", "gradient", "dense", "heads"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -13,15 +11,6 @@ GROUP_COLUMNS: Mapping[Group, tuple[str, ...]] = {
     "gradient": ("neuron_product", "neuron_norm_sum", "neuron_peak_sum"),
     "dense": ("path_samples", "path_weight", "node_weight"),
 }
-
-
-def parse_groups(text: str) -> tuple[Group, ...]:
-    """Groups from comma-separated names, in the order of GROUPS; `routed` is always included."""
-    names = [name.strip().lower() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in GROUPS:
-            raise StatsError(unknown_name("statistic group", name, GROUPS))
-    return ordered(names)
 
 
 def ordered(names: Sequence[str]) -> tuple[Group, ...]:
@@ -37,7 +26,7 @@ def misfit(groups: Collection[str], *, streams_layers: bool, checkpoints: bool) 
             "--stream-layers, or spread the model with --device-map auto"
         )
     if checkpoints and "gradient" not in groups:
-        return "--checkpoint-activations is for the group gradient: --groups routed,gradient"
+        return "--checkpoint-activations is for the group gradient: --group gradient"
     return ""
 
 

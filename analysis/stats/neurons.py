@@ -61,8 +61,8 @@ def load_neuron_stats(run: Run) -> NeuronStats:
     """A run's statistics of neurons."""
     if NEURONS not in run.manifest.files:
         raise StatsError(
-            f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --groups "
-            "routed,gradient."
+            f"The run {run.manifest.run_id} has no statistics of neurons; calibrate with --group "
+            "gradient."
         )
     table = neuron_table(run)
     tokens = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]

@@ -228,7 +228,7 @@ def load_head_stats(run: Run, layers: tuple[MoELayer, ...]) -> ExpertStats:
     if HEADS not in run.manifest.files:
         raise StatsError(
             f"The run {run.manifest.run_id} has no statistics of prediction heads; calibrate with "
-            "--groups routed,heads."
+            "--group heads."
         )
     needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
     table = read_table(run, HEADS, needed, dict.fromkeys(OPTIONAL_COLUMNS, "number"))
@@ -241,8 +241,8 @@ def load_sample_stats(run: Run) -> SampleStats:
     """The dense statistics of a run."""
     if SAMPLES not in run.manifest.files:
         raise StatsError(
-            f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --groups "
-            "routed,dense."
+            f"The run {run.manifest.run_id} has no statistics of samples; calibrate with --group "
+            "dense."
         )
     grid = Grid(run.manifest.model.layers)
     sums = {name: "float64" if name.endswith("_sum") else "int64" for name in SAMPLE_COLUMNS}

@@ -54,16 +54,16 @@ WEIGHT_COLUMNS: Mapping[str, str] = {
 }
 
 _OF_ONE_CORPUS = (
-    "calibrate with --groups routed,gradient; it holds maxima, which blends and parts do not have"
+    "calibrate with --group gradient; it holds maxima, which blends and parts do not have"
 )
 # Columns that a table may lack, and what to do about it.
 OPTIONAL_COLUMNS: Mapping[str, str] = {
     "vector_sum_sq": "it is stored for all tokens together only",
-    "damage": "calibrate with --groups routed,damage",
-    "neuron_product": "calibrate with --groups routed,gradient",
+    "damage": "calibrate with --group damage",
+    "neuron_product": "calibrate with --group gradient",
     "neuron_norm_sum": _OF_ONE_CORPUS,
     "neuron_peak_sum": _OF_ONE_CORPUS,
-    "path_samples": "calibrate with --groups routed,dense; it counts whole samples, which a part "
+    "path_samples": "calibrate with --group dense; it counts whole samples, which a part "
     "of a run does not have",
 }
 

@@ -114,7 +114,7 @@ def corpora_overlaps(loaded: Loaded) -> pd.DataFrame:
     if len(corpora) < 2:
         raise StatsError(
             f"The neurons of {loaded.model.name} were measured on {len(corpora)} corpus; "
-            "calibrate on another with `--groups routed,gradient`."
+            "calibrate on another with `--group gradient`."
         )
     loaded.check_removes()
     # The chance is that of equal shares.
@@ -139,7 +139,7 @@ def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
     if lacking := [corpus for corpus in used if corpus not in corpora]:
         raise StatsError(
             f"HEAPr of whole experts needs statistics of neurons, which {', '.join(lacking)} "
-            "lacks; calibrate with `--groups routed,gradient`."
+            "lacks; calibrate with `--group gradient`."
         )
     weighted = [parse_corpus_weight(text) for text in loaded.choices.corpora]
     stats = loaded.keep(choose_stats, heapr, loaded.store, loaded.model, weighted).stats

@@ -46,8 +46,7 @@ def draw(loaded: Loaded) -> Drawing:
     runs, choice = runs_with_samples(loaded), loaded.choices.paths
     if not runs:
         raise StatsError(
-            f"{loaded.model.name} has no statistics of samples; calibrate with --groups "
-            "routed,dense."
+            f"{loaded.model.name} has no statistics of samples; calibrate with --group dense."
         )
     tables = {corpus: loaded.keep(path_table, run, choice) for corpus, run in runs.items()}
     counts = {corpus: int(table["samples"].iloc[0]) for corpus, table in tables.items()}

@@ -26,8 +26,8 @@ _STEPS = {
         "inspect:inspect": "Show architecture, experts, sizes and what can be pruned; reads "
         "headers only.",
         "recipe:recipe": "Recipes: init writes one.",
-        "run:run": "Calibrate, plan or search, evaluate, export as a recipe says; finished steps "
-        "are skipped.",
+        "prune:prune": "Calibrate, plan or search, evaluate, export as a recipe says; rerun to "
+        "resume.",
     },
     "Measure experts": {
         "calibrate:calibrate": "Run the model once over each corpus and cache its expert "
@@ -48,8 +48,8 @@ _STEPS = {
         "CSV.",
         "rank:blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts "
         "hold.",
-        "rank:compare": "Compare two plans: which experts both keep, only one, or neither; writes "
-        "CSV.",
+        "rank:compare": "Compare the plans of two criteria: which experts both keep, one, or "
+        "neither; writes CSV.",
         "plot:plot": "Draw a figure of the dashboard, or write the numbers behind it, without a "
         "browser session.",
         "plot:report": "Write figures with their sentences and numbers as one HTML page that opens "
@@ -59,7 +59,7 @@ _STEPS = {
         "plans:plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
         "plans:paths": "Keep the experts on the heaviest paths through the layers (MoE "
         "Pathfinder); writes plan.json.",
-        "run:search": "Search for the best allocation of a budget; interrupt it, and the best so "
+        "prune:search": "Search for the best allocation of a budget; interrupt it, and the best so "
         "far is kept.",
         "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their "
         "loss.",

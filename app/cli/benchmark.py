@@ -12,7 +12,7 @@ from app.cli.files import write_result
 from app.console import counted, finish, follow, show_table
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.plan import load_plan
-from pruning.requests.base import Option, command_line
+from pruning.requests.base import Option, command_line, flags_of, flat_fields
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json, import_results
 
@@ -75,10 +75,10 @@ def benchmark(
 def _import(
     request: BenchmarkRequest, plans: Sequence[dict[str, Any]], values: dict[str, Any]
 ) -> list[BenchmarkRecord]:
-    if run_options := [name for name in _OF_RUNS if getattr(request, name)]:
+    if name := next((each for each in _OF_RUNS if getattr(request, each)), None):
         raise PlanError(
-            f"--{run_options[0].replace('_', '-')} says what is run, and --import runs nothing: "
-            "all results of the file are imported; leave one of the two out."
+            f"{flags_of(name, flat_fields(BenchmarkRequest)[name])[0]} says what is run, and "
+            "--import runs nothing: all results of the file are imported; leave one of the two out."
         )
     if len(plans) > 1:
         raise PlanError("Imported results are of one plan; give --plan once.")

@@ -41,7 +41,7 @@ def calibrate(
         if not is_same_corpus(corpus, run_corpus):
             note(
                 f"{corpus} has the same tokens as {run_corpus}, under which the run is kept: "
-                f"choose it with --corpus {run_corpus} or --run {run.manifest.run_id}"
+                f"choose it with --calibrated-on {run_corpus} or --run {run.manifest.run_id}"
             )
         _say_run(request, model, run, is_new=run.manifest.run_id not in earlier_ids)
 
@@ -59,7 +59,7 @@ def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bo
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     flags = option_words(request, only=("revision", "stats_dir"))
-    by = ("--criterion", "reap", "--corpus", manifest.corpus)
+    by = ("--criterion", "reap", "--calibrated-on", manifest.corpus)
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},

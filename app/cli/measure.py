@@ -26,7 +26,7 @@ from app.cli.say import (
     usual_budget,
 )
 from app.console import counted, finish, follow, out, show_frame, show_table, small
-from pruning.bits import bits_words, parse_bits
+from pruning.bits import bits_words
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
 from pruning.evaluate.quality import LossIncrease, is_random
@@ -97,7 +97,7 @@ def _candidates(
         variants = [f"{name} (repaired)" if plan.repair else name]
         if request.repair and takes_repair(plan, model):
             variants.append(repaired_name(name))
-        bits = [plan.bits] if plan.bits else parse_bits(request.bits)
+        bits = (plan.bits,) if plan.bits else request.bits
         candidates += [f"{each}{bits_words(bit)}" for each in variants for bit in bits]
     return candidates
 
@@ -151,11 +151,11 @@ def sweep(
     request: SweepRequest,
     *,
     out_file: options.OutTable = Path("sweep.csv"),
-    plot: Annotated[
+    figure: Annotated[
         options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
     ] = None,
     against: Annotated[
-        Against, Option(f"What --plot has below: {', '.join(AGAINST)}.")
+        Against, Option(f"What --figure has below: {', '.join(AGAINST)}.")
     ] = "removed",
 ) -> None:
     """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
@@ -163,8 +163,8 @@ def sweep(
     table = evaluation_table(records)
     show_sweep(table)
     write_table(table, out_file)
-    if plot:
-        draw(table, next(iter(records[0].metrics)), against, plot)
+    if figure:
+        draw(table, next(iter(records[0].metrics)), against, figure)
     of = counted(len(records), "evaluation")
     finish(
         f"{out_file}: {len(table)} rows of {of}",
@@ -249,7 +249,7 @@ def sensitivity(request: SensitivityRequest) -> None:
     )
     flags = option_words(request, only=(*names, "revision", "stats_dir"))
     measured = request.corpora if len(request.corpora) > 1 else ()
-    words = [*flags, *repeated("--corpus", request.calibrated_on), "--schedule", "measured"]
+    words = [*flags, *repeated("--calibrated-on", request.calibrated_on), "--schedule", "measured"]
     words += [*repeated("--measured-on", measured)]
     words += (request.budget_words or ["--sparsity 50%"])[0].split(" ", 1)
     count = len(measurement.corpora)

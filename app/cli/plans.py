@@ -58,7 +58,7 @@ from pruning.plan_tables import (
 from pruning.planning.counted import count_plan
 from pruning.planning.make import check_spec, plan_from_stats
 from pruning.requests.base import Option
-from pruning.requests.options import Revision, Run, StatsDir, Switch, Text, WeighedCorpus
+from pruning.requests.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
@@ -109,14 +109,15 @@ def show(
     *,
     path: Annotated[Path, Option("plan.json.", place="PLAN")],
     model: OfModel | None = None,
-    corpora: tuple[WeighedCorpus, ...] = (),
+    corpora: tuple[CalibratedOn, ...] = (),
     runs: tuple[Run, ...] = (),
     revision: Revision | None = None,
     stats_dir: StatsDir | None = None,
 ) -> None:
     """What each layer keeps and loses, and how the plan came about; of neurons also what it saves.
 
-    FLOPs of neurons follow how often experts were chosen: on --corpus, or in the plan's own runs.
+    FLOPs of neurons follow how often experts were chosen: on --calibrated-on, else in the runs of
+    the plan.
     """
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
@@ -155,7 +156,9 @@ def diff(
         Option("The model, to count what neither keeps; default: look for it by its name."),
     ] = None,
     experts: Annotated[Switch, Option("A row for each expert on which the plans differ.")] = False,
-    csv: Annotated[Path | None, Option("Also write the table as CSV.", file="new")] = None,
+    table_file: Annotated[
+        Path | None, Option("Also write the table as CSV.", ("--table",), file="new")
+    ] = None,
     revision: Revision | None = None,
 ) -> None:
     """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""
@@ -174,8 +177,8 @@ def diff(
     elif experts:
         rows = expert_states(one, other, layers)
         rows = rows[rows["state"].isin(["only_a", "only_b"])]
-    if csv is not None:
-        write_csv(rows, csv)
+    if table_file is not None:
+        write_csv(rows, table_file)
     show_frame(f"A: {first}, B: {second}", rows.dropna(axis="columns", how="all"))
     alike = int((table["only_a"] + table["only_b"] == 0).sum())
     what = "neurons" if by_neuron else "experts"
@@ -231,7 +234,7 @@ def paths(
 ) -> None:
     """Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes plan.json.
 
-    Needs statistics of samples: calibrate with --groups routed,dense.
+    Needs statistics of samples: calibrate with --group dense.
     """
     if request.top_m is None and request.sparsity is None and request.shrink is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both; or --shrink")

@@ -132,7 +132,7 @@ def _between_corpora(
         conclusion += f", {least['criterion']} most ({least['overlap']:.3f})"
     conclusion += f"; chance is {most['chance']:.3f}"
     name = request.criterion or "reap"
-    corpus_flag = "--run" if request.runs else "--corpus"
+    corpus_flag = "--run" if request.runs else "--calibrated-on"
     words = ("--criterion", name, *repeated(corpus_flag, request.runs or stats), "--fair")
     flags = option_words(request, only=("gate", "sparsity", "revision", "stats_dir"))
     return table, conclusion, command_line("blend", request.model, *words, *flags)
@@ -163,7 +163,7 @@ def _runs_to_compare(
     if len(chosen) < least:
         more = "name a second one" if request.runs else "`moeprune calibrate` adds a corpus"
         if request.corpora:
-            more = "name another with --corpus, or leave it out for all"
+            more = "name another with --calibrated-on, or leave it out for all"
         only = ", ".join(chosen)
         raise StatsError(f"Overlap compares at least two corpora and has only {only}; {more}.")
     others = () if request.runs else every
@@ -222,10 +222,12 @@ def blend(
     chosen = ranked_by.rule
     corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
     if not corpora and not ranked_by.runs:
-        raise StatsError("Name the corpora to mix with --corpus, or their runs with --run.")
+        raise StatsError("Name the corpora to mix with --calibrated-on, or their runs with --run.")
     parts = routed_runs(store, model, corpora, ranked_by.runs, chosen)
     if len(parts) < 2:
-        raise StatsError("A blend mixes at least two corpora; name them with --corpus or --run.")
+        raise StatsError(
+            "A blend mixes at least two corpora; name them with --calibrated-on or --run."
+        )
     runs = [part.run for part in parts]
     blender = Blender(Mixture(runs), chosen, ranked_by.gate, parse_sparsity(request.sparsity))
     if fair:
@@ -261,7 +263,7 @@ def _planned(request: SpecRequest, store: StatsStore) -> tuple[Selection, Prunin
 def compare(
     request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
 ) -> None:
-    """Compare two plans: which experts both keep, only one, or neither; writes CSV."""
+    """Compare the plans of two criteria: which experts both keep, one, or neither; writes CSV."""
     store, pair = stats_store(request.stats_dir), pair_of(request, request.plan)
     first, a = _planned(pair.a, store)
     pair = with_counts_of(a, pair)

@@ -32,7 +32,7 @@ def init(
     out_file: options.Out = Path("recipe.yaml"),
     config_only: ConfigOnly = False,
 ) -> None:
-    """Write a commented recipe for a model; `moeprune run` takes it as it is."""
+    """Write a commented recipe for a model; `moeprune prune` takes it as it is."""
     model = headers_or_outline(request, config_only=config_only)
     folder = folder_of(request.model)
     text = recipe_template(model, folder, pruned_name(folder))
@@ -40,7 +40,7 @@ def init(
         text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)
     draft = recipe_from_yaml(text, name=str(out_file))
     write_durably(out_file, text.encode())
-    following = command_line("run", str(out_file))
+    following = command_line("prune", str(out_file))
     finish(
         f"{out_file}: recipe {draft.digest[:8]} for {model.name}",
         {"file": str(out_file)},

@@ -214,7 +214,7 @@ def plan_command(
     shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
     fields = flat_fields(type(request))
     flags = option_words(request, only=[name for name in shared if name in fields])
-    words = ("--criterion", criterion, *repeated("--corpus", corpora), *budget)
+    words = ("--criterion", criterion, *repeated("--calibrated-on", corpora), *budget)
     return next_plan(request.model, *words, *flags)
 
 
@@ -444,7 +444,7 @@ def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool =
     result["compared_with_source"] = has_source
     following: tuple[str, ...] = ()
     if not failed and not load_model_index(str(folder)).unloadable:
-        following = (command_line("benchmark", str(folder), "--tasks", "arc_easy"),)
+        following = (command_line("benchmark", str(folder), "--task", "arc_easy"),)
     words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
     if not has_source:
         words += "; bytes were not compared with the original model: give --source MODEL"

@@ -19,6 +19,8 @@ def usage_problem(error: typer.TyperException) -> str:
     if name and context:
         option_names = [each for item in context.command.params for each in item.opts]
         hint = did_you_mean(name, option_names)
+        if name == "--corpus" and "--calibrated-on" in option_names:
+            hint = " It reads no text; --calibrated-on names the calibrated corpora that rank."
         return f"`{program}` has no option {name}.{hint or see_help}"
     if name:
         return f"{name} needs a value: write {name} VALUE."

@@ -106,9 +106,7 @@ def _breaking(loaded: Loaded, place: Place) -> None:
             f"{worst['of'] - worst['rank']} of the {worst['of'] - 1} others."
         )
     else:
-        inform(
-            "Exact damage is not known; `moeprune calibrate --groups routed,damage` collects it."
-        )
+        inform("Exact damage is not known; `moeprune calibrate --group damage` collects it.")
     table = _layer_losses(loaded, place)
     if table is None:
         st.text("The sensitivity of its layer in the plan's order is not measured.")

@@ -25,6 +25,7 @@ from app.settings import Settings, shown_path
 from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import Kept, RecordStore, readable_records
+from pruning.requests.base import repeated
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = ("*.txt", "*.jsonl", "*.parquet")
@@ -173,8 +174,8 @@ def what_is_missing(loaded: Loaded, criterion: Criterion) -> str | None:
             if weight > 0 and set(groups) - set(loaded.runs[corpus].manifest.groups):
                 return (
                     f"{criterion.label} needs more than the statistics of {literal(corpus)} have. "
-                    f"Collect it on the **Start** page or with `moeprune calibrate`, as `--groups "
-                    f"{','.join(groups)}` on the same corpus."
+                    f"Collect it on the **Start** page or with `moeprune calibrate`, as "
+                    f"`{' '.join(repeated('--group', groups[1:]))}` on the same corpus."
                 )
     if criterion.source == "weights" and loaded.weight_run is None:
         return (

@@ -197,7 +197,7 @@ def _asked_corpora(controls: Controls, corpora: Sequence[str]) -> tuple[str, ...
 
 
 def corpora_of(corpus: str, controls: Controls, corpora: Sequence[str]) -> tuple[str, ...]:
-    """`corpus` in the form of --corpus; a blend by its sliders, even ones without weights."""
+    """`corpus` in the form of --calibrated-on; a blend by its sliders, even without weights."""
     if corpus != BLEND:
         return (corpus_weight_text(corpus),)
     shares = {}
@@ -273,7 +273,7 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
 def not_here(what: str) -> PlanError:
     """The error for what a plan asks for and no control can."""
     return PlanError(
-        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune run` or "
+        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune prune` or "
         "`moeprune plan`, then open it here."
     )
 
@@ -302,7 +302,7 @@ def _corpus_controls(
     if missing := sorted(weights.keys() - set(corpora)):
         raise PlanError(
             f"{model.name} has not been calibrated on {missing[0]}; start that on the Start page, "
-            "or run the recipe with `moeprune run`."
+            "or run the recipe with `moeprune prune`."
         )
     if len(weights) > 1:
         return blend_controls(dict.fromkeys(corpora, 0.0) | weights)

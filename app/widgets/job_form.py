@@ -7,7 +7,7 @@ import streamlit as st
 
 from analysis.corpora import corpus_name
 from analysis.criteria import CRITERIA
-from analysis.stats.groups import groups_for, ordered
+from analysis.stats.groups import groups_for
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
@@ -121,7 +121,7 @@ def neurons_missing_part(loaded: Loaded) -> None:
         key="neurons.corpus",
         width=320,
     )
-    groups = ",".join(ordered(groups_for(loaded.choices.criterion.columns("applied"))))
+    groups = groups_for(loaded.choices.criterion.columns("applied"))
     # Tokens, sequence length and seed of the existing run of this corpus.
     before: dict[str, int] = {}
     if run := loaded.runs.get(corpus_name(corpus)):

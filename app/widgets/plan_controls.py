@@ -250,7 +250,7 @@ def _apply_recipe(model: MoEModel, corpora: Sequence[str], recipe: Recipe) -> No
     if recipe.model not in (shown_model(model), model.name):
         raise PlanError(
             f"The recipe is for {recipe.model}, but {model.name} is shown; choose that model in "
-            "the sidebar, or open the recipe with `moeprune run`."
+            "the sidebar, or open the recipe with `moeprune prune`."
         )
     for key in ("sensitivity", "repair", "search"):
         if getattr(recipe, key) is not None:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray
-from analysis.errors import UserError, unknown_name
+from analysis.errors import unknown_name
 
-DEFAULT_MEASURES = ("esap", "kl", "nll", "ppl")
+MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec"]
+DEFAULT_MEASURES: tuple[MeasureName, ...] = ("esap", "kl", "nll", "ppl")
 RESAMPLES = 1000
 MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
 _ROUNDING = 1e-6
@@ -113,17 +115,6 @@ OF_FULL_MODEL: Mapping[str, Measure] = {
 
 # Measured while decoding, not at positions of the text.
 DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
-
-
-def parse_measures(text: str) -> tuple[str, ...]:
-    """Comma-separated names, in order, without duplicates."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for name in names:
-        if name not in MEASURES:
-            raise UserError(unknown_name("measure", name, MEASURES))
-    if not names:
-        raise UserError(f"Name at least one measure: {', '.join(MEASURES)}.")
-    return names
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -201,7 +201,7 @@ _SCHEDULES: Final = {
 def corpora_words(corpora: Sequence[str]) -> str:
     """One corpus or a blend, for people; an even blend of many by their number.
 
-    `corpora` are as --corpus takes them.
+    `corpora` are as --calibrated-on takes them.
     """
     if len(corpora) < 2:
         return "".join(corpora)

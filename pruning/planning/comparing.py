@@ -41,7 +41,7 @@ class SpecPair:
         first, second = self.a.plan, self.b.plan
         words = ["--with-criterion", second.ranking.criterion]
         if second.ranking.corpora != inherited_corpora(first, second.ranking.criterion):
-            words += repeated("--with-corpus", second.ranking.corpora)
+            words += repeated("--with-calibrated-on", second.ranking.corpora)
         if second.ranking.gate != first.ranking.gate:
             words += ["--with-gate", second.ranking.gate]
         if second.budget.sparsity not in (None, first.budget.sparsity):

@@ -57,7 +57,7 @@ _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for e
 
 
 def recipe_template(model: MoEModel, named: str, out: str) -> str:
-    """recipe.yaml as text, ready for `moeprune run`, with the model's numbers in comments.
+    """recipe.yaml as text, ready for `moeprune prune`, with the model's numbers in comments.
 
     `named` is the folder, hub id or `demo` that the recipe names; `out`, the export's folder.
     """

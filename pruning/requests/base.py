@@ -278,11 +278,11 @@ def command_line(*words: str) -> str:
     return shlex.join(("moeprune", *words))
 
 
-def written(info: ValidationInfo) -> Callable[..., str]:
+def written(info: ValidationInfo, kind: type[Request]) -> Callable[..., str]:
     """How who gave the values names a field, or a field with a value: options or keys."""
 
     def as_option(name: str, value: object = "") -> str:
-        return f"--{name.replace('_', '-')} {value}".rstrip()
+        return f"{flags_of(name, flat_fields(kind)[name])[0]} {value}".rstrip()
 
     def as_key(name: str, value: object = "") -> str:
         return f"{name}: {value}" if value else name

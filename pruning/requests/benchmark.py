@@ -22,21 +22,29 @@ Source = Annotated[options.Text, Option("Original model of an export, for sizes 
 class BenchmarkRequest(ModelRequest):
     """Benchmarks of a model, of plans masked in it, or of an export.
 
-    `tasks` are names joined by commas; default for the demo: its own. Without plans, the model
-    itself. `source` is the original model of an export.
+    Tasks are by default the demo's own, for the demo. Without plans, the model itself. `source` is
+    the original model of an export.
     """
 
     asked_by = "benchmark"
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
     tasks: Annotated[
-        str,
-        Field(max_length=4096),
-        Option(
-            "Tasks or groups of lm-evaluation-harness, joined by commas; default for the "
-            f"demo: {','.join(LOCAL_TASKS)}."
-        ),
-    ] = ""
+        tuple[
+            Annotated[
+                options.Text,
+                Option(
+                    "Task or group of lm-evaluation-harness; repeatable. Default for the demo: "
+                    f"{', '.join(LOCAL_TASKS)}.",
+                    ("--task",),
+                ),
+            ],
+            ...,
+        ],
+        options.SEVERAL,
+        Field(max_length=MOST_TASKS),
+        options.EACH_ONCE,
+    ] = ()
     limit: Annotated[
         float | None,
         Field(gt=0, le=10**9),
@@ -58,17 +66,15 @@ class BenchmarkRequest(ModelRequest):
 
     @field_validator("tasks")
     @classmethod
-    def _distinct_names(cls, value: str) -> str:
-        names = dict.fromkeys(name.strip() for name in value.split(","))
-        names.pop("", None)
-        if len(names) > MOST_TASKS:
-            raise ValueError(f"name at most {MOST_TASKS} tasks")
+    def _can_be_run(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if joined := [name for name in names if "," in name]:
+            raise ValueError(f"{joined[0]} is no task; name each with an option of its own")
         if unsafe := [name for name in names if name.startswith(RUNS_CODE)]:
             raise ValueError(
                 f"{unsafe[0]} runs code that the model writes, which is refused here; run it with "
                 "lm-evaluation-harness where that is safe, and import its results with --import"
             )
-        return ",".join(names)
+        return names
 
     @field_validator("limit")
     @classmethod
@@ -76,11 +82,6 @@ class BenchmarkRequest(ModelRequest):
         if value is not None and value >= 1 and value != int(value):
             raise ValueError("give a whole number of questions, or a share of them below 1")
         return value
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The named tasks."""
-        return tuple(filter(None, self.tasks.split(",")))
 
 
 class ImportRequest(ModelRequest):

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import model_validator
 
 from analysis.corpora import Sampling, parse_corpus
-from analysis.stats.groups import misfit, parse_groups
+from analysis.stats.groups import Group, misfit, ordered
 from pruning.requests import options
 from pruning.requests.base import Option, Request
 from pruning.requests.model import ModelRequest
@@ -41,6 +41,7 @@ class SampledRequest(ModelRequest):
 class CalibrateOptions(Request):
     """How corpora become tokens and the model runs over them, as in `moeprune calibrate`."""
 
+    groups: options.Groups = ()
     packing: options.Packing = "auto"
     truncate: options.Truncate | None = None
     count: options.Count = "all"
@@ -65,7 +66,6 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
     """One calibration: a model on one corpus."""
 
     asked_by = "calibrate"
-    groups: options.Groups = "routed"
     dtype: options.Dtype = "auto"
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False
@@ -77,6 +77,11 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         if (self.select is None) != (self.clusters is None):
             raise ValueError("--select kmeans and --clusters K belong together")
         return self
+
+    @property
+    def collected(self) -> tuple[Group, ...]:
+        """The statistic groups, with `routed`."""
+        return ordered(self.groups)
 
     @property
     def num_tokens(self) -> int:
@@ -104,7 +109,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         if self.hidden_states_dir and not self.stream_layers:
             raise ValueError("--hidden-states-dir needs --stream-layers")
         problem = misfit(
-            parse_groups(self.groups),
+            self.collected,
             streams_layers=self.stream_layers,
             checkpoints=self.checkpoint_activations,
         )

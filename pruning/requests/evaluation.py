@@ -11,13 +11,13 @@ from analysis.sparsity import parse_sparsity
 from pruning.bits import OWN
 from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
-from pruning.evaluate.result import DECODED, parse_measures
+from pruning.evaluate.result import DECODED, DEFAULT_MEASURES
 from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options
 from pruning.requests.base import Option, Request, words_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import DEFAULT_MEASURED, DEFAULT_SEQ_LEN
+from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
 from pruning.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
@@ -30,7 +30,6 @@ OneCorpus = Annotated[
 ]
 # Under its usual name, which exponents may have as well.
 _Criterion = Annotated[options.Criterion, AfterValidator(lambda value: get_criterion(value).name)]
-_EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
 _ASCENDING = AfterValidator(lambda values: tuple(sorted(dict.fromkeys(values), key=parse_sparsity)))
 
 
@@ -90,21 +89,16 @@ class StreamableRequest(HeldOutRequest):
 class MeasureRequest(StreamableRequest):
     """What to measure of a model on corpora."""
 
-    measures: options.Measures = DEFAULT_MEASURED
+    measures: options.Measures = DEFAULT_MEASURES
 
     @model_validator(mode="after")
     def _streams_what_can_be_streamed(self) -> "MeasureRequest":
-        if self.stream_layers and (decoded := set(self.measured) & set(DECODED)):
+        if self.stream_layers and (decoded := set(self.measures) & set(DECODED)):
             raise ValueError(
                 f"{', '.join(sorted(decoded))} decodes with the whole model; leave --stream-layers "
                 "out, or that measure"
             )
         return self
-
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """Names of the measures."""
-        return parse_measures(self.measures)
 
 
 class EvaluateRequest(MeasureRequest):
@@ -114,7 +108,7 @@ class EvaluateRequest(MeasureRequest):
     writes = "result.json"
     plans: tuple[dict[str, Any], ...] = ()
     repair: options.Repair = False
-    bits: options.Bits = OWN
+    bits: options.Bits = (OWN,)
 
 
 class RankedRequest(Request):
@@ -143,7 +137,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     writes = "sweep.csv"
     criteria: Annotated[
         tuple[_Criterion, ...],
-        _EACH_ONCE,
+        options.EACH_ONCE,
         Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
     ] = Field(min_length=1)
     sparsities: Annotated[
@@ -159,7 +153,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     schedule: options.Schedule = "uniform"
     neuron_scope: options.NeuronScope = "expert"
     repair: options.Repair = False
-    bits: options.Bits = OWN
+    bits: options.Bits = (OWN,)
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "SweepRequest":
@@ -197,7 +191,7 @@ class SubsetsRequest(RankedRequest, HeldOutRequest):
     writes = "subsets.csv"
     criteria: Annotated[
         tuple[_Criterion, ...],
-        _EACH_ONCE,
+        options.EACH_ONCE,
         Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
     ] = Field(min_length=1)
     sparsity: options.Sparsity

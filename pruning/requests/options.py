@@ -24,14 +24,15 @@ from analysis.criteria import get_criterion
 from analysis.devices import parse_device, parse_device_map
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
-from analysis.stats.groups import GROUPS, parse_groups
+from analysis.stats.groups import Group as GroupName
+from analysis.stats.groups import ordered
 from analysis.stats.tables import Gate as GateName
-from pruning.bits import BITS, OWN, parse_bits
+from pruning.bits import OWN, BitsName
 from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
 from pruning.evaluate.drawing import SCORED, Scored
-from pruning.evaluate.result import DEFAULT_MEASURES, MEASURES, parse_measures
+from pruning.evaluate.result import MeasureName
 from pruning.neurons.selection import parse_scope
 from pruning.requests.base import Option, checked, checked_by
 from pruning.schedules import SCHEDULES, get_schedule
@@ -43,7 +44,6 @@ DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
 DEFAULT_ANSWER_TOKENS = 256
-DEFAULT_MEASURED = ",".join(DEFAULT_MEASURES)
 _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
 _OR_PRESET = "default: what a named dataset's paper used, else"
 
@@ -68,10 +68,12 @@ def _device_size(value: str) -> str:
     return value
 
 
-def _groups(value: str) -> str:
-    if not value.strip(" ,"):
-        raise ValueError(f"name one of {', '.join(GROUPS)}, or leave the option out")
-    return ",".join(parse_groups(value))
+def _several(value: Any) -> Any:
+    """A list of words, from one word too; YAML reads some words as numbers."""
+    items = (value,) if isinstance(value, str | int) else value
+    if not isinstance(items, Iterable) or isinstance(items, Mapping):
+        return value
+    return tuple(str(item) if type(item) is int else item for item in items)
 
 
 def _layers(value: Any) -> Any:
@@ -124,6 +126,8 @@ ModeName = Literal["uniform", "per-layer", "ragged"]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 Decimal = Annotated[str, BeforeValidator(_as_decimal)]
 Switch = Annotated[bool, Field(strict=True)]
+SEVERAL = BeforeValidator(_several)
+EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
 Whole = Annotated[int, Field(strict=True)]
 
 # The model, where it runs and how.
@@ -184,20 +188,20 @@ Corpus = Annotated[
     ),
 ]
 MeasuredCorpus = Annotated[Corpus, Option("Corpus to evaluate on, as for calibrate; repeatable.")]
-WeighedCorpus = Annotated[
-    CorpusName,
-    checked_by(parse_corpus_weight),
-    Option("Calibrated corpus, CORPUS or CORPUS:WEIGHT; repeatable."),
-]
 CalibratedOn = Annotated[
-    WeighedCorpus,
+    Text,
+    checked_by(parse_corpus_weight),
     Option(
         "Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend.",
         ("--calibrated-on",),
     ),
 ]
 Run = Annotated[
-    Text, Option("Run id, or its unique beginning, instead of a corpus; repeatable.", ("--run",))
+    Text,
+    Option(
+        "Id of a calibration run, or its unique beginning, instead of --calibrated-on; repeatable.",
+        ("--run",),
+    ),
 ]
 AllowTestSet = Annotated[
     Switch,
@@ -239,15 +243,19 @@ Select = Annotated[
     Literal["kmeans"], Option("Choose representative documents: kmeans, with --clusters.")
 ]
 Clusters = Annotated[Whole, Field(ge=1, le=4096), Option("Documents that --select chooses.")]
-Groups = Annotated[
-    str,
-    AfterValidator(checked(_groups)),
+Group = Annotated[
+    GroupName,
     Option(
-        "Statistics, joined by commas: routed (always), router (entropy, co-activation), "
-        "damage (exact, of removing each expert), gradient (per neuron; runs a backward pass), "
-        "dense (every expert on every token, for each sample), heads (experts of prediction "
-        "heads, MTP)."
+        "Statistics besides routed: router (entropy, co-activation), damage (exact, of removing "
+        "each expert), gradient (per neuron; runs a backward pass), dense (every expert on every "
+        "token, for each sample), heads (experts of prediction heads, MTP); repeatable.",
+        ("--group",),
     ),
+]
+Groups = Annotated[
+    tuple[Group, ...],
+    SEVERAL,
+    AfterValidator(lambda names: ordered(names)[1:]),  # routed always goes without saying
 ]
 Resume = Annotated[Switch, Option("Resume an interrupted run with the same settings.")]
 
@@ -376,9 +384,10 @@ WidthMultipleOf = Annotated[
 
 # What is measured, and what is written.
 Measures = Annotated[
-    str,
-    AfterValidator(checked(lambda value: ",".join(parse_measures(value)))),
-    Option(f"What is measured, joined by commas: {', '.join(MEASURES)}."),
+    tuple[Annotated[MeasureName, Option("What is measured; repeatable.", ("--measure",))], ...],
+    SEVERAL,
+    Field(min_length=1),
+    EACH_ONCE,
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
 ScoredTokens = Annotated[
@@ -388,7 +397,7 @@ HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
     Option(
         "Prediction heads with experts: drop, keep, or prune: by the plan's runs if those "
-        "measured heads (--groups routed,heads), else by their weights. Default: drop where the "
+        "measured heads (--group heads), else by their weights. Default: drop where the "
         "number of experts changes.",
         ("--mtp",),
     ),
@@ -428,12 +437,19 @@ Repair = Annotated[
     ),
 ]
 Bits = Annotated[
-    str,
-    AfterValidator(checked(lambda value: ",".join(parse_bits(value)))),
-    Option(
-        f"Bits of the experts' weights that each plan is simulated in, joined by commas: "
-        f"{', '.join(BITS)} ({OWN}: as they are). Exports ignore it."
-    ),
+    tuple[
+        Annotated[
+            BitsName,
+            Option(
+                f"Bits of the experts' weights that each plan is simulated in ({OWN}: as they "
+                "are); repeatable. Exports ignore it."
+            ),
+        ],
+        ...,
+    ],
+    SEVERAL,
+    Field(min_length=1),
+    EACH_ONCE,
 ]
 SearchFolder = Annotated[
     Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from analysis.ranking.trajectory import PARTS, STEPS, Parts, Steps
 from analysis.sparsity import parse_sparsity
-from pruning.evaluate.result import parse_measures
+from pruning.evaluate.result import MeasureName
 from pruning.requests import options
-from pruning.requests.base import Option, checked_by, nested
+from pruning.requests.base import Option, nested
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
 from pruning.spec import BUDGETS, PlanSpec, RankingSpec
@@ -22,7 +22,7 @@ class OverlapRequest(ModelRequest):
     criterion: Annotated[
         options.Criterion | None, Option("One criterion; default: all 17 rankable variants.")
     ] = None
-    corpora: tuple[options.WeighedCorpus, ...] = ()
+    corpora: tuple[options.CalibratedOn, ...] = ()
     runs: tuple[options.Run, ...] = ()
     gate: options.Gate = "applied"
     sparsity: options.Sparsity
@@ -66,7 +66,9 @@ class BlendRequest(RankRequest):
         return self
 
 
-PathWeights = Annotated[Parts, Option(f"Weights of a path: {', '.join(PARTS)}.")]
+PathWeights = Annotated[
+    Parts, Option(f"Weights of a path: {', '.join(PARTS)}.", ("--path-weights",))
+]
 Transitions = Annotated[
     Steps,
     Option(f"Transitions between layers: {' or '.join(STEPS)} (counted in calibration)."),
@@ -104,7 +106,11 @@ class PathsRequest(ModelRequest):
         str, Option("How a budget is spread: global, uniform, early, middle, late.")
     ] = "global"
     corpora: tuple[
-        Annotated[options.CorpusName, Option("Corpus whose samples are followed; repeatable.")], ...
+        Annotated[
+            options.CalibratedOn,
+            Option("Calibrated corpus whose samples are followed; repeatable."),
+        ],
+        ...,
     ] = ()
     runs: tuple[options.Run, ...] = ()
     stats_dir: options.StatsDir | None = None
@@ -118,8 +124,11 @@ class SecondRequest(ModelRequest):
         Option("Criterion of the second plan: a name, or b,alpha,beta.", ("--with-criterion",)),
     ]
     with_corpora: Annotated[
-        tuple[options.WeighedCorpus, ...],
-        Option("Corpus of the second plan; default: the first one's.", ("--with-corpus",)),
+        tuple[options.CalibratedOn, ...],
+        Option(
+            "Calibrated corpus of the second plan; default: the first one's.",
+            ("--with-calibrated-on",),
+        ),
     ] = ()
     with_gate: Annotated[
         options.Gate | None, Option("Gate weights of the second plan; default: the same.")
@@ -194,7 +203,7 @@ class PlotRequest(DrawRequest):
         str | None, Option("Block of a paper's table, 'MODEL SPARSITY%'; default: its first.")
     ] = None
     measure: Annotated[
-        Annotated[options.Text, checked_by(parse_measures)] | None,
+        MeasureName | None,
         Option("Views of evaluations: the measure to draw."),
     ] = None
     evaluated_on: Annotated[
@@ -220,7 +229,10 @@ class PlotRequest(DrawRequest):
     ] = None
     text: Annotated[
         options.Text | None,
-        Option("Views of a text: the lens to draw, by its id; default: the first of the plan."),
+        Option(
+            "Views of a text: the lens to draw; default: the first of the plan.",
+            ("--lens-id",),
+        ),
     ] = None
     token: Annotated[
         int | None,

@@ -57,7 +57,7 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
         **_shared(recipe.calibrate, CalibrateOptions),
         **_shared(recipe, CalibrateRequest),
         **_shared(machine_of(recipe, machine), CalibrateRequest),
-        "groups": ",".join(groups),
+        "groups": groups,
     }
     corpora = [part.corpus for part in recipe.plan.corpus_weights]
     return [validated(CalibrateRequest, {**common, "corpus": corpus}) for corpus in corpora]
@@ -193,7 +193,7 @@ def evaluate_request(
         **_shared(recipe, EvaluateRequest),
         **_shared(machine_of(recipe, machine), EvaluateRequest),
         "corpora": (section.corpus,),
-        "measures": ",".join(section.fitness),
+        "measures": section.fitness,
         "bits": section.bits,
         "samples": section.samples,
         "seq_len": section.seq_len,

@@ -22,7 +22,7 @@ class RepairOptions(Request):
     """What a repair is fitted on."""
 
     corpora: Annotated[
-        tuple[options.WeighedCorpus, ...],
+        tuple[options.CalibratedOn, ...],
         Option(
             "Corpus to fit on, CORPUS or CORPUS:WEIGHT; repeatable: a blend. Default: the corpora "
             "that ranked the plan, else all calibrated ones.",

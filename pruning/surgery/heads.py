@@ -133,7 +133,7 @@ def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
                 return f"The head {head.name} cannot be pruned: {reason}"
             return (
                 f"The experts of the head {head.name} cannot be ranked: no statistics of heads are "
-                "at hand from the plan's runs (calibrate --groups routed,heads), and of its "
+                "at hand from the plan's runs (calibrate --group heads), and of its "
                 f"weights: {reason}"
             )
     return ""

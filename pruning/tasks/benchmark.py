@@ -43,13 +43,13 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     store = stats_store(request.stats_dir)
     candidates = yield from _candidates(request, model, store)
     full = candidates[0][0].model
-    names = request.names
+    names = request.tasks
     if not names and full.identity == load_model_index(DEMO_MODEL).identity:
         names = tuple(LOCAL_TASKS)
     if not names:
         raise StatsError(
-            "Name the benchmarks, such as --tasks arc_challenge,piqa; `lm_eval ls tasks` lists "
-            "them."
+            "Name the benchmarks, such as --task arc_challenge --task piqa; `lm_eval ls tasks` "
+            "lists them."
         )
     check_tasks(names)
     if not request.allow_test_set:

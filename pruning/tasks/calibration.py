@@ -19,7 +19,6 @@ from analysis.demo.texts import TEXTS
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.groups import parse_groups
 from analysis.stats.store import Run, stats_store
 from analysis.stats.tables import CorpusRef
 from pruning.requests.calibration import CalibrateRequest
@@ -44,7 +43,7 @@ def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
     check_loadable(model, trusted=request.trust_remote_code)
     if request.packing == "pack":
         check_model_packs(model, request.attention)
-    if "damage" in parse_groups(request.groups):
+    if "damage" in request.groups:
         for layer in model.layers:
             check_removable(model.family, layer)
 
@@ -54,7 +53,7 @@ def prepare_calibration(
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """The model, the token sequences and the settings to run."""
     model = load_model_index(request.model, revision=request.revision)
-    groups, sampling = parse_groups(request.groups), request.sampling()
+    groups, sampling = request.collected, request.sampling()
     if "heads" in groups:
         runnable_heads(model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")

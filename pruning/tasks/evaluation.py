@@ -8,7 +8,7 @@ from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.bit_sizes import check_fewer
-from pruning.bits import OWN, parse_bits
+from pruning.bits import OWN
 from pruning.evaluate.drawing import DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.plan import PruningPlan, fit_plan, keep_all
@@ -84,14 +84,15 @@ def sweep_run(request: SweepRequest) -> Records:
     return (yield from _evaluate(request, model, plans))
 
 
-def in_bits(plans: Iterable[PruningPlan], model: MoEModel, bits: str) -> list[PruningPlan]:
+def in_bits(
+    plans: Iterable[PruningPlan], model: MoEModel, bits: Sequence[str]
+) -> list[PruningPlan]:
     """Each plan in each of these bits, see `pruning.bits`; one that has its own stays alone."""
-    names = parse_bits(bits)
-    for name in names:
+    for name in bits:
         check_fewer(model, name)
     candidates: list[PruningPlan] = []
     for plan in plans:
-        own = (plan.bits,) if plan.bits else names
+        own = (plan.bits,) if plan.bits else bits
         candidates += [
             replace(fit_plan(plan, model), bits="" if name == OWN else name) for name in own
         ]
@@ -109,7 +110,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         model,
         plans,
         draws,
-        request.measured,
+        request.measures,
         run_settings(request, max(each.sequences.longest for each in draws)),
         EvaluationStore(store.directories),
         measured_routing(plans, store),

@@ -86,7 +86,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     plans = tuple(
         make_plan(with_sensitivity(selection, spec, store), spec).plan.to_dict() for spec in specs
     )
-    evaluation = request.into(EvaluateRequest, plans=plans, measures=f"nll,{request.cost}")
+    evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
     return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))
 
 

@@ -93,7 +93,7 @@ def test_a_weight_that_is_no_positive_number_is_refused(text):
 
 def test_several_corpora_must_be_chosen_from(model, store, calibrated):
     code, prose = calibrated("code"), calibrated("prose")
-    with pytest.raises(StatsError, match="calibrated on code, prose; choose with --corpus"):
+    with pytest.raises(StatsError, match="calibrated on code, prose; choose with --calibrated-on"):
         routed_runs(store, model, (), ())
     parts = routed_runs(store, model, [CorpusWeight("prose"), CorpusWeight("code", 2.0)], ())
     assert [(part.run, part.weight) for part in parts] == [(prose, 1.0), (code, 2.0)]

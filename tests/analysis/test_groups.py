@@ -12,11 +12,10 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
-from analysis.errors import CriterionError, StatsError
+from analysis.errors import CriterionError, StatsError, UserError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
-from analysis.stats.groups import parse_groups
 from analysis.stats.merging import merge_runs
 from analysis.stats.shards import SHARD_INDEX, stats_at
 from analysis.stats.store import (
@@ -34,6 +33,8 @@ from analysis.stats.store import (
 from analysis.stats.tables import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
 from builders.statistics import stats_of
+from pruning.requests.base import validated
+from pruning.requests.calibration import CalibrateRequest
 
 ALL = ("routed", "router", "damage")
 
@@ -53,18 +54,19 @@ def run(described, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("text", "groups"),
+    ("names", "groups"),
     [
-        ("routed", ("routed",)),
-        ("", ("routed",)),
+        (["routed"], ("routed",)),
+        ([], ("routed",)),
         ("damage", ("routed", "damage")),
-        (" Damage , router,routed", ALL),
+        (["damage", "router", "routed", "damage"], ALL),
     ],
 )
-def test_routed_is_always_on_and_order_does_not_matter(text, groups):
-    assert parse_groups(text) == groups
-    with pytest.raises(StatsError, match=r"Unknown statistic group 'dens'\. Did you mean 'dense'"):
-        parse_groups("routed,dens")
+def test_routed_is_always_on_and_order_does_not_matter(names, groups):
+    asked = {"model": "demo", "corpus": "demo-code"}
+    assert validated(CalibrateRequest, {**asked, "groups": names}).collected == groups
+    with pytest.raises(UserError, match=r"^--group: choose .*'dens'.* Did you mean 'dense'"):
+        validated(CalibrateRequest, {**asked, "groups": ["routed", "dens"]})
 
 
 def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):

@@ -262,7 +262,7 @@ def test_neurons_are_chosen_where_they_were_measured(two, described):
     assert chosen.corpora == ("9.jsonl:2",)
     with pytest.raises(CriterionError, match=r"REAP does not score neurons; use one of heapr"):
         drain(read_neurons(get_criterion("reap"), store, described))
-    with pytest.raises(StatsError, match="choose with --corpus"):
+    with pytest.raises(StatsError, match="choose with --calibrated-on"):
         drain(read_neurons(HEAPR, store, described))
     random = get_criterion("random")
     with pytest.raises(StatsError, match="Random reads no calibration corpus"):
@@ -301,7 +301,7 @@ def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
     plain = run_of(described, tmp_path, other, groups=("routed",))
     merged = merge_runs([run, plain], tmp_path)
     assert NEURONS not in merged.manifest.files
-    with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --groups"):
+    with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --group"):
         load_neuron_stats(merged)
     with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
         rank_experts(HEAPR, blend([Part(merged)]), "applied")

@@ -87,7 +87,7 @@ def test_what_cannot_rank_is_refused():
     weights = WeightStats(run_manifest(kind="weights"), table)
     with pytest.raises(CriterionError, match="REAP needs calibration statistics"):
         rank_experts(CRITERIA["reap"], weights, "applied")
-    with pytest.raises(CriterionError, match=r"lack damage .* --groups routed,damage"):
+    with pytest.raises(CriterionError, match=r"lack damage .* --group damage"):
         rank_experts(
             CRITERIA["damage"], replace(stats, table=stats.table.drop(columns="damage")), "applied"
         )

@@ -53,7 +53,7 @@ def test_a_row_for_each_sample_layer_and_expert(run):
 def test_without_the_group_there_are_no_samples(described, run, tmp_path):
     alone = drain(start(described, tmp_path, groups=("routed",)))
     assert alone.manifest.files.items() <= run.manifest.files.items()
-    with pytest.raises(StatsError, match="calibrate with --groups routed,dense"):
+    with pytest.raises(StatsError, match="calibrate with --group dense"):
         load_sample_stats(alone)
 
 

@@ -42,7 +42,7 @@ def test_criteria_set_the_toggles_of_their_family_which_others_have_not(open_pag
     test.selectbox(key="model").set_value("once").run()
     test.selectbox(key="criterion").set_value("heapr").run()
     assert "HEAPr needs more than the statistics of rows" in test.info[0].value
-    assert "--groups routed,gradient" in test.info[0].value
+    assert "--group gradient" in test.info[0].value
 
 
 ADDRESS = {
@@ -64,7 +64,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
     words = test.code[0].value.split()
     del words[words.index("--stats-dir") : words.index("--stats-dir") + 2]
     assert " ".join(words) == (
-        "moeprune plan demo --criterion squared-gate-energy --corpus demo-math "
+        "moeprune plan demo --criterion squared-gate-energy --calibrated-on demo-math "
         "--gate renormalized --sparsity 25% -o plan.json"
     )
     assert any("that AIMER drops" in text.value for text in test.markdown)
@@ -108,7 +108,7 @@ def test_bad_values_in_the_address_fall_back(open_page, address, refused):
     assert not test.error
     assert test.selectbox(key="model").value == "demo"
     assert chosen(test) == ("reap", (1, 1, 1))
-    assert "--criterion reap --corpus demo-code " in test.code[0].value
+    assert "--criterion reap --calibrated-on demo-code " in test.code[0].value
     assert "--sparsity 50% " in test.code[0].value
 
 

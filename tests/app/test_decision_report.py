@@ -166,7 +166,7 @@ def test_a_page_with_a_plan_offers_it(open_page, go_to):
 
 
 def test_the_command_writes_it(run, tmp_path):
-    run("moeprune plan demo --criterion reap --corpus demo-code --sparsity 50% -o plan.json")
+    run("moeprune plan demo --criterion reap --calibrated-on demo-code --sparsity 50% -o plan.json")
     printed = run("moeprune report demo --plan plan.json -o decision.html")
     assert "10.3 MiB -> 6.3 MiB (-39.1%). It adds +1.20 nats per token" in printed
     written = (tmp_path / "decision.html").read_text()

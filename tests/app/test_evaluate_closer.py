@@ -112,7 +112,7 @@ def test_the_plan_that_is_asked_is_made_by_the_command_above(open_page):
     test = open_page("evaluate", model="once", results=ASK)
     test.text_area[0].set_value("Hello <there>").run()
     assert not test.exception
-    assert "--criterion reap --corpus" in command(test, "plan")
+    assert "--criterion reap --calibrated-on" in command(test, "plan")
     asked = command(test, "ask")
     assert "--plan plan.json --prompt 'Hello <there>' --max-new-tokens 64" in asked
     test.selectbox(key="criterion").set_value("random").run()

@@ -69,7 +69,7 @@ def swept(folders):
         sparsities=("34%",),
         samples=3,
         seq_len=9,
-        measures="esap,nll",
+        measures=("esap", "nll"),
         stats_dir=stats,
     )
     yield drain(sweep_run(request))

@@ -48,7 +48,7 @@ def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp
     (line,) = [each.value for each in test.code if "moeprune paths" in each.value]
     (drawn,) = [each.value for each in test.code if "moeprune plot paths" in each.value]
     assert "--top-m 7 --transitions measured --clusters 4" in drawn
-    words = "--corpus demo-math --top-m 7 --transitions measured --clusters 4"
+    words = "--calibrated-on demo-math --top-m 7 --transitions measured --clusters 4"
     assert line.startswith(f"moeprune paths demo {words} --stats-dir ")
     # The command says the same numbers.
     given = [*shlex.split(line)[1:-1], str(tmp_path / "paths.csv")]
@@ -86,9 +86,9 @@ def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
 def test_a_model_without_samples_says_what_to_collect(open_page):
     test = open_page("explore", "once", **PATHS)
     assert any("samples" in text for text in texts(test.info))
-    assert any("--groups routed,dense" in each.value for each in test.code)
+    assert any("--group dense" in each.value for each in test.code)
     test = open_page("explore", "once", criterion="pathfinder")
-    assert "--groups routed,dense" in test.info[0].value
+    assert "--group dense" in test.info[0].value
     assert not test.exception
 
 

@@ -67,7 +67,7 @@ def test_fair_blend_is_no_worse_and_goes_into_the_plan(open_page):
     assert after["coverage"].min() >= max(before["coverage"].min(), before["equal"].min()) - 0.005
     plan = next(text for text in texts(test.code) if "moeprune plan" in text)
     for corpus, share in shares.items():
-        assert (f"--corpus {corpus}:{share}" in plan) == (share > 0)
+        assert (f"--calibrated-on {corpus}:{share}" in plan) == (share > 0)
 
 
 def test_a_blend_without_any_share_is_an_equal_one(open_page, demo_moments):

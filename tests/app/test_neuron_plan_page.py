@@ -92,7 +92,7 @@ def digest_on(test):
 def test_the_recipe_of_the_page_runs_to_its_plan(open_page, tmp_path, run):
     test = open_page("plan", criterion="neuron-norms", neuron_scope="layer", **NEURONS)
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
-    run("moeprune run recipe.yaml")
+    run("moeprune prune recipe.yaml")
     made = plan_from_json((tmp_path / "recipe.plan.json").read_text())
     assert made.digest == digest_on(test)
 
@@ -120,7 +120,9 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
     assert not test.exception
     # Half of the neurons of each expert, by HEAPr.
     assert metrics_of(test)["Neurons kept"] == f"{ALL // 2:,}"
-    assert "--criterion heapr --granularity neuron --corpus demo-code" in command(test, "plan")
+    assert "--criterion heapr --granularity neuron --calibrated-on demo-code" in command(
+        test, "plan"
+    )
     assert "--granularity neuron" in command(test, "plan")
     assert "--neuron-scope" not in command(test, "plan")  # whose default is each expert too
     test.segmented_control(key="granularity").set_value("expert").run()
@@ -205,14 +207,14 @@ def test_missing_statistics_are_named_with_the_job_that_collects_them(
     assert "needs statistics per neuron" in message
     assert ("on rows.jsonl" in message) == (model == "once")
     (line,) = [text for text in texts(test.code) if text.startswith("moeprune calibrate ")]
-    assert "--groups routed,gradient" in line
+    assert "--group gradient" in line
     if model == "once":  # the run that is there is made again, with the neurons
         assert "rows.jsonl" in line
         assert "--seq-len 16" in line
     test.button(key="neurons.collect").click().run()
     assert texts(test.error) == []
     (job,) = queued_jobs()
-    assert (job.kind, job.request["groups"]) == ("calibrate", "routed,gradient")
+    assert (job.kind, job.request["groups"]) == ("calibrate", ["gradient"])
     assert job.command == line
     # The weights alone rank without any.
     test.segmented_control(key="neurons").set_value("neuron-norms").run()

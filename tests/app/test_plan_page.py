@@ -231,7 +231,7 @@ def test_a_weight_criterion_has_every_schedule(open_page):
         test.segmented_control(key="schedule").set_value(schedule).run()
         assert texts(test.error) == []
         # Tokens decide the frequency schedule alone.
-        assert ("--corpus demo-code" in command(test, "plan")) == (schedule == "frequency")
+        assert ("--calibrated-on demo-code" in command(test, "plan")) == (schedule == "frequency")
 
 
 def test_without_a_calibration_frequency_says_what_is_missing(open_page):
@@ -360,7 +360,7 @@ def test_the_recipe_on_screen_makes_the_same_plan_from_the_cache(open_page, tmp_
     test = open_page("plan", set=by_hand("20.20.20.12.12.12"), corpora="demo-math")
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
     # The recipe names the calibration that is there, so nothing is run again.
-    assert "is in the cache, skipped" in run("moeprune run recipe.yaml")
+    assert "is in the cache, skipped" in run("moeprune prune recipe.yaml")
     run(command(test, "plan"))
     assert (tmp_path / "recipe.plan.json").read_text() == (tmp_path / "plan.json").read_text()
 
@@ -370,7 +370,7 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
     test = upload(open_page("plan"), "recipe.yaml", recipe)
     assert texts(test.error) == []
     assert test.select_slider(key="sparsity").value == 40
-    run("moeprune plan demo --criterion reap --corpus demo-math --shrink 40%")
+    run("moeprune plan demo --criterion reap --calibrated-on demo-math --shrink 40%")
     by_command = plan_from_json((tmp_path / "plan.json").read_text())
     assert dict(loaded_on(test).shown.plan.kept) == dict(by_command.kept)
     # 16 of 32 leave 6.3 of 10.3 MiB, 39% less: too much.
@@ -397,7 +397,7 @@ def test_a_recipe_that_the_page_cannot_show_is_refused_whole(open_page, line, sa
     test = upload(open_page("plan"), "recipe.yaml", text)
     (message,) = texts(test.error)
     assert says in message
-    assert "moeprune run" in message
+    assert "moeprune prune" in message
     assert test.pills[0].value == "demo-code"
     assert test.select_slider(key="sparsity").value == 50
 

@@ -179,7 +179,7 @@ def test_the_recipe_of_a_repaired_plan_runs_to_its_repair(open_page, run, tmp_pa
     test = open_page("plan", **ean, repair=choice)
     plan = loaded_on(test).shown.plan
     (tmp_path / "recipe.yaml").write_text(recipe_on(test))
-    run("moeprune run recipe.yaml")  # the repair ships with the demo
+    run("moeprune prune recipe.yaml")  # the repair ships with the demo
     made = plan_from_json((tmp_path / "recipe.repaired.json").read_text())
     assert made.repair == plan.repair is not None
     assert made.digest == plan.digest

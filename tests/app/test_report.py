@@ -50,7 +50,7 @@ def test_the_page_says_what_made_it_and_how_to_make_it_again(written):
     for text in (
         "4e326a9cf33798aa",
         run.name,
-        "moeprune report demo --criterion reap --corpus demo-code --sparsity 50% "
+        "moeprune report demo --criterion reap --calibrated-on demo-code --sparsity 50% "
         "--with-criterion frequency --view overlap-map --view kept-by --view sizes",
     ):
         assert text in written
@@ -101,7 +101,7 @@ def test_each_page_with_figures_offers_its_report_and_the_command(open_page, pag
     test: AppTest = open_page(page_name)
     commands = [code.value for code in test.sidebar.code if "report" in code.value]
     (command,) = commands
-    assert command.startswith("moeprune report demo --criterion reap --corpus demo-code ")
+    assert command.startswith("moeprune report demo --criterion reap --calibrated-on demo-code ")
     shown = (page_name, "expert")
     wanted = [name for name, view in CHARTS.items() if (view.page, view.granularity) == shown]
     assert re.findall(r"--view (\S+)", command) == wanted

@@ -37,7 +37,7 @@ MORE = [
     ("calibrate", {"device_map": "auto", "max_memory": ("0=20GiB", "cpu=8GiB"), "resume": False}),
     (
         "calibrate",
-        {"select": "kmeans", "clusters": 3, "groups": "routed,router", "dtype": "float32"},
+        {"select": "kmeans", "clusters": 3, "groups": ("router", "dense"), "dtype": "float32"},
     ),
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
     ("weights", {"stats_dir": "stats"}),
@@ -45,10 +45,22 @@ MORE = [
         "export",
         {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
     ),
-    ("evaluate", {"plans": (PLAN,), "measures": "nll", "seed": 7, "count": "response"}),
+    (
+        "evaluate",
+        {
+            "plans": (PLAN,),
+            "measures": ("nll", "kl"),
+            "bits": ("16", "4"),
+            "seed": 7,
+            "count": "response",
+        },
+    ),
     ("sweep", {"criteria": ("reap", "man"), "sparsities": ("25%", "50%"), "samples": 4}),
     ("bins", {"bins": 4, "order": "index", "scope": "layer", "calibrated_on": ("demo-code",)}),
-    ("benchmark", {"tasks": "arc_easy", "limit": 0.5, "num_fewshot": 2, "chat_template": True}),
+    (
+        "benchmark",
+        {"tasks": ("arc_easy", "piqa"), "limit": 0.5, "num_fewshot": 2, "chat_template": True},
+    ),
     ("variance", {"criteria": ("reap", "man"), "sparsities": ("25%",), "batch_size": 2}),
     ("ask", {"prompt": "two words", "max_new_tokens": 5, "raw": True, "lens": True}),
     ("ask", {"prompt": None, "text": "<b> of & two"}),

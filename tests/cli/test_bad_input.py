@@ -54,7 +54,7 @@ def test_damage_is_refused_before_the_model_is_loaded(refused, here, corpora):
         num_local_experts=2,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(here / "two")
-    options = ("--groups", "damage", "--dry-run")
+    options = ("--group", "damage", "--dry-run")
     message = refused("calibrate", "two", "--corpus", corpora[0], *options)
     assert "layer 0 needs all of its 2 experts" in message
 

@@ -45,7 +45,7 @@ def records_in(folder):
 
 
 def test_the_demo_and_a_plan_are_benchmarked_offline_and_kept(works, plan, here):
-    words = ("benchmark", "demo", "--tasks", TASK, "--limit", "3", "--stats-dir", here / "own")
+    words = ("benchmark", "demo", "--task", TASK, "--limit", "3", "--stats-dir", here / "own")
     first = works(*words, "-o", "full.json")
     second = works(*words, "--plan", plan)
     by_candidate = {record["candidate"]: record for record in records_in(here / "own")}
@@ -63,7 +63,7 @@ def test_the_demo_and_a_plan_are_benchmarked_offline_and_kept(works, plan, here)
 
 def test_a_job_asks_the_same_and_can_be_ended(here):
     request = validated(BenchmarkRequest, {"model": "demo", "tasks": TASK, "limit": 2})
-    assert request.command() == f"moeprune benchmark demo --tasks {TASK} --limit 2"
+    assert request.command() == f"moeprune benchmark demo --task {TASK} --limit 2"
     raw = request.model_dump(mode="json") | {"stats_dir": str(here / "own")}
     task = KINDS["benchmark"].run(raw)
     phases = []
@@ -103,7 +103,7 @@ def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
     # Kept are both.
     (record,) = records_in(here / "own")
     assert [score["task"] for score in record["scores"]] == ["arc_easy", "piqa"]
-    for words in (("--tasks", "piqa"), ("--limit", "3"), ("--chat-template",)):
+    for words in (("--task", "piqa"), ("--limit", "3"), ("--chat-template",)):
         outcome = moeprune(*own, "--import", "first.json", *words)
         assert outcome.code == 1
         assert f"{words[0]} says what is run, and --import runs nothing" in outcome.err
@@ -135,7 +135,7 @@ def test_benchmarks_of_the_hub_are_out_of_reach(moeprune, monkeypatch):
     # Read when the library is first imported, so a session with a network asks in vain as well.
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    outcome = moeprune("benchmark", "demo", "--tasks", "arc_easy")
+    outcome = moeprune("benchmark", "demo", "--task", "arc_easy")
     assert outcome.code == 1
     assert "The benchmarks arc_easy cannot be loaded" in outcome.err
     assert len(outcome.err.splitlines()) == 1
@@ -148,7 +148,7 @@ def test_what_was_allowed_is_said_and_the_benchmark_is_refused(moeprune, works, 
     (manifest,) = (here / "own").glob("*/manifest.json")
     (corpus,) = json.loads(manifest.read_text())["corpora"]
     assert corpus["prepared"]["test_sets"] == [TASK]
-    asked = ("benchmark", "demo", "--tasks", TASK, "--limit", "1", *stats)
+    asked = ("benchmark", "demo", "--task", TASK, "--limit", "1", *stats)
     outcome = moeprune(*asked)
     assert outcome.code == 1
     assert f"has read documents of the test set of {TASK}" in outcome.err
@@ -163,7 +163,7 @@ def test_what_curves_were_measured_on_is_refused_as_a_benchmark(moeprune, works,
     stats = ("--stats-dir", here / "own")
     words = ("--criterion", "random", "--samples", "1", "--levels", "2", "--allow-test-set")
     works("sensitivity", "demo", "--corpus", problems, *words, *stats)
-    outcome = moeprune("benchmark", "demo", "--tasks", TASK, "--limit", "1", *stats)
+    outcome = moeprune("benchmark", "demo", "--task", TASK, "--limit", "1", *stats)
     assert outcome.code == 1
     assert f"has read documents of the test set of {TASK}" in outcome.err
 

@@ -56,7 +56,16 @@ def test_a_manifest_with_a_wrong_field_is_named_and_costs_no_other_run(
     good, bad = run_ids["tiny", "red"], "tiny-red-bad"
     shutil.copytree(own_stats / good, own_stats / bad)
     edit_json(own_stats / bad / "manifest.json", **{"run_id": bad, key: value})
-    ranks = ("plan", tiny, "--criterion", "reap", "--corpus", corpora[0], "--sparsity", "50%")
+    ranks = (
+        "plan",
+        tiny,
+        "--criterion",
+        "reap",
+        "--calibrated-on",
+        corpora[0],
+        "--sparsity",
+        "50%",
+    )
     works(*ranks, "--stats-dir", own_stats)
     listed = moeprune("runs", "list", "--stats-dir", own_stats)
     assert listed.code == 0

@@ -72,7 +72,7 @@ def test_the_copy_of_a_data_set_is_known_by_its_name(works, pairs, here):
     kept = []
     for name in ("evol-codealpaca", corpus, "evol-codealpaca:2"):
         works(
-            *("plan", "demo", "--criterion", "man", "--corpus", name),
+            *("plan", "demo", "--criterion", "man", "--calibrated-on", name),
             *("--sparsity", "50%", "--stats-dir", "kept", "-o", "plan.json"),
         )
         kept.append(json.loads((here / "plan.json").read_text())["kept"])

@@ -120,7 +120,7 @@ STARTS = {
     "sensitivity demo --criterion aimer --corpus demo-code --corpus absent.txt": TABLES,
     "calibrate demo --corpus broken.jsonl": TABLES,
     "calibrate demo --corpus demo-code --device-map atuo": TABLES,
-    "calibrate demo --corpus demo-code --groups heads": TABLES,
+    "calibrate demo --corpus demo-code --group heads": TABLES,
     "calibrate demo --corpus prose.txt --tokens 64": TABLES,
     "inspect qwen --config-only": TABLES,
     "evaluate demo --corpus broken.jsonl": TABLES,
@@ -129,11 +129,11 @@ STARTS = {
     "variance demo --corpus demo-math --criterion reap --sparsity 50%": TABLES,
     "sensitivity demo --criterion aimer --corpus demo-math --target-size 1": TABLES,
     "ask demo --prompt Hello --plan absent.json": TABLES,
-    "benchmark demo --tasks typo": TABLES,
-    "run recipe.yaml": TABLES,
+    "benchmark demo --task typo": TABLES,
+    "prune recipe.yaml": TABLES,
     "search recipe.yaml": TABLES,
     "inspect demo": TABLES,
-    "plan demo --criterion reap --corpus demo-math --sparsity 50%": NEVER,
+    "plan demo --criterion reap --calibrated-on demo-math --sparsity 50%": NEVER,
     "plot nothing demo": NEVER - {"plotly"},
 }
 

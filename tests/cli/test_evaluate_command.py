@@ -13,7 +13,7 @@ from pruning.evaluate.record import TABLE_COLUMNS
 @pytest.fixture
 def plan(works, tiny, corpora, stats, here):
     works(
-        *("plan", tiny, "--criterion", "reap", "--corpus", corpora[0], "--sparsity", "50%"),
+        *("plan", tiny, "--criterion", "reap", "--calibrated-on", corpora[0], "--sparsity", "50%"),
         *("--stats-dir", stats, "-o", "plan.json"),
     )
     return here / "plan.json"
@@ -21,7 +21,16 @@ def plan(works, tiny, corpora, stats, here):
 
 def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     words = ("evaluate", tiny, "--plan", plan, "--corpus", corpora[1], "--samples", "4")
-    words += ("--seq-len", "9", "--stats-dir", here / "own", "--measures", "esap,nll")
+    words += (
+        "--seq-len",
+        "9",
+        "--stats-dir",
+        here / "own",
+        "--measure",
+        "esap",
+        "--measure",
+        "nll",
+    )
     printed = works(*words)
     result = json.loads((here / "result.json").read_text())
     assert set(result["metrics"]) == {"esap", "nll"}
@@ -88,13 +97,13 @@ def words(tiny, corpora, stats):
     return (
         *("sweep", tiny, "--criterion", "reap", "--criterion", "aimer"),
         *("--sparsity", "50%", "--sparsity", "17%", "--calibrated-on", corpora[0]),
-        *("--corpus", corpora[1], "--seq-len", "9", "--measures", "esap,nll"),
+        *("--corpus", corpora[1], "--seq-len", "9", "--measure", "esap", "--measure", "nll"),
         *("--stats-dir", stats),
     )
 
 
 def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, corpora, here):
-    printed = works(*words, "--plot", "fig.html")
+    printed = works(*words, "--figure", "fig.html")
     table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
     assert tuple(table.columns) == TABLE_COLUMNS
     esap = table[table["measure"] == "esap"]
@@ -124,7 +133,7 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
 def test_a_share_of_the_bytes_is_a_budget_of_a_sweep(works, tiny, corpora, here):
     works(
         *("sweep", tiny, "--criterion", "random", "--shrink", "30%", "--shrink", "20%"),
-        *("--corpus", corpora[1], "--seq-len", "9", "--measures", "esap", "--stats-dir", here),
+        *("--corpus", corpora[1], "--seq-len", "9", "--measure", "esap", "--stats-dir", here),
     )
     table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
     # An expert is 4,672 of 111,040 bytes: two, then three of each layer.

@@ -19,7 +19,7 @@ PAIR = ("--criterion", "random", "--with-criterion", "aimer")
         ("recipe", "init", "demo"),
         ("report", "demo"),
         ("plot", "loss-bins", "demo"),
-        ("benchmark", "demo", "--tasks", "arc_easy"),
+        ("benchmark", "demo", "--task", "arc_easy"),
     ],
 )
 def test_a_file_of_somebody_else_is_refused_before_any_work(words, refused, here):

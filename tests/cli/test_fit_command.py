@@ -20,7 +20,8 @@ def measure(works, tiny, corpora, own):
     """Evaluate plans of AIMER in some bits."""
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "9", "--stats-dir", own)
     return lambda bits, *words: works(
-        *("sweep", tiny, "--criterion", "aimer", "--bits", bits, "--measures", "nll", "--force"),
+        *("sweep", tiny, "--criterion", "aimer", "--measure", "nll", "--force"),
+        *(f"--bits={each}" for each in bits.split(",")),
         *(*where, *words),
     )
 
@@ -106,7 +107,7 @@ def test_evaluate_names_the_bits_and_refuses_what_saves_nothing(
     works, moeprune, tiny, corpora, own
 ):
     words = ("evaluate", tiny, "--corpus", corpora[1], "--samples", "3", "--stats-dir", own)
-    printed = works(*words, "--bits", "16,MXFP4")
+    printed = works(*words, "--bits", "16", "--bits", "mxfp4")
     assert "original, MXFP4" in printed
     outcome = moeprune(*words, "--bits", "7", "--force")
-    assert "There are no '7' bits; choose among 16, 8" in outcome.err
+    assert "--bits: choose '16', '8'" in outcome.err

@@ -40,7 +40,7 @@ def test_a_corpus_of_any_name_is_calibrated_and_named_afterwards(works, here, ti
     works("calibrate", tiny, "--corpus", f"./{name}", "--tokens", 64, "--seq-len", 16, *shared)
     budget = ("--criterion", "reap", "--sparsity", "0.5", *shared)
     for number, corpus in enumerate((name, f"{name}:2")):
-        works("plan", tiny, "--corpus", corpus, *budget, "-o", f"{number}.json")
+        works("plan", tiny, "--calibrated-on", corpus, *budget, "-o", f"{number}.json")
         assert name in json.loads((here / f"{number}.json").read_text())["corpora"][0]
 
 

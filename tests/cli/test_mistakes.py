@@ -46,10 +46,10 @@ FILES = {
     "names.yaml": RECIPE.replace("demo-code", "red.jsonl, ./red.jsonl"),
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
 }
-PLAN = "plan demo --criterion reap --corpus demo-code --sparsity 50%"
-HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
+PLAN = "plan demo --criterion reap --calibrated-on demo-code --sparsity 50%"
+HALF = "demo --criterion reap --calibrated-on demo-code --sparsity 50%"
 # Layers 0, 2, 3 of 6 experts, top-2, with statistics of two corpora and of the weights.
-TINY = "plan {tiny} --stats-dir {stats} --criterion reap --corpus {red}"
+TINY = "plan {tiny} --stats-dir {stats} --criterion reap --calibrated-on {red}"
 RANKED = "plan {tiny} --stats-dir {stats} --sparsity 0.5 --criterion reap"
 NEURONS = "plan demo --granularity neuron --criterion neuron-norms"
 LEARN = "calibrate demo --corpus demo-math"
@@ -73,22 +73,25 @@ MISTAKES = {
     f"{PLAN} --schedule Late": ["'Late'", "Did you mean 'late'?"],
     f"{PLAN} --gate strong": ["--gate: choose 'applied' or 'renormalized'", "'strong'"],
     f"{PLAN} --granularity atomic": ["--granularity: choose 'expert' or 'neuron'"],
-    "plan demo --criterion reap --corpus demo-cod --sparsity 50%": [
+    "plan demo --criterion reap --calibrated-on demo-cod --sparsity 50%": [
         *("'demo-cod'", "Did you mean 'demo-code'?"),
     ],
-    "plan demo --criterion reap --sparsity 50%": ["demo-code, demo-math, demo-prose", "--corpus"],
+    "plan demo --criterion reap --sparsity 50%": [
+        "demo-code, demo-math, demo-prose",
+        "--calibrated-on",
+    ],
     "plan demo --criterion reap --run demo-cod --sparsity 50%": [
         *("'demo-cod' is unknown", "Did you mean 'demo-demo-code-"),
     ],
-    f"{PLAN} --run demo-demo-code": ["use --run or --corpus, not both"],
+    f"{PLAN} --run demo-demo-code": ["use --run or --calibrated-on, not both"],
     "runs show nothing": ["'nothing' is unknown", "demo-demo-code-"],
     "runs remove demo": ["'demo' is not unique", "demo-weights-"],
     "calibrate demo --corpus demo-moth": ["'demo-moth'", "Did you mean 'demo-math'?", ".jsonl"],
-    "calibrate demo --corpus demo-code --groups dens": ["'dens'", "Did you mean 'dense'?"],
+    "calibrate demo --corpus demo-code --group dens": ["'dens'", "Did you mean 'dense'?"],
     "calibrate demo --corpus demo-code --dtype bf16": ["--dtype: ", "Did you mean 'bfloat16'?"],
     "plot overlp demo": ["'overlp'", "Did you mean 'overlap'?"],
     "report demo --view sizs": ["'sizs'", "Did you mean 'sizes'?"],
-    "evaluate demo --corpus demo-code --measures kl,spec": ["'spec'", "'spec-dec'?"],
+    "evaluate demo --corpus demo-code --measure kl --measure spec": ["'spec'", "'spec-dec'?"],
     "verify . --level logit": ["is not a finished export"],
     # Models
     "inspect nowhere": ["nowhere is not a directory", "hub id", "'demo'"],
@@ -106,7 +109,7 @@ MISTAKES = {
     "plan demo --config-only --sparsity 50% --granularity neuron": ["--granularity chooses"],
     "plan demo --config-only --sparsity 50% -o x.json": ["x.json", "leave -o out"],
     "plan demo --config-only --sparsity 98%": ["its router picks", "suits every layer: 87.5%"],
-    "plan demo --criterion reap --corpus demo-code": ["give one budget: ", "--sparsity, "],
+    "plan demo --criterion reap --calibrated-on demo-code": ["give one budget: ", "--sparsity, "],
     f"{PLAN} --remove 3": ["give one budget: ", "not several"],
     PLAN.replace("50%", "150%"): ["'150%' is out of range", "50% or 0.5"],
     PLAN.replace("50%", "40"): ["'40' is out of range", "50% or 0.5"],
@@ -130,7 +133,10 @@ MISTAKES = {
     PLAN.replace("--sparsity 50%", "--schedule-file columns.csv"): ["columns.csv lacks", "layer"],
     PLAN.replace("--sparsity 50%", "--schedule-file none.csv"): ["none.csv cannot be read"],
     PLAN.replace("--sparsity 50%", "--schedule-file ."): ["The schedule . cannot be read: it is a"],
-    "plan demo --criterion aimer --corpus demo-code --sparsity 50%": ["leave --corpus", "out"],
+    "plan demo --criterion aimer --calibrated-on demo-code --sparsity 50%": [
+        "leave --calibrated-on",
+        "out",
+    ],
     PLAN.replace("demo-code", "demo-code:x"): ["'x' in 'demo-code:x'", "CORPUS:2"],
     f"{PLAN} --granularity neuron": ["REAP does not score neurons", "heapr"],
     # Numbers
@@ -154,7 +160,10 @@ MISTAKES = {
     f"score {HALF.partition(' --sparsity')[0]} -o no/s.csv": ["folder of no/s.csv", "make it"],
     f"{PLAN} -o .": ["--out / -o: ", "'.' is a directory"],
     f"plot kept-by {HALF} -o map.jpg": ["map.jpg has no known ending", ".html, .svg"],
-    f"sweep {HALF} -o table.xlsx": ["table.xlsx has no known ending", ".csv or .parquet"],
+    f"sweep {HALF} --corpus demo-code -o table.xlsx": [
+        "table.xlsx has no known ending",
+        ".csv or .parquet",
+    ],
     "calibrate demo --corpus demo-code --stats-dir text.json": ["--stats-dir: ", "text.json"],
     "app --stats-dir nowhere": ["--stats-dir: nowhere is not a directory"],
     # Corpora as files
@@ -168,24 +177,24 @@ MISTAKES = {
     "calibrate demo --corpus demo-code:2": ["demo-code:2 has a weight", "`moeprune plan"],
     "calibrate demo --corpus hub:owner/name": ["owner/name cannot be reached", "a local file"],
     # Recipes
-    "run nothing.yaml": ["nothing.yaml cannot be read"],
-    "run .": ["The recipe . cannot be read: it is a folder"],
-    "run key.yaml": ["key.yaml, line 4: budgt: unknown key; did you mean 'budget'?"],
-    "run criterion.yaml": ["criterion.yaml, line 3: criterion: ", "Did you mean 'reap'?"],
-    "run corpus.yaml": ["corpus.yaml, line 2: corpora: ", "Did you mean 'demo-code'?"],
-    "run schedule.yaml": ["schedule.yaml, line 5: schedule: ", "Did you mean 'uniform'?"],
-    "run indent.yaml": ["indent.yaml is not valid YAML", "line 2"],
-    "run two.yaml": ["two.yaml, line 4: budget.remove: give one budget: "],
-    "run none.yaml": ["none.yaml, line 1: ", "give one budget: "],
-    "run number.yaml": ["number.yaml, line 5: tokens: give a whole number (got 'many')"],
-    "run place.yaml": ["line 5: calibrate.tokens: ", "stands at the top of a recipe"],
-    "run plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
+    "prune nothing.yaml": ["nothing.yaml cannot be read"],
+    "prune .": ["The recipe . cannot be read: it is a folder"],
+    "prune key.yaml": ["key.yaml, line 4: budgt: unknown key; did you mean 'budget'?"],
+    "prune criterion.yaml": ["criterion.yaml, line 3: criterion: ", "Did you mean 'reap'?"],
+    "prune corpus.yaml": ["corpus.yaml, line 2: corpora: ", "Did you mean 'demo-code'?"],
+    "prune schedule.yaml": ["schedule.yaml, line 5: schedule: ", "Did you mean 'uniform'?"],
+    "prune indent.yaml": ["indent.yaml is not valid YAML", "line 2"],
+    "prune two.yaml": ["two.yaml, line 4: budget.remove: give one budget: "],
+    "prune none.yaml": ["none.yaml, line 1: ", "give one budget: "],
+    "prune number.yaml": ["number.yaml, line 5: tokens: give a whole number (got 'many')"],
+    "prune place.yaml": ["line 5: calibrate.tokens: ", "stands at the top of a recipe"],
+    "prune plan-as-recipe.json": ["is a plan, not a recipe", "--plan"],
     "search search.yaml --out prose.txt": ["prose.txt is a file; give a folder"],
     "search recipe.yaml": ["recipe.yaml has no key search", "search: {corpus: CORPUS}"],
-    "run uneven.yaml": ["line 4: budget.uneven: uneven goes with shrink, target_size or"],
-    "run names.yaml": ["line 2: corpora: ./red.jsonl is listed twice, by name or content"],
+    "prune uneven.yaml": ["line 4: budget.uneven: uneven goes with shrink, target_size or"],
+    "prune names.yaml": ["line 2: corpora: ./red.jsonl is listed twice, by name or content"],
     # What commands need
-    "overlap demo --sparsity 50% --corpus demo-code": ["has only demo-code", "another"],
+    "overlap demo --sparsity 50% --calibrated-on demo-code": ["has only demo-code", "another"],
     "overlap demo --sparsity 0": ["removes no expert", "0.03125"],
     # Nothing to remove, though something is asked for: one rule for each way to plan.
     "plan demo --criterion aimer --sparsity 1%": ["A sparsity of 1% removes nothing", "3.125%"],
@@ -194,10 +203,13 @@ MISTAKES = {
         "A sparsity of 1% removes nothing",
         "blocks of 32 neurons",
     ],
-    "paths demo --corpus demo-code --sparsity 2%": ["A sparsity of 2% removes nothing", "3.125%"],
+    "paths demo --calibrated-on demo-code --sparsity 2%": [
+        "A sparsity of 2% removes nothing",
+        "3.125%",
+    ],
     "sweep demo --criterion aimer --sparsity 2% --corpus demo-math": ["A sparsity of 2% removes"],
-    f"blend {HALF}": ["at least two corpora", "--corpus or --run"],
-    "paths demo --corpus demo-code": ["give --top-m or --sparsity"],
+    f"blend {HALF}": ["at least two corpora", "--calibrated-on or --run"],
+    "paths demo --calibrated-on demo-code": ["give --top-m or --sparsity"],
     "verify nowhere": ["nowhere is not a directory"],
     "verify .": ["is not a finished export", "`moeprune export`"],
     "benchmark demo --import nope.json": ["--import: ", "'nope.json' does not exist"],
@@ -236,16 +248,18 @@ MISTAKES = {
     f"{TINY} --schedule measured --sparsity 50%": ["was not measured yet"],
     f"{TINY} --remove 3 --target-size 1": ["give one budget"],
     # Which statistics rank
-    f"{RANKED} --corpus far.jsonl": ["Or run `moeprune calibrate MODEL --corpus far.jsonl` first"],
-    f"{RANKED} --corpus 'one two.jsonl'": [
+    f"{RANKED} --calibrated-on far.jsonl": [
+        "Or run `moeprune calibrate MODEL --corpus far.jsonl` first"
+    ],
+    f"{RANKED} --calibrated-on 'one two.jsonl'": [
         "Or run `moeprune calibrate MODEL --corpus 'one two.jsonl'` first"
     ],
-    "paths {tiny} --stats-dir {stats} --corpus far.jsonl --top-m 2": ["--groups routed,dense"],
+    "paths {tiny} --stats-dir {stats} --calibrated-on far.jsonl --top-m 2": ["--group dense"],
     f"{RANKED.replace('plan', 'score').replace(' --sparsity 0.5', '')} -o scores.txt": [
         "scores.txt has no known ending; use .csv or .parquet",
     ],
-    f"{RANKED} --corpus grey": ["grey"],
-    RANKED: ["choose with --corpus"],
+    f"{RANKED} --calibrated-on grey": ["grey"],
+    RANKED: ["choose with --calibrated-on"],
     f"{RANKED} --run nothing": ["'nothing' is unknown"],
     f"{RANKED} --run other-": ["statistics of another model"],
     f"{RANKED} --run tiny-": ["is not unique"],
@@ -265,7 +279,7 @@ MISTAKES = {
     f"{NEURONS} --sparsity 0.5 --schedule measured --neuron-scope global": [
         "with --schedule measured neurons compete within layers; leave --neuron-scope out",
     ],
-    f"{NEURONS} --sparsity 0.5 --corpus demo-math": ["leave out --corpus and --run"],
+    f"{NEURONS} --sparsity 0.5 --calibrated-on demo-math": ["leave out --calibrated-on and --run"],
     f"{NEURONS} --sparsity 0.5 --neuron-scope global --criterion camera-p": [
         "does not compare neurons of different layers; give --neuron-scope layer or expert",
     ],
@@ -302,13 +316,13 @@ MISTAKES = {
     f"{LEARN} --device-map auto --max-memory cpu=lots": [
         "--max-memory: write DEVICE=SIZE, as 0=20GiB or cpu=8GiB (got 'cpu=lots')",
     ],
-    f'{LEARN} --groups " ,"': ["--groups: name one of routed, router, damage, gradient, dense"],
+    f"{LEARN} --group damage,router": ["--group: choose 'routed', 'router', 'damage'"],
     f"{LEARN} --select kmeans": ["--select kmeans and --clusters K belong together"],
     f"{LEARN} --clusters 3": ["belong together"],
     f"{LEARN} --packing tight": ["packing: choose 'auto'"],
     f"{LEARN} --truncate tail": ["are not truncated"],
-    f"{LEARN} --groups routed,gradient --stream-layers": ["leave out --stream-layers"],
-    f"{LEARN} --checkpoint-activations": ["--groups routed,gradient"],
+    f"{LEARN} --group gradient --stream-layers": ["leave out --stream-layers"],
+    f"{LEARN} --checkpoint-activations": ["--group gradient"],
     "calibrate demo --corpus prose.txt --count response": ["which has no responses"],
     "calibrate demo --corpus c4=nowhere": ["The copy nowhere of c4 does not exist"],
     "calibrate demo --corpus hub:cats": ["names no dataset; write hub:owner/name"],
@@ -318,7 +332,7 @@ MISTAKES = {
     "evaluate {tiny} --corpus {red} --stream-layers --device-map auto": [
         "choose one of --device-map, --stream-layers",
     ],
-    "evaluate {tiny} --corpus {red} --stream-layers --measures esap,spec-dec": [
+    "evaluate {tiny} --corpus {red} --stream-layers --measure esap --measure spec-dec": [
         "spec-dec decodes with the whole",
     ],
     "evaluate {tiny} --corpus far.jsonl": ["has the token id 96, but tiny has 96 tokens"],
@@ -326,7 +340,7 @@ MISTAKES = {
     f"{SWEEP} --criterion neuron-norms": ["add --granularity neuron"],
     f"{SWEEP} --schedule file": ["cannot be swept"],
     "variance {tiny} --corpus {red} --criterion reap --sparsity 50% --stats-dir {stats}": [
-        "choose with --corpus, or with --calibrated-on where --corpus is what is measured",
+        "choose with --calibrated-on",
     ],
     "variance {tiny} --corpus {red} --criterion reap": ["--criterion and --sparsity belong"],
     "bins {tiny} --corpus {red} --criterion random --bins 1": ["--bins: give 2 or more"],
@@ -350,15 +364,19 @@ MISTAKES = {
     "benchmark demo --num-fewshot -1": ["--num-fewshot: give 0 or more"],
     "benchmark demo --candidate x": ["--candidate goes with --import"],
     "benchmark demo --source demo": ["is no export; --source goes with one"],
-    "benchmark demo --tasks arc_easy,humaneval_plus": ["humaneval_plus runs code that the model"],
-    "benchmark demo --tasks arc_esay": ["'arc_esay'", "Did you mean 'arc_easy'?", "lm_eval ls"],
-    "benchmark {tiny}": ["Name the benchmarks, such as --tasks"],
+    "benchmark demo --task arc_easy --task humaneval_plus": [
+        "humaneval_plus runs code that the model"
+    ],
+    "benchmark demo --task arc_esay": ["'arc_esay'", "Did you mean 'arc_easy'?", "lm_eval ls"],
+    "benchmark {tiny}": ["Name the benchmarks, such as --task"],
     # Figures
-    "plot sizes demo": ["choose with --corpus"],
+    "plot sizes demo": ["choose with --calibrated-on"],
     "plot overlap demo --criterion aimer": ["AIMER reads no corpus"],
     "plot coverage demo --criterion aimer": ["AIMER reads no corpus"],
     "plot overlap-map demo --sparsity 1%": ["removes no expert"],
-    "plot separation demo --criterion reap --corpus demo-code --sparsity 0": ["removes no expert"],
+    "plot separation demo --criterion reap --calibrated-on demo-code --sparsity 0": [
+        "removes no expert"
+    ],
     "plot winner-map unified-table-9": ["Unknown table of a paper 'unified-table-9'"],
     "plot capability unified-table-5 --block x": ["Unknown block of unified-table-5 'x'"],
     "plot search demo --criterion man": ["is by man; known: ean, frequency, reap, seer."],
@@ -397,7 +415,7 @@ def test_a_mistake_gets_one_line_that_says_what_works(
     ("module", "words", "extra"),
     [
         ("kaleido", f"plot kept-by {HALF} -o map.svg", "plots"),
-        ("lm_eval", "benchmark demo --tasks arc_easy", "eval"),
+        ("lm_eval", "benchmark demo --task arc_easy", "eval"),
         ("submitit", "app --slurm partition=gpu", "slurm"),
     ],
 )
@@ -412,7 +430,7 @@ def test_a_missing_extra_is_named_with_its_install_line(
 PYTHON = {
     "a folder that is not there": (lambda: Model("nowhere"), "nowhere is not a directory"),
     "a criterion": (lambda: Model("demo").rank("REAP"), "Did you mean 'reap'?"),
-    "no corpus": (lambda: Model("demo").rank("reap"), "choose with --corpus"),
+    "no corpus": (lambda: Model("demo").rank("reap"), "choose with --calibrated-on"),
     "a corpus": (lambda: Model("demo").rank("reap", "demo-cod"), "Did you mean 'demo-code'?"),
     "a budget": (lambda: Model("demo").plan("aimer"), "give one budget"),
     "an option": (
@@ -424,7 +442,7 @@ PYTHON = {
         "--dtype: choose 'auto', 'float32', 'bfloat16'",
     ),
     "several bits": (
-        lambda: Model("demo").evaluate(corpus="demo-code", bits="8,4"),
+        lambda: Model("demo").evaluate(corpus="demo-code", bits=[8, 4]),
         "call it once for each",
     ),
     "no export": (lambda: Model("demo").verify("nowhere"), "give the folder of an export"),
@@ -444,7 +462,7 @@ def test_a_mistake_in_python_is_one_line(here, name):
 def test_one_reason_that_keeps_several_figures_out_of_a_report_is_said_once(works, here):
     views = ("--view", "kept-by", "--view", "damage-proxy", "--view", "overlap-map")
     said = works("report", "demo", *views)
-    assert said.count("choose with --corpus") == 1
+    assert said.count("choose with --calibrated-on") == 1
 
 
 WRONG_FILES = {
@@ -454,7 +472,7 @@ WRONG_FILES = {
     "inspect ~nobody-here": "is not a directory",
     "plan demo --criterion aimer --sparsity 50% --floor 99": "exceeds the 32 experts",
     "plans show empty.json": "states no schema_version",
-    "run open.yaml": "in open.yaml, line 1",
+    "prune open.yaml": "in open.yaml, line 1",
     "plan demo --criterion aimer --schedule file --schedule-file open.yaml": "in open.yaml, line 1",
 }
 

@@ -84,7 +84,7 @@ def test_plans_are_shown_and_compared(plan, works, here):
     shown = works("plans", "show", "plan.json")  # the demo model is found by its name
     assert "12,288" in shown
     assert "9,216" in shown  # 192 experts of 48 neurons
-    said = works("plans", "diff", "plan.json", "other.json", "--csv", "d.csv", "--experts")
+    said = works("plans", "diff", "plan.json", "other.json", "--table", "d.csv", "--experts")
     assert "experts differ; mean Jaccard of the kept neurons" in said
     table = pd.read_csv(here / "d.csv")
     assert list(table.columns) == ["layer", "expert", "both", "only_a", "only_b", "neither"]
@@ -132,7 +132,7 @@ def test_a_target_size_is_what_the_export_has(works, here, words, most):
 
 def test_an_export_says_the_flops_that_its_plan_said(works, here):
     words = ("--granularity", "neuron", "--criterion", "heapr")
-    words += ("--corpus=demo-code", "--corpus=demo-math:3")
+    words += ("--calibrated-on=demo-code", "--calibrated-on=demo-math:3")
     planned = works("plan", "demo", *words, "--sparsity", "40%", "-o", "p.json")
     (line,) = [each for each in planned.splitlines() if "FLOPs of experts" in each]
     assert "by the routing of the runs" in planned
@@ -147,7 +147,7 @@ HEAPR = ("--granularity", "neuron", "--criterion", "heapr")
 
 
 def test_an_export_of_the_demo_computes_what_the_masked_model_does(works, here):
-    words = ("--corpus", "demo-math", "--sparsity", "40%", "--neuron-scope", "global")
+    words = ("--calibrated-on", "demo-math", "--sparsity", "40%", "--neuron-scope", "global")
     works("plan", "demo", *HEAPR, *words, "-o", "plan.json")
     plan = json.loads((here / "plan.json").read_text())
     assert (plan["criterion"], plan["corpora"]) == ("heapr", ["demo-math"])
@@ -159,7 +159,7 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
     works, tiny, corpora, here
 ):
     options = ("--corpus", corpora[0], "--dtype", "float64", "--stats-dir", "fresh")
-    works("calibrate", tiny, *options, "--groups", "routed,gradient", "--checkpoint-activations")
+    works("calibrate", tiny, *options, "--group", "gradient", "--checkpoint-activations")
     works("score", tiny, *HEAPR, "--stats-dir", "fresh", "-o", "neurons.csv")
     neurons = pd.read_csv(here / "neurons.csv")
     columns = ["layer", "expert", "neuron", "score", "saliency", "rank", "num_tokens"]
@@ -180,7 +180,7 @@ def test_neurons_are_measured_cut_in_every_width_and_measured_again_where_they_s
     for mode in ("uniform", "per-layer", "ragged"):
         words = ("--plan", "plan.json", "--width-mode", mode, "--verify")
         assert "level logits" in works("export", tiny, mode, *words)
-    works("calibrate", "ragged", *options[:4], "--stats-dir", "again", "--groups", "gradient")
+    works("calibrate", "ragged", *options[:4], "--stats-dir", "again", "--group", "gradient")
     (run,) = StatsStore(here / "again").runs()
     left = read_table(run, NEURONS).groupby(["layer", "expert"]).size()
     stays = json.loads((here / "plan.json").read_text())["kept_neurons"]
@@ -237,7 +237,7 @@ def test_flops_follow_the_routing_of_a_corpus(works, here):
     made = json.loads(read(here, "p.json"))
     even = works("plans", "show", "p.json")
     assert "(50.00% fewer), if each is chosen equally often" in even
-    measured = works("plans", "show", "p.json", "--corpus", "demo-math")
+    measured = works("plans", "show", "p.json", "--calibrated-on", "demo-math")
     (run,) = [
         run
         for run in stats_store(None).runs()

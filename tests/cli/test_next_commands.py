@@ -12,7 +12,8 @@ from analysis.model import load_model_index
 BEGIN = {
     "calibrate": "calibrate {tiny} --corpus {red} --tokens 64 --seq-len 16 --stats-dir stats",
     "weights": "weights {tiny} --stats-dir stats",
-    "gate": "score {tiny} --criterion reap --corpus {red} --gate renormalized --stats-dir {stats}",
+    "gate": "score {tiny} --criterion reap --calibrated-on {red} --gate renormalized "
+    "--stats-dir {stats}",
     "run": "score {tiny} --criterion reap --run {run} --stats-dir {stats}",
     "overlap": "overlap {tiny} --sparsity 50% --gate renormalized --stats-dir {stats}",
     "evaluate": "evaluate {tiny} --corpus {red} --samples 2 --stats-dir stats",

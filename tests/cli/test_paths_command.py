@@ -22,7 +22,7 @@ def calibrated(works, here):
     rows = [[5, 6, 7, 8], [9, 10, 11], [40, 41, 42, 43, 44]]
     write_ids(here / "rows.jsonl", rows)
     words = ("--corpus", "rows.jsonl", "--tokens", "64", "--seq-len", "8", "--stats-dir", "stats")
-    works("calibrate", "model", *words, "--groups", "routed,dense")
+    works("calibrate", "model", *words, "--group", "dense")
     return here
 
 
@@ -42,7 +42,7 @@ def test_the_union_of_the_paths(works, calibrated):
 @pytest.mark.parametrize("weights", ["both", "importance", "transition"])
 def test_a_budget_is_spent_exactly(works, calibrated, weights):
     works(
-        *("paths", "model", "--sparsity", "50%", "--weights", weights, "--stats-dir", "stats"),
+        *("paths", "model", "--sparsity", "50%", "--path-weights", weights, "--stats-dir", "stats"),
         *("-o", f"{weights}.json"),
     )
     kept = json.loads((calibrated / f"{weights}.json").read_text())["kept"]
@@ -86,7 +86,7 @@ def test_a_share_of_the_bytes_is_a_budget_of_paths(works, calibrated):
 def test_measured_transitions_and_representatives_are_in_the_plan(works, calibrated):
     works(
         *("paths", "model", "--top-m", "2", "--stats-dir", "stats"),
-        *("--transitions", "measured", "--clusters", "2", "--weights", "transition"),
+        *("--transitions", "measured", "--clusters", "2", "--path-weights", "transition"),
     )
     plan = json.loads((calibrated / "plan.json").read_text())
     assert plan["schedule_parameters"] == {
@@ -103,15 +103,19 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
         (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
         (("--top-m", "0", "--stats-dir", "stats"), 1, "use at least 1"),
         (
-            ("--top-m", "1", "--weights", "all", "--stats-dir", "stats"),
+            ("--top-m", "1", "--path-weights", "all", "--stats-dir", "stats"),
             1,
-            "--weights: choose",
+            "--path-weights: choose",
         ),
         (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
         (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "use at least 1"),
         (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "fewer than 9 clusters"),
-        (("--top-m", "1", "--stats-dir", "other"), 1, "--groups routed,dense"),
-        (("--top-m", "1", "--corpus", "c4", "--stats-dir", "stats"), 1, "Did you mean|rows.jsonl"),
+        (("--top-m", "1", "--stats-dir", "other"), 1, "--group dense"),
+        (
+            ("--top-m", "1", "--calibrated-on", "c4", "--stats-dir", "stats"),
+            1,
+            "Did you mean|rows.jsonl",
+        ),
         (
             ("--sparsity", "50%", "--schedule", "frequency", "--stats-dir", "stats"),
             1,
@@ -147,6 +151,6 @@ def test_recipes_collect_what_the_criterion_reads():
         }
     )
     (request,) = calibrate_requests(recipe, Machine())
-    assert request.groups == "routed,dense"
+    assert request.groups == ("dense",)
     assert (request.answers, request.most_answer_tokens) == ("own", 12)
     assert "--answers own --answer-tokens 12" in request.command()

@@ -20,7 +20,7 @@ def make(works, tiny, stats, corpora, here):
     """Run `plan`; the plan and what was printed. `tiny` has layers 0, 2, 3 of 6 experts, top-2."""
 
     def run(words, criterion="reap", corpus=0, name="p.json"):
-        text = [f"--corpus={corpora[corpus]}"] if corpus is not None else []
+        text = [f"--calibrated-on={corpora[corpus]}"] if corpus is not None else []
         output = works(
             *("plan", tiny, "--criterion", criterion, *words.split(), *text),
             *("--stats-dir", stats, "-o", name, "--force"),
@@ -56,10 +56,10 @@ def test_diff_and_show(make, works, moeprune, tiny, other, here):
     make("--sparsity 50%", name="a.json")
     make("--sparsity 50% --pin 0:5 --drop 0:0", corpus=1, name="b.json")
     a, b = (json.loads((here / name).read_text())["kept"] for name in ("a.json", "b.json"))
-    output = works("plans", "diff", "a.json", "b.json", "--model", tiny, "--csv", "d.csv")
+    output = works("plans", "diff", "a.json", "b.json", "--model", tiny, "--table", "d.csv")
     table = pd.read_csv(here / "d.csv")
     # What is asked for as CSV is CSV, whatever its name.
-    works("plans", "diff", "a.json", "b.json", "--model", tiny, "--csv", "d.parquet")
+    works("plans", "diff", "a.json", "b.json", "--model", tiny, "--table", "d.parquet")
     assert (here / "d.parquet").read_bytes() == (here / "d.csv").read_bytes()
     for row in table.itertuples():
         first, second = (set(kept[str(row.layer)]) for kept in (a, b))
@@ -193,7 +193,7 @@ def test_a_target_size_is_met(make):
 
 
 def test_another_plan_is_replaced_only_when_asked(works, moeprune, here):
-    words = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-code")
+    words = ("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-code")
     half = ("--sparsity", "50%")
     works(*words, *half)
     before = (here / "plan.json").read_bytes()

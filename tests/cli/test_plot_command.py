@@ -16,7 +16,7 @@ from app.charts.published import PAPER_CHARTS
 from builders import resealed
 
 ROOT = Path(__file__).parents[2]
-RECIPES = ("--criterion", "reap", "--corpus", "demo-code", "--sparsity", "50%")
+RECIPES = ("--criterion", "reap", "--calibrated-on", "demo-code", "--sparsity", "50%")
 NEURONS = ("--criterion", "heapr", *RECIPES[2:])
 
 
@@ -72,7 +72,7 @@ def test_the_counts_of_a_search_are_drawn_from_its_plan_and_neurons_have_no_sche
     works, refused, here
 ):
     file = ("--schedule-file", str(SHIPPED_STATS / "searches" / "demo-reap.json"))
-    works("plan", "demo", "--criterion", "reap", "--corpus", "demo-code", *file)
+    works("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-code", *file)
     works("plot", "schedules", "demo", "--plan", "plan.json", "-o", "all.csv")
     counts = pd.read_csv(here / "all.csv")
     assert "search:demo-reap" in set(counts["schedule"])
@@ -200,7 +200,7 @@ def test_html_holds_the_figure_and_its_provenance(works, here):
 def test_a_name_is_text_in_the_figure(works, here, models, corpora, tmp_path, stats):
     hostile = tmp_path / "<img src=x>"
     shutil.copytree(models / "tiny", hostile)
-    options = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", stats)
+    options = ("--criterion", "reap", "--calibrated-on", "red.jsonl", "--stats-dir", stats)
     works("plot", "agreement", hostile, *options, "-o", "fig.html")
     page = (here / "fig.html").read_text()
     assert "<img src=x" not in page
@@ -239,10 +239,10 @@ def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
 
 @pytest.mark.slow  # half a minute; each view alone is drawn above
 def test_a_report_of_all_views(works, here):
-    output = works("report", "demo", "--corpus", "demo-code", "-o", "report.html")
+    output = works("report", "demo", "--calibrated-on", "demo-code", "-o", "report.html")
     assert "left out" not in output
     page = (here / "report.html").read_text()
-    assert "moeprune report demo --criterion reap --corpus demo-code --sparsity 50%" in page
+    assert "moeprune report demo --criterion reap --calibrated-on demo-code --sparsity 50%" in page
     assert [path.name for path in here.iterdir()] == ["report.html"]
 
 
@@ -257,7 +257,7 @@ def test_what_is_left_out_is_said(works, here):
 
 
 def test_a_report_does_not_say_where_the_statistics_lie(works, here):
-    words = ("--corpus", "demo-code", "--view", "stratification")
+    words = ("--calibrated-on", "demo-code", "--view", "stratification")
     works("report", "demo", *words, "--stats-dir", str(SHIPPED_STATS))
     page = (here / "report.html").read_text()
     assert "--stats-dir cached_stats" in page
@@ -290,5 +290,5 @@ def test_neurons_are_drawn_of_the_plans_that_the_command_makes(works, here):
     assert drawn["share"].tolist() == pytest.approx([gone / 2048 for gone in removed])
     works("plot", "neuron-flops", "demo", *NEURONS, "-o", "flops.csv")
     flops = pd.read_csv(here / "flops.csv").query("series == 'Global' and sparsity == '50%'")
-    said = works("plans", "show", "plan.json", "--corpus", "demo-code")
+    said = works("plans", "show", "plan.json", "--calibrated-on", "demo-code")
     assert f"({flops['reduction'].item():.2%} fewer), by the routing" in said

@@ -11,7 +11,7 @@ from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
 
 def plan_of(works, model, stats, corpus, name="plan.json"):
     works(
-        *("plan", model, "--criterion", "reap", "--corpus", corpus, "--sparsity", "50%"),
+        *("plan", model, "--criterion", "reap", "--calibrated-on", corpus, "--sparsity", "50%"),
         *("--stats-dir", stats, "-o", name),
     )
     return name
@@ -109,14 +109,14 @@ def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
     again = moeprune(*words, "--plan", plan)
     assert (again.code, "scored under these plans already" in again.err) == (0, True)
     drawn = ("plot", "text-experts", "demo", "--plan", plan, "--stats-dir", here, "-o", "t.csv")
-    works(*drawn, "--text", record.record_id, "--token", "3")
+    works(*drawn, "--lens-id", record.record_id, "--token", "3")
     table = pd.read_csv(here / "t.csv")
     assert tuple(table.columns) == LENS_COLUMNS
     assert table["role"].value_counts()["wanted"] == 6 * 4  # layers, top-4
     assert "no token 99 to predict" in refused(
-        *drawn, "--force", "--text", record.record_id, "--token", "99"
+        *drawn, "--force", "--lens-id", record.record_id, "--token", "99"
     )
-    assert "There is no lens 'x'" in refused(*drawn, "--force", "--text", "x")
+    assert "There is no lens 'x'" in refused(*drawn, "--force", "--lens-id", "x")
     assert "one of them" in refused("ask", "demo", "--text", "a b", "--prompt", "c")
 
 

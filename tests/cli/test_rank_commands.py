@@ -15,7 +15,7 @@ def command(works, tiny, stats, corpora, here):
     """Run one of the three on `tiny` with both corpora at hand; the file that it wrote."""
 
     def run(name, out, *options, corpus=None):
-        wanted = ("--corpus", corpora[corpus]) if corpus is not None else ()
+        wanted = ("--calibrated-on", corpora[corpus]) if corpus is not None else ()
         again = ("--force",) if name in ("plan", "score") else ()
         works(name, tiny, *options, *wanted, *again, "--stats-dir", stats, "-o", out)
         return here / out
@@ -118,7 +118,7 @@ def test_a_smaller_run_of_a_corpus_takes_over_only_if_it_is_named(
     note = f"{corpus_name(str(corpora[0]))} has 2 runs; using {large}, the largest"
     assert note in works("overlap", tiny, *words, "--force")
     assert (here / "o.csv").read_text() == before
-    ranked = ("--criterion", "reap", "--corpus", "red.jsonl", "--stats-dir", kept)
+    ranked = ("--criterion", "reap", "--calibrated-on", "red.jsonl", "--stats-dir", kept)
     assert note in works("score", tiny, *ranked)
     assert note in works("plan", tiny, *ranked, "--sparsity", "50%")
     said = works("overlap", tiny, *words, "--force", "--run", small, "--run", blue)
@@ -149,7 +149,7 @@ def test_plan_keeps_the_first_ranks_of_each_layer(command, tiny, sparsity, kept)
 
 def test_blend_shows_what_each_corpus_keeps_and_a_fair_one_is_no_worse(works, tiny, stats, corpora):
     words = ("blend", tiny, "--criterion", "ean", "--sparsity", "34%", "--stats-dir", stats)
-    both = [f"--corpus={path}" for path in corpora]
+    both = [f"--calibrated-on={path}" for path in corpora]
     worst = []
     for extra in ((), ("--fair",)):
         output = works(*words, *both, *extra)
@@ -160,7 +160,7 @@ def test_blend_shows_what_each_corpus_keeps_and_a_fair_one_is_no_worse(works, ti
 
 def test_blend_says_its_runs_and_takes_them_by_id(works, tiny, stats, corpora, run_ids):
     words = ("blend", tiny, "--criterion", "ean", "--sparsity", "34%", "--stats-dir", stats)
-    by_name = works(*words, *(f"--corpus={path}" for path in corpora))
+    by_name = works(*words, *(f"--calibrated-on={path}" for path in corpora))
     used = [
         line.split()[1].rstrip(",") for line in by_name.splitlines() if line.startswith("from ")
     ]
@@ -173,11 +173,11 @@ def test_a_file_is_known_by_its_content(works, refused, tiny, stats, corpora, ru
     score = ("score", tiny, "--criterion", "ean", "--stats-dir", stats, "--force")
     (here / "copy.jsonl").write_bytes(corpora[0].read_bytes())
     for known in (corpora[0], "copy.jsonl", name, "red.jsonl"):
-        assert run_id in works(*score, "--corpus", known)
+        assert run_id in works(*score, "--calibrated-on", known)
     # The same tokens in other bytes: the run is kept under the first name.
     (here / "lines.jsonl").write_bytes(corpora[0].read_bytes() + b"\n")
     words = ("calibrate", tiny, "--tokens", 64, "--seq-len", 16, "--stats-dir", stats)
-    kept = f"choose it with --corpus {name} or --run {run_id}"
+    kept = f"choose it with --calibrated-on {name} or --run {run_id}"
     assert kept in works(*words, "--corpus", "lines.jsonl")
     assert "choose it with" not in works(*words, "--corpus", "copy.jsonl")
 
@@ -190,17 +190,19 @@ def test_two_files_of_one_name_are_two_corpora(works, refused, tiny, corpora, he
     score = ("score", tiny, "--criterion", "ean", "--stats-dir", "kept", "-o", "s.csv")
     first, second = (corpus_name(f"{folder}/x.jsonl") for folder in "ab")
     works("calibrate", tiny, "--corpus", "a/x.jsonl", *words)
-    only = refused(*score, "--corpus", "b/x.jsonl")
+    only = refused(*score, "--calibrated-on", "b/x.jsonl")
     assert f"The content of b/x.jsonl is {second}" in only
     assert f"{first} (read from a/x.jsonl)" in only
-    assert "The file of c/x.jsonl does not exist." in refused(*score, "--corpus", "c/x.jsonl")
+    assert "The file of c/x.jsonl does not exist." in refused(
+        *score, "--calibrated-on", "c/x.jsonl"
+    )
     works("calibrate", tiny, "--corpus", "a/x.jsonl", "--corpus", "b/x.jsonl", *words)
     scores = {}
     for number, corpus in enumerate(("a/x.jsonl", "b/x.jsonl", first, second)):
-        works(*score[:-1], f"{number}.csv", "--corpus", corpus)
+        works(*score[:-1], f"{number}.csv", "--calibrated-on", corpus)
         scores[corpus] = (here / f"{number}.csv").read_text()
     assert scores["a/x.jsonl"] == scores[first] != scores[second] == scores["b/x.jsonl"]
-    both = refused(*score, "--corpus", "x.jsonl")
+    both = refused(*score, "--calibrated-on", "x.jsonl")
     assert "is the name of 2 corpora" in both
     assert first in both
     assert second in both
@@ -209,7 +211,7 @@ def test_two_files_of_one_name_are_two_corpora(works, refused, tiny, corpora, he
     assert set(table["corpus_a"]) | set(table["corpus_b"]) == {first, second}
     # A file that changed is another corpus, for all that reads it.
     (here / "a" / "x.jsonl").write_bytes(corpora[0].read_bytes() * 2)
-    changed = refused(*score, "--corpus", "a/x.jsonl")
+    changed = refused(*score, "--calibrated-on", "a/x.jsonl")
     assert f"The content of a/x.jsonl is {corpus_name('a/x.jsonl')}" in changed
     assert "has changed" in changed
     again = ("--tokens", 48, "--seq-len", 16, "--stats-dir", "kept")
@@ -217,7 +219,7 @@ def test_two_files_of_one_name_are_two_corpora(works, refused, tiny, corpora, he
 
 
 def test_ranks_are_those_of_the_two_scores(works, here):
-    words = ("demo", "--corpus", "demo-code")
+    words = ("demo", "--calibrated-on", "demo-code")
     works("score", *words, "--criterion", "reap", "-o", "a.csv")
     works("score", *words, "--criterion", "1,0,2", "-o", "b.csv")
     output = works(
@@ -240,7 +242,16 @@ def test_ranks_are_those_of_the_two_scores(works, here):
 
 def test_a_second_criterion_of_weights_takes_no_text(works, here):
     output = works(
-        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
+        *(
+            "compare",
+            "demo",
+            "--criterion",
+            "man",
+            "--calibrated-on",
+            "demo-math",
+            "--sparsity",
+            "50%",
+        ),
         *("--with-criterion", "aimer"),
     )
     assert "demo-weights" in output
@@ -249,8 +260,17 @@ def test_a_second_criterion_of_weights_takes_no_text(works, here):
 
 def test_texts_beside_each_other(works, here):
     works(
-        *("compare", "demo", "--criterion", "man", "--corpus", "demo-math", "--sparsity", "50%"),
-        *("--with-criterion", "man", "--with-corpus", "demo-code"),
+        *(
+            "compare",
+            "demo",
+            "--criterion",
+            "man",
+            "--calibrated-on",
+            "demo-math",
+            "--sparsity",
+            "50%",
+        ),
+        *("--with-criterion", "man", "--with-calibrated-on", "demo-code"),
     )
     made = pd.read_csv(here / "comparison.csv")
     works("overlap", "demo", "--sparsity", "50%", "--criterion", "man", "-o", "o.csv")
@@ -307,7 +327,7 @@ def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
     # What the criteria themselves prune, pair by pair.
     scores = []
     for criterion in ("damage", "0,1,1"):
-        ranked = ("score", "demo", "--criterion", criterion, "--corpus", "demo-math")
+        ranked = ("score", "demo", "--criterion", criterion, "--calibrated-on", "demo-math")
         works(*ranked, "-o", "s.csv", "--force")
         scores.append(pd.read_csv(here / "s.csv"))
     half = scores[0].groupby("layer")["rank"].transform("size") / 2
@@ -317,4 +337,4 @@ def test_overlap_of_damage_and_its_proxy(works, moeprune, tiny, stats, here):
     row = table[(table["corpus"] == "demo-math") & (table["sparsity"] == 0.5)].iloc[0]
     assert row["overlap"] == pytest.approx((shared / sizes).mean(), abs=1e-12)
     refused = moeprune("overlap", tiny, "--sparsity", "50%", "--proxy", "--stats-dir", stats)
-    assert "calibrate with --groups routed,damage" in refused.err
+    assert "calibrate with --group damage" in refused.err

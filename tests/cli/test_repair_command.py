@@ -16,7 +16,7 @@ from pruning.repair.record import RepairStore
 
 @pytest.fixture
 def plan(works, tiny, corpora, stats, here):
-    words = ("--corpus", corpora[0], "--sparsity", "50%", "--stats-dir", stats)
+    words = ("--calibrated-on", corpora[0], "--sparsity", "50%", "--stats-dir", stats)
     works("plan", tiny, "--criterion", "reap", *words, "-o", "plan.json")
     return here / "plan.json"
 
@@ -111,14 +111,14 @@ evaluate: {{corpus: {corpora[1]}, samples: 3, seq_len: 8}}
 export: out
 """
     (here / "recipe.yaml").write_text(recipe)
-    said = works("run", "recipe.yaml", "--stats-dir", stats)
+    said = works("prune", "recipe.yaml", "--stats-dir", stats)
     assert "recipe.repaired.json" in said
     result = json.loads((here / "recipe.result.json").read_text())
     assert [bool(each["plan"].get("repair")) for each in result["evaluations"]] == [False, True]
     manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
     assert manifest["plan"]["repair"]["tokens"] == 60
     assert works("verify", "out", "--source", tiny, "--stats-dir", stats).count("PASS") == 1
-    again = works("run", "recipe.yaml", "--stats-dir", stats)
+    again = works("prune", "recipe.yaml", "--stats-dir", stats)
     assert "recipe.repaired.json is the same, skipped" in again
     assert "is finished, skipped" in again
 
@@ -128,7 +128,7 @@ def test_evaluate_repairs_each_plan_that_is_not_repaired_yet(
 ):
     works("repair", tiny, "--plan", plan, *text)
     shutil.copy(corpora[0], here)  # where the plan's name of its corpus finds it
-    words = ("--criterion", "ean", "--corpus", corpora[0], "--sparsity", "25%")
+    words = ("--criterion", "ean", "--calibrated-on", corpora[0], "--sparsity", "25%")
     works("plan", tiny, *words, "--stats-dir", stats, "-o", "ean.json")
     plans = [word for name in ("plan", "repaired", "ean") for word in ("--plan", f"{name}.json")]
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8", "--stats-dir", stats)

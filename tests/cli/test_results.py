@@ -16,7 +16,7 @@ from app.cli import COMMANDS, load
 from pruning.plan import load_plan
 from pruning.sizes import size_report
 
-PLAN = ("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
+PLAN = ("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-math", "--shrink", "40%")
 KEYS = {"command", "result", "tables", "notes", "next"}
 
 
@@ -88,13 +88,13 @@ def test_verify_says_what_it_could_not_compare(works, as_json, here):
     assert as_json(*words, "--source", "demo")["result"]["compared_with_source"] is True
 
 
-HALF = "demo --criterion reap --corpus demo-code --sparsity 50%"
+HALF = "demo --criterion reap --calibrated-on demo-code --sparsity 50%"
 AFTER = {
     "inspect demo": ["calibrate"],
     "score demo --criterion aimer": ["plan"],
     f"compare {HALF} --with-criterion ean": ["plan", "plan"],
     "overlap demo --sparsity 50% --criterion ean": ["blend"],
-    f"blend {HALF} --corpus demo-math": ["plan"],
+    f"blend {HALF} --calibrated-on demo-math": ["plan"],
     f"plot kept-by {HALF} -o k.csv": ["report"],
     "plan demo --criterion aimer --shrink 20%": ["evaluate", "export"],
 }
@@ -191,7 +191,7 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
 def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, width):
     works(*PLAN, "--protect", "0")
     monkeypatch.setattr(console.out, "_width", width)
-    named = ("--criterion", "reap", "--corpus", "demo-math", "--corpus", "demo-code")
+    named = ("--criterion", "reap", "--calibrated-on", "demo-math", "--calibrated-on", "demo-code")
     printed = works(*words.split(), *(named if "blend" in words else ()))
     rows = [line for line in printed.splitlines() if "│" in line]
     assert rows

@@ -231,7 +231,7 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     curves += ("--refine", "1", "--levels", "3")
     commands = []
     for way, more, own in (
-        ("whole", (), ("--measures", "esap,nll,spec-dec")),
+        ("whole", (), ("--measure", "esap", "--measure", "nll", "--measure", "spec-dec")),
         ("streamed", ("--stream-layers",), ()),
     ):
         works(*ours, *more, *own, "--force", "--stats-dir", f"alone-{way}")
@@ -269,12 +269,12 @@ def test_a_search_of_other_settings_does_not_go_on_in_the_same_folder(recipe, mo
 
 def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, works, here):
     path = recipe(export={"out": "pruned", "verify": True})
-    output = works("run", path, "--stats-dir", "stats")
+    output = works("prune", path, "--stats-dir", "stats")
     assert (here / "r.plan.json").read_bytes() == (here / "r.search/plan.json").read_bytes()
     exported = load_model_index(str(here / "pruned"))
     kept = load_search(here / "r.search" / "search.json").schedule()["kept"]
     assert [layer.num_experts for layer in exported.layers] == kept.tolist()
-    again = works("run", path, "--stats-dir", "stats")
+    again = works("prune", path, "--stats-dir", "stats")
     assert "r.plan.json is the same, skipped" in again
     assert "is finished, skipped" in again
     assert "fewer layers" in output

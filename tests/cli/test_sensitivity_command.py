@@ -166,7 +166,7 @@ def test_bytes_and_several_corpora_are_refined_as_one_plan(
 def test_a_sweep_takes_the_schedule(works, measure, tiny, corpora, stats, here):
     measure("--criterion", "random")
     words = ("--criterion", "random", "--sparsity", "50%", "--schedule", "measured")
-    where = ("--corpus", corpora[1], "--stats-dir", stats, "--samples", "3", "--measures", "esap")
+    where = ("--corpus", corpora[1], "--stats-dir", stats, "--samples", "3", "--measure", "esap")
     works("sweep", tiny, *words, *where, "-o", "sweep.csv")
     assert "measured" in (here / "sweep.csv").read_text()
 
@@ -191,19 +191,19 @@ def recipe(tiny, corpora, here):
 
 
 def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):
-    said = works("run", recipe(schedule="measured"), "--stats-dir", "stats")
+    said = works("prune", recipe(schedule="measured"), "--stats-dir", "stats")
     assert f"sensitivity {corpus_name(str(corpora[1]))}: sensitivity-frequency-blue" in said
     made = load_plan(here / "r.plan.json")
     assert made.provenance.schedule == "measured"
     assert made.provenance.schedule_parameters["corpora"] == [corpus_name(str(corpora[1]))]
-    assert "is the same, skipped" in works("run", here / "r.yaml", "--stats-dir", "stats")
+    assert "is the same, skipped" in works("prune", here / "r.yaml", "--stats-dir", "stats")
 
 
 def test_a_recipe_refines_one_plan_for_all_its_corpora(recipe, works, here, corpora):
     own = {"corpus": [str(each) for each in corpora], "samples": 5, "refine": 1}
     worst = {"name": "measured", "across": "worst"}
     path = recipe(schedule=worst, budget={"shrink": "20%"}, sensitivity=own)
-    works("run", path, "--stats-dir", "stats")
+    works("prune", path, "--stats-dir", "stats")
     made = load_plan(here / "r.plan.json").provenance.schedule_parameters
     assert (made["corpora"], made["across"]) == (
         [corpus_name(str(each)) for each in corpora],

@@ -118,15 +118,15 @@ def test_a_recipe_exports_a_quantised_copy(works, moeprune, on_the_hub, here):
     keys = {"model": "me/original", "criterion": "random", "budget": {"sparsity": "50%"}}
     export = {"out": "pruned", "model": "packed"}
     (here / "newest.yaml").write_text(json.dumps(keys | {"export": export}))
-    said = moeprune("run", "newest.yaml")
+    said = moeprune("prune", "newest.yaml")
     assert (said.code, "the routers of layer 1 differ" in said.err) == (1, True)
     assert not (here / "newest.plan.json").exists()
     keys |= {"revision": "v1"}
     by_neuron = {"granularity": "neuron", "export": export}
     (here / "neurons.yaml").write_text(json.dumps(keys | by_neuron))
-    assert "The experts of packed are quantised" in moeprune("run", "neurons.yaml").err
+    assert "The experts of packed are quantised" in moeprune("prune", "neurons.yaml").err
     (here / "r.yaml").write_text(json.dumps(keys | {"export": export}))
-    works("run", "r.yaml")
+    works("prune", "r.yaml")
     written, plan = read_manifest(here / "pruned"), load_plan(here / "r.plan.json")
     assert written.plan.kept == plan.kept
     assert written.source.name == "packed"
@@ -138,9 +138,9 @@ def test_a_recipe_exports_a_quantised_copy(works, moeprune, on_the_hub, here):
     works("export", "packed", "by-hand", *words)
     shard = "model.safetensors"
     assert (here / "pruned" / shard).read_bytes() == (here / "by-hand" / shard).read_bytes()
-    assert "pruned is finished, skipped" in works("run", "r.yaml")
+    assert "pruned is finished, skipped" in works("prune", "r.yaml")
     (here / "r.yaml").write_text(json.dumps(keys | {"export": {"out": "p", "revision": "v1"}}))
-    assert "name that under export" in moeprune("run", "r.yaml").err
+    assert "name that under export" in moeprune("prune", "r.yaml").err
 
 
 def test_a_dry_run_counts_what_the_export_would_write(works, refused, here):

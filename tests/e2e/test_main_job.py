@@ -110,7 +110,7 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     is_ranked_by(second, "Squared-gate energy")
     for tab in (first, second):
         expect(tab.get_by_test_id("stCode").first).to_contain_text(
-            "--criterion squared-gate-energy --corpus demo-math --gate renormalized "
+            "--criterion squared-gate-energy --calibrated-on demo-math --gate renormalized "
             "--sparsity 45% --stats-dir stats"
         )
     words = first.get_by_text("that Frequency drops").inner_text()

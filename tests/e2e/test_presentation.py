@@ -72,7 +72,7 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
         verdict="It adds a lot. " * 12,
         rows=tuple(rows),
         facts={f"fact {n}": "a long value " * 6 for n in range(9)},
-        command="moeprune plan " + "--corpus another " * 12,
+        command="moeprune plan " + "--calibrated-on another " * 12,
         answers=AnswerPair("prompt " * 100, "answer " * 100, "answer\n" * 100),
     )
     path = tmp_path / "decision.html"

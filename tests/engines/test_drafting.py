@@ -93,7 +93,7 @@ def test_a_pruned_head_drafts_in_vllm_as_it_was_calibrated(tmp_path):
     rows = torch.randint(3, VOCAB, (64, 48), generator=torch.Generator().manual_seed(1))
     corpus = write_ids(tmp_path / "ids.jsonl", rows)
     model = Model(tmp_path / "source", stats_dir=tmp_path / "stats")
-    model.calibrate(str(corpus), groups="routed,heads", tokens=3072)
+    model.calibrate(str(corpus), groups="heads", tokens=3072)
     model.export(model.plan("reap", "ids.jsonl", sparsity="30%"), tmp_path / "out", mtp="prune")
     folders = [tmp_path / "source", tmp_path / "out"]
     _, answers = ask_engine("vllm", folders, tmp_path, drafts=True)

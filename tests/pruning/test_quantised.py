@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from oracles import logits_of, physically_pruned
 
-from analysis.errors import PlanError
+from analysis.errors import PlanError, UserError
 from analysis.families import FAMILIES
 from builders import MODEL_TYPES, SPARSE_LAYERS, tiny_model
-from pruning.bits import BITS, FORMATS, GROUP, OWN, bits_words, parse_bits
+from pruning.bits import BITS, FORMATS, GROUP, OWN, bits_words
 from pruning.masking import masked
 from pruning.plan import PruningPlan, plan_from_dict
 from pruning.quantised import quantised
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
 from tests.pruning.test_masking import REF, plan_of
 
 ENGINE = {name: form.engine for name, form in FORMATS.items() if form.engine}
@@ -140,10 +142,13 @@ def test_bits_belong_to_the_plan():
 
 
 def test_a_list_of_bits():
-    assert parse_bits("16, 4,MXFP4,4") == ("16", "4", "mxfp4")
-    assert BITS[0] == OWN
-    with pytest.raises(PlanError, match=r"no '7' bits; choose among 16, 8"):
-        parse_bits("4,7")
+    asked = {"model": "demo", "corpora": ["demo-code"]}
+    # YAML reads 16 as a number.
+    several = validated(EvaluateRequest, {**asked, "bits": [16, "4", "mxfp4", "4"]})
+    assert several.bits == ("16", "4", "mxfp4")
+    assert (OWN, *FORMATS) == BITS
+    with pytest.raises(UserError, match=r"^--bits: choose '16', '8'.*got '7'"):
+        validated(EvaluateRequest, {**asked, "bits": ["4", 7]})
     assert [bits_words(each) for each in ("", "16", "4", "mxfp4")] == [
         "",
         "",

@@ -137,7 +137,7 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"search": {"corpus": "demo-mth"}}, "search.corpus", "Did you mean 'demo-math'"),
         ({"export": {"verify": "no"}}, "export.out", "is missing"),
         ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "choose"),
-        ({"calibrate": {"groups": "routed,rooted"}}, "calibrate.groups", "routed"),
+        ({"calibrate": {"groups": ["router", "rooted"]}}, "calibrate.groups.1", "routed"),
         ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
         ({"criterion": "neuron-norms", "corpora": []}, "", "neuron-norms ranks neurons"),
         ({"granularity": "neuron", "schedule": None, "limits": {}}, "", "use one of heapr"),
@@ -170,7 +170,7 @@ def test_every_problem_is_reported_at_once_with_its_place():
             "whole experts",
         ),
         ({"budget": {"shrink": "100%"}}, "budget.shrink", "100%"),
-        ({"evaluate": {"corpus": "demo-math", "fitness": ["esp"]}}, "evaluate.fitness", "esap"),
+        ({"evaluate": {"corpus": "demo-math", "fitness": ["esp"]}}, "evaluate.fitness.0", "esap"),
         ({"export": {"out": "o", "max_shard_size": "big"}}, "export.max_shard_size", "write 5GB"),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_recipe_of_neurons_and_of_a_calibration_comes_back(tmp_path):
     text = """\
 model: demo
 corpora: [demo-math]
-calibrate: {select: kmeans, clusters: 8, groups: "router,damage", max_memory: [0=20GiB]}
+calibrate: {select: kmeans, clusters: 8, groups: [damage, router], max_memory: [0=20GiB]}
 criterion: heapr
 granularity: neuron
 neuron_scope: layer

@@ -153,7 +153,7 @@ def main() -> None:
         write(head, path)
         model, described = Model(path, stats_dir=stats), load_model_index(str(path))
         for corpus in CORPORA:
-            model.calibrate(corpus, groups="routed,heads", tokens=16384)
+            model.calibrate(corpus, groups="heads", tokens=16384)
         ((_, _, layer),) = head_experts(described)
         everything = loss_without(head, tuple(range(layer.num_experts)), rows)
         print(f"loss of the whole head: {everything:.3f}")

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from timing import in_turns, report
 
-REAP = ("--criterion", "reap", "--corpus", "demo-code")
+REAP = ("--criterion", "reap", "--calibrated-on", "demo-code")
 COMMANDS = (
     ("--help",),
     ("--version",),

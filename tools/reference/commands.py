@@ -88,4 +88,6 @@ def _default(parameter: inspect.Parameter, names: Sequence[str]) -> str:
         # A switch that is off has no default worth a word, unless it can also be switched off.
         on, *off = names
         return f"`{on if default else off[0]}`" if off else ""
+    if isinstance(default, tuple):
+        return ", ".join(f"`{each}`" for each in default)
     return "" if default is None else f"`{default}`"

@@ -5,6 +5,7 @@ from pathlib import Path
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, VARIANTS, Criterion, unified
 from analysis.criteria.base import needs_of
 from analysis.stats.groups import groups_for
+from pruning.requests.base import repeated
 from tools.reference.markdown import cell, table
 
 __all__ = ["criteria", "variants"]
@@ -59,7 +60,8 @@ def _reads(criterion: Criterion) -> str:
 def _groups(criterion: Criterion) -> str:
     if criterion.source == "routed":
         groups = groups_for(criterion.columns("applied"))
-        return "any run" if groups == ("routed",) else f"`--groups {','.join(groups)}`"
+        extra = " ".join(repeated("--group", groups[1:]))
+        return f"`{extra}`" if extra else "any run"
     kept = criterion.source == "weights" and criterion.score is not None
     return "no run: `moeprune weights`" if kept else "no run"
 

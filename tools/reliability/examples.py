@@ -116,7 +116,7 @@ def _texts(folder: Path) -> None:
 def _statistics(root: Path) -> None:
     stats, model = root / STATS, str(root / MODEL)
     stats.mkdir()
-    for groups in ("routed,router,damage,gradient", "routed,dense"):
+    for groups in (("router", "damage", "gradient"), ("dense",)):
         request = CalibrateRequest(
             model=model,
             corpus=str(root / TEXTS / "rows.jsonl"),

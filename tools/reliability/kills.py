@@ -61,8 +61,8 @@ class Command:
 
 _MADE = ("made", "sha256")  # how a record was made, and its seal, which covers that
 _CALIBRATE = "calibrate MODEL --corpus TEXT --tokens 600 --seq-len 16 --batch-size 1 --stats-dir s"
-_PLAN = "plan MODEL --criterion reap --corpus TEXT --sparsity 40% --stats-dir s -o plan.json"
-_DENSE = f"{_CALIBRATE} --groups routed,dense"
+_PLAN = "plan MODEL --criterion reap --calibrated-on TEXT --sparsity 40% --stats-dir s -o plan.json"
+_DENSE = f"{_CALIBRATE} --group dense"
 _MEASURE = "--corpus TEXT --samples 12 --seq-len 9 --stats-dir s"
 _OTHER_PLAN = "plan MODEL --criterion aimer --sparsity 40% --stats-dir s -o other.json"
 _EVALUATE = f"evaluate MODEL --force --plan plan.json --plan other.json {_MEASURE} --batch-size 2"
@@ -83,7 +83,9 @@ _RECIPE = {
 }
 COMMANDS = (
     Command("calibrate", _CALIBRATE),
-    Command("calibrate, all groups", f"{_CALIBRATE} --groups routed,router,damage,gradient"),
+    Command(
+        "calibrate, all groups", f"{_CALIBRATE} --group router --group damage --group gradient"
+    ),
     Command("calibrate, streamed", f"{_CALIBRATE} --stream-layers"),
     Command("weights", "weights MODEL --stats-dir s"),
     Command(
@@ -94,7 +96,7 @@ COMMANDS = (
     ),
     Command("search", _SEARCH, (_CALIBRATE,)),
     Command("export", "export MODEL --plan plan.json out", (_CALIBRATE, _PLAN)),
-    Command("run", "run recipe.yaml --stats-dir s --batch-size 2"),
+    Command("prune", "prune recipe.yaml --stats-dir s --batch-size 2"),
     Command("sensitivity", _SENSITIVITY, (_CALIBRATE,)),
     Command("sensitivity, streamed", f"{_SENSITIVITY} --stream-layers", (_CALIBRATE,)),
     Command("calibrate, 2 processes", _CALIBRATE, processes=2),
@@ -129,8 +131,8 @@ COMMANDS = (
     ),
     Command(
         "benchmark",
-        "benchmark demo --force --plan plan.json --tasks demo-code-mc,demo-prose-mc --limit 4 "
-        "--stats-dir s -o result.json",
+        "benchmark demo --force --plan plan.json --task demo-code-mc --task demo-prose-mc "
+        "--limit 4 --stats-dir s -o result.json",
         (_DEMO_PLAN,),
     ),
 )

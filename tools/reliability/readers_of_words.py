@@ -16,12 +16,10 @@ from analysis.criteria import get_criterion
 from analysis.json_text import parse_json
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.choose import parse_corpus_weight
-from analysis.stats.groups import parse_groups
 from app.jobs.slurm import parse_options
 from app.widgets.login import read_login
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers
-from pruning.evaluate.result import parse_measures
 from pruning.requests.base import Request, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.calibration import CalibrateRequest
@@ -76,13 +74,11 @@ WORDS_READ: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "criterion": ("1,2,0", get_criterion),
     "criterion with a number": ("camera-p:0.25", get_criterion),
     "criterion with paths": ("pathfinder:500", get_criterion),
-    "groups": ("routed,damage,gradient", parse_groups),
     "sparsity": ("33.5%", _sparsity),
     "target size": ("13.25", parse_gib),
     "numbers": ("0,3-7,12", lambda word: parse_numbers(word, what="layers")),
     "experts": ("0-2,5:1,3-4", lambda word: parse_experts([word])),
     "counts": ("0-3=12", _counts),
-    "measures": ("esap,kl,ppl", parse_measures),
     "schedule": ("global", get_schedule),
     "shard size": ("2.5GB", parse_size),
     "SLURM options": ("partition=gpu,gpus_per_node=1,mem_gb=64,time=240", parse_options),
@@ -97,7 +93,7 @@ search: {corpus: demo-code, generations: 2}
 """
 # Kind -> a valid request of it.
 REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
-    "calibrate": (CalibrateRequest, {**_MODEL, "corpus": "demo-code", "groups": "routed,dense"}),
+    "calibrate": (CalibrateRequest, {**_MODEL, "corpus": "demo-code", "groups": ["dense"]}),
     "weights": (WeightsRequest, _MODEL),
     "overlap": (OverlapRequest, {**_MODEL, "criterion": "reap", "sparsity": "50%"}),
     "select": (
@@ -115,7 +111,7 @@ REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
     "ask": (AskRequest, {**_MODEL, "prompt": "How?", "plans": [{"kept": {}}], "names": ["a"]}),
     "variance": (VarianceRequest, {**_MODEL, **_TEXT, **_GRID}),
     "search": (SearchRequest, {"recipe": _SEARCHED, "out": "out"}),
-    "benchmark": (BenchmarkRequest, {**_MODEL, "tasks": "demo-math-exact", "limit": 5}),
+    "benchmark": (BenchmarkRequest, {**_MODEL, "tasks": ["demo-math-exact"], "limit": 5}),
     "import": (ImportRequest, {**_MODEL, "files": ["results.json"]}),
 }
 

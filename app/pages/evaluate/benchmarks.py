@@ -269,7 +269,7 @@ def _tasks(loaded: Loaded, dtype: str) -> dict[str, Any]:
             f"bench.run.dtype.{one_of(dtype, DTYPES)}",
             "Only results of the same dtype are compared; auto uses the checkpoint's.",
         )
-    tasks = ",".join(filter(None, (*local, hub_tasks.strip())))
+    tasks = (*local, *hub_tasks.replace(",", " ").split())
     return {"tasks": tasks, "limit": limit, "dtype": chosen}
 
 

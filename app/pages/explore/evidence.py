@@ -12,6 +12,7 @@ from analysis.demo.texts import TEXTS
 from analysis.errors import UserError
 from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
+from analysis.stats.groups import Group
 from analysis.stats.store import SHARDS, Run
 from app.charts import loss_bins
 from app.charts.loss_bins import WORDS
@@ -98,7 +99,7 @@ def damage_part(loaded: Loaded) -> None:
             run,
             "the exact damage, which is measured on request only: it evaluates one more expert per "
             "token and layer, or several where the router's order changes",
-            "routed,damage",
+            "damage",
         )
         return
     with st.container(border=True):
@@ -117,10 +118,10 @@ def separation_part(loaded: Loaded) -> None:
     show_named("separation", loaded)
 
 
-def how_to_collect(loaded: Loaded, run: Run, lacking: str, groups: str) -> None:
+def how_to_collect(loaded: Loaded, run: Run, lacking: str, group: Group) -> None:
     """Show what the statistics of a run lack, its cost, and the command that collects it.
 
-    `groups` are the statistic groups to collect.
+    `group` is the statistic group to collect.
     """
     name = run.manifest.corpus
     inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
@@ -133,7 +134,7 @@ def how_to_collect(loaded: Loaded, run: Run, lacking: str, groups: str) -> None:
         corpus=source,
         tokens=max(run.manifest.num_tokens, 2),
         seq_len=run.manifest.settings.get("seq_len"),
-        groups=groups,
+        groups=(group,),
         stats_dir=data.shown_stats_dir(),
     )
     show_command(request.command())

@@ -73,7 +73,7 @@ def paths_part(loaded: Loaded) -> None:
             loaded,
             next(iter(loaded.runs.values())),
             "samples on which every expert runs on every token, as slow as a dense model",
-            "routed,dense",
+            "dense",
         )
         return
     choice = _choice()
@@ -130,7 +130,7 @@ def _command(loaded: Loaded, corpora: list[str], choice: PathChoice) -> None:
     corpus = loaded.corpus if loaded.corpus in corpora else corpora[0]
     names = corpora if loaded.corpus == BLEND else [corpus]
     stats_dir = data.shown_stats_dir()
-    words = [data.shown_model(loaded.model), *repeated("--corpus", names), *choice.options()]
+    words = [data.shown_model(loaded.model), *repeated("--calibrated-on", names), *choice.options()]
     words += ["--stats-dir", str(stats_dir)] if stats_dir else []
     line = command_line("paths", *words, "--table", "paths.csv")
     show_command(line, heading="This choice as a plan; its table has these numbers")

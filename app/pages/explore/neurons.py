@@ -77,7 +77,7 @@ def _commands(loaded: Loaded) -> None:
     experts = max(1, int(len(widths) * loaded.fraction))
     neurons = experts * sum(widths) // len(widths)
     model, corpus = data.shown_model(loaded.model), next(iter(loaded.runs), "CORPUS")
-    shared = ("--criterion", "heapr", "--corpus", corpus)
+    shared = ("--criterion", "heapr", "--calibrated-on", corpus)
     cut = ("--granularity", NEURON_GRANULARITY, "--neuron-scope", str(NeuronScope.GLOBAL))
     plans = ("--plan", "neurons.json", "--plan", "experts.json")
     lines = (

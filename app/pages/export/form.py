@@ -363,9 +363,7 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
         more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)
         by = f"Ranked by {ranked_in_words(name, runs)}; they add {format_bytes(more)} to the plan."
-        how = (
-            "" if ranking else " Calibrate with --groups routed,heads to rank them by what they do."
-        )
+        how = "" if ranking else " Calibrate with --group heads to rank them by what they do."
         st.caption(literal(by + how))
     return one_of(chosen, options)
 

@@ -269,7 +269,7 @@ def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     recipe_column, command_column = st.columns(2)
     recipe = ""
     with recipe_column:
-        st.markdown("**Recipe**: all settings, for `moeprune run recipe.yaml`.")
+        st.markdown("**Recipe**: all settings, for `moeprune prune recipe.yaml`.")
         if current_plan.selection:
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
                 recipe = recipe_of(current_plan.selection, current_plan.repaired_by).to_yaml()

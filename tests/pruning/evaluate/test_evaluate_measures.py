@@ -1,6 +1,7 @@
 """Measures at single positions and their summaries, by hand arithmetic and by brute force."""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ import torch
 from analysis.errors import UserError
 from pruning.evaluate import measures
 from pruning.evaluate.result import (
+    MEASURES,
+    MeasureName,
     SampleSums,
     bootstrap_interval,
     make_evaluation,
-    parse_measures,
     summarise,
 )
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
 
 P = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
 Q = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]])
@@ -115,8 +119,11 @@ def test_the_interval_is_seeded_and_absent_for_one_sample():
 
 
 def test_names_of_measures_are_checked():
-    assert parse_measures("kl, esap,kl") == ("kl", "esap")
-    with pytest.raises(UserError, match=r"Unknown measure 'esp'. Did you mean 'esap'"):
-        parse_measures("esp")
-    with pytest.raises(UserError, match="at least one measure"):
-        parse_measures(",")
+    asked = {"model": "demo", "corpora": ["demo-code"]}
+    several = validated(EvaluateRequest, {**asked, "measures": ["kl", "esap", "kl"]})
+    assert several.measures == ("kl", "esap")
+    assert get_args(MeasureName) == tuple(MEASURES)
+    with pytest.raises(UserError, match=r"^--measure: choose .*'esp'.* Did you mean 'esap'"):
+        validated(EvaluateRequest, {**asked, "measures": "esp"})
+    with pytest.raises(UserError, match="at least 1"):
+        validated(EvaluateRequest, {**asked, "measures": []})

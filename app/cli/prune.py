@@ -1,4 +1,4 @@
-"""Commands that do what a recipe asks for: run, search."""
+"""Commands that do what a recipe asks for: prune, search."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from app.cli.say import (
 )
 from app.cli.ship import write_export
 from app.console import finish, follow, out
-from pruning.bits import bits_words, parse_bits
+from pruning.bits import bits_words
 from pruning.copies import plan_for_copy
 from pruning.evaluate.record import result_json
 from pruning.neurons.kept import check_cuttable
@@ -57,8 +57,8 @@ from pruning.tasks.sensitivity import sensitivity_run
 
 
 @command(Machine)
-def run(machine: Machine, *, path: RecipeFile) -> None:
-    """Calibrate, plan or search, evaluate, export as a recipe says; finished steps are skipped."""
+def prune(machine: Machine, *, path: RecipeFile) -> None:
+    """Calibrate, plan or search, evaluate, export as a recipe says; rerun to resume."""
     recipe = load_recipe(path)
     model = load_model_index(recipe.model, revision=recipe.revision)
     pruned = model
@@ -97,8 +97,9 @@ def run(machine: Machine, *, path: RecipeFile) -> None:
     say_notes(notes)
     if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
         records = follow(evaluate_run(evaluation))
-        bits = parse_bits(evaluation.bits)
-        show_records(records, [f"{each.name}{bits_words(bit)}" for each in plans for bit in bits])
+        show_records(
+            records, [f"{each.name}{bits_words(bit)}" for each in plans for bit in evaluation.bits]
+        )
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, result_json(records))
         finish(f"evaluate: {result}", {"evaluation": str(result)})

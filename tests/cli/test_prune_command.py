@@ -44,10 +44,10 @@ def recipe(tiny, corpora, here):
 
 def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
     path = recipe()
-    output = works("run", path, "--stats-dir", "stats")
+    output = works("prune", path, "--stats-dir", "stats")
     assert "skipped" not in output
     works(
-        *("plan", tiny, "--criterion", "man", f"--corpus={corpora[0]}", "--sparsity", "50%"),
+        *("plan", tiny, "--criterion", "man", f"--calibrated-on={corpora[0]}", "--sparsity", "50%"),
         *("--stats-dir", "stats", "-o", "by-hand.json"),
     )
     assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
@@ -61,7 +61,7 @@ def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
 
 def test_a_sensitivity_that_nothing_measures_is_refused_before_any_work(recipe, refused, corpora):
     search = {"corpus": str(corpora[1]), "samples": 3, "start": "measured"}
-    for command, asked in (("run", {"schedule": "measured"}), ("search", {"search": search})):
+    for command, asked in (("prune", {"schedule": "measured"}), ("search", {"search": search})):
         message = refused(command, recipe(**asked), "--stats-dir", "stats")
         assert "add sensitivity: {corpus: CORPUS}" in message
 
@@ -71,9 +71,9 @@ def test_a_sensitivity_that_nothing_measures_is_refused_before_any_work(recipe, 
     [("keep_list", True), ("hash_source", True), ("max_shard_size", "20KB"), ("pad", True)],
 )
 def test_other_options_do_not_pass_for_finished(recipe, works, moeprune, here, option, value):
-    works("run", recipe(), "--stats-dir", "stats")
+    works("prune", recipe(), "--stats-dir", "stats")
     changed = recipe(export={"out": "pruned", option: value})
-    outcome = moeprune("run", changed, "--stats-dir", "stats")
+    outcome = moeprune("prune", changed, "--stats-dir", "stats")
     if option == "pad":  # equal counts have nothing to fill up
         assert "pruned is finished, skipped" in outcome.out
         return
@@ -83,9 +83,9 @@ def test_other_options_do_not_pass_for_finished(recipe, works, moeprune, here, o
 
 def test_a_share_of_the_bytes_is_that_of_plan(recipe, works, tiny, corpora, here):
     asked = {"budget": {"shrink": "20%", "uneven": True}, "constraints": {"multiple_of": 2}}
-    works("run", recipe(**asked, export=None), "--stats-dir", "stats")
+    works("prune", recipe(**asked, export=None), "--stats-dir", "stats")
     works(
-        *("plan", tiny, "--criterion", "man", f"--corpus={corpora[0]}", "--shrink", "20%"),
+        *("plan", tiny, "--criterion", "man", f"--calibrated-on={corpora[0]}", "--shrink", "20%"),
         *("--uneven", "--multiple-of", "2", "--stats-dir", "stats", "-o", "by-hand.json"),
     )
     assert (here / "r.plan.json").read_bytes() == (here / "by-hand.json").read_bytes()
@@ -93,12 +93,12 @@ def test_a_share_of_the_bytes_is_that_of_plan(recipe, works, tiny, corpora, here
 
 def test_the_recipe_of_init_plans_as_the_command_does(works, moeprune, here):
     printed = works("recipe", "init", "demo", "-o", "demo.yaml")
-    assert printed.endswith("next: moeprune run demo.yaml\n")
+    assert printed.endswith("next: moeprune prune demo.yaml\n")
     recipe = load_recipe(here / "demo.yaml")
     store, model = stats_store(None), load_model_index("demo")
     request = spec_request(recipe, Machine())
     made, _ = drain(plan_from_stats(request, model, store))
-    works("plan", "demo", "--criterion", "reap", "--corpus", "demo-math", "--shrink", "40%")
+    works("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-math", "--shrink", "40%")
     assert made.plan.digest == load_plan(here / "plan.json").digest
     # What it calibrates is what ships.
     (asked,) = calibrate_requests(recipe, Machine())
@@ -126,46 +126,48 @@ def test_the_recipe_of_init_is_one_for_other_layouts(works, tmp_path_factory, he
 @pytest.mark.slow
 def test_the_recipe_of_init_runs_as_it_is(works, here):
     works("recipe", "init", "demo")
-    assert "PASS: demo-pruned, all 11 checks" in works("run", "recipe.yaml")
+    assert "PASS: demo-pruned, all 11 checks" in works("prune", "recipe.yaml")
 
 
 def test_what_is_finished_is_not_done_again(recipe, works, here):
-    works("run", recipe(), "--stats-dir", "stats")
+    works("prune", recipe(), "--stats-dir", "stats")
     before = {path: path.stat().st_mtime_ns for path in here.rglob("*") if path.is_file()}
-    output = works("run", here / "r.yaml", "--stats-dir", "stats")
+    output = works("prune", here / "r.yaml", "--stats-dir", "stats")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "is in the cache, skipped" in output
     assert "r.plan.json is the same, skipped" in output
     assert "pruned is finished, skipped" in output
     # Only what is missing is made again.
     (here / "r.plan.json").unlink()
-    output = works("run", here / "r.yaml", "--stats-dir", "stats")
+    output = works("prune", here / "r.yaml", "--stats-dir", "stats")
     assert "r.plan.json: keeps 9 of 18" in output
     assert "pruned is finished, skipped" in output
 
 
 def test_another_plan_does_not_pass_for_finished(recipe, works, moeprune, here):
-    works("run", recipe(), "--stats-dir", "stats")
+    works("prune", recipe(), "--stats-dir", "stats")
     before = (here / "r.plan.json").read_bytes()
-    outcome = moeprune("run", recipe(budget={"sparsity": "34%"}), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(budget={"sparsity": "34%"}), "--stats-dir", "stats")
     assert outcome.code == 1
     assert "pruned holds an export of another plan" in outcome.err
     assert (here / "r.plan.json").read_bytes() == before
     (here / "kept").mkdir()
     (here / "kept" / "mine").write_text("precious")
-    outcome = moeprune("run", recipe(export="kept"), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(export="kept"), "--stats-dir", "stats")
     assert "not empty" in outcome.err
 
 
 def test_weights_and_frequency_read_what_they_need(recipe, works, here):
     path = recipe(criterion="aimer", schedule="frequency", export=None)
-    output = works("run", path, "--stats-dir", "stats")
+    output = works("prune", path, "--stats-dir", "stats")
     assert "weights: tiny-weights" in output
     assert "calibrate" in output
     assert "export: the recipe asks for none" in output
     plan = json.loads((here / "r.plan.json").read_text())
     assert (plan["criterion"], plan["schedule"], len(plan["runs"])) == ("aimer", "frequency", 2)
-    output = works("run", recipe(criterion="aimer", corpora=None, export=None), "--stats-dir", "s")
+    output = works(
+        "prune", recipe(criterion="aimer", corpora=None, export=None), "--stats-dir", "s"
+    )
     assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
 
 
@@ -189,7 +191,7 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     recipe, moeprune, here, changes, message
 ):
-    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
     assert outcome.code == 1
     assert message in outcome.err.splitlines()[-1]
     # Not even the statistics: the refusal comes before the work.
@@ -199,7 +201,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
 def test_an_export_into_the_checkpoint_is_refused_before_the_calibration(
     recipe, moeprune, tiny, here
 ):
-    outcome = moeprune("run", recipe(export={"out": str(tiny / "p")}), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(export={"out": str(tiny / "p")}), "--stats-dir", "stats")
     assert outcome.code == 1
     assert f"{tiny / 'p'} lies inside the checkpoint" in outcome.err
     assert [path.name for path in here.iterdir()] == ["r.yaml"]
@@ -214,7 +216,7 @@ def test_tokens_of_another_model_are_refused_before_the_calibration(
     foreign.write_text('{"input_ids": [3, 4, 5]}\n{"input_ids": [3, 1000000, 4]}\n')
     named = [str(corpora[0]), str(foreign)]
     changes = {"corpora": named} if place == "corpora" else {"evaluate": {"corpus": str(foreign)}}
-    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
     assert outcome.code == 1
     assert "has the token id 1000000, but tiny has" in outcome.err
     assert sorted(path.name for path in here.iterdir()) == ["foreign.jsonl", "r.yaml"]
@@ -229,7 +231,7 @@ def test_all_that_cannot_be_done_is_said_at_once(recipe, moeprune, here):
         "export": "full",
         "calibrate": {"clusters": 3},
     }
-    outcome = moeprune("run", recipe(**changes), "--stats-dir", "stats")
+    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
     assert outcome.code == 1
     first, *rest = outcome.err.strip().splitlines()
     assert first == "error: The recipe asks for 4 things that cannot be done:"
@@ -244,15 +246,15 @@ def manifests(here):
 
 
 def test_a_criterion_calibrates_with_the_group_that_it_reads(recipe, works, here):
-    works("run", recipe(criterion="damage", export=None), "--stats-dir", "stats")
+    works("prune", recipe(criterion="damage", export=None), "--stats-dir", "stats")
     (made,) = manifests(here)
     assert made["groups"] == ["routed", "damage"]
     assert json.loads((here / "r.plan.json").read_text())["criterion"] == "damage"
 
 
 def test_the_calibration_is_what_the_recipe_says(recipe, works, tiny, corpora, here):
-    own = {"packing": "pad", "truncate": "tail", "groups": "routed,router", "batch_size": 3}
-    works("run", recipe(calibrate=own, export=None), "--stats-dir", "stats")
+    own = {"packing": "pad", "truncate": "tail", "groups": ["router"], "batch_size": 3}
+    works("prune", recipe(calibrate=own, export=None), "--stats-dir", "stats")
     (made,) = manifests(here)
     assert made["groups"] == ["routed", "router"]
     assert made["made"]["batch_size"] == 3
@@ -265,7 +267,9 @@ def test_the_calibration_is_what_the_recipe_says(recipe, works, tiny, corpora, h
     assert made["run_id"] in said
     assert len(manifests(here)) == 1
     # The command line goes before the recipe.
-    works("run", recipe(calibrate=own, export=None, seed=3), "--stats-dir", "s2", "--batch-size", 2)
+    works(
+        "prune", recipe(calibrate=own, export=None, seed=3), "--stats-dir", "s2", "--batch-size", 2
+    )
     assert (
         json.loads(next((here / "s2").glob("*/manifest.json")).read_text())["made"]["batch_size"]
         == 2
@@ -283,7 +287,7 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
         "constraints": {"floor": 2, "pin": {2: [1]}, "multiple_of": 2},
         "export": {"out": "pruned"},
     }
-    output = works("run", recipe(**changes), "--stats-dir", "stats")
+    output = works("prune", recipe(**changes), "--stats-dir", "stats")
     assert "r.plan.json: keeps 216 of 432 neurons" in output
     assert "level logits" in output
     works(
@@ -295,34 +299,47 @@ def test_neurons_by_their_weights(recipe, works, tiny, here):
     manifest = json.loads((here / "pruned" / "moeprune_manifest.json").read_text())
     assert manifest["widths"]["mode"] == "ragged"
     assert "recipe.yaml" in manifest["files"]
-    again = works("run", here / "r.yaml", "--stats-dir", "stats")
+    again = works("prune", here / "r.yaml", "--stats-dir", "stats")
     assert "r.plan.json is the same, skipped" in again
     assert "pruned is finished, skipped" in again
 
 
 def test_neurons_of_a_file_and_of_a_target_size(recipe, works, here):
-    works("run", recipe(**NEURONS, budget={"target_size": "0.00008"}, export=None))
+    works("prune", recipe(**NEURONS, budget={"target_size": "0.00008"}, export=None))
     plan = json.loads((here / "r.plan.json").read_text())
     assert plan["budget"]["kind"] == "size"
     (here / "neurons.json").write_text(json.dumps({"kept_neurons": plan["kept_neurons"]}))
-    output = works("run", recipe(**NEURONS, kept_neurons="neurons.json", budget=None, export=None))
+    output = works(
+        "prune", recipe(**NEURONS, kept_neurons="neurons.json", budget=None, export=None)
+    )
     assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
     again = json.loads((here / "r.plan.json").read_text())
     assert again["kept_neurons"] == plan["kept_neurons"]
     assert again["schedule"] == "file"
-    works("run", recipe(**NEURONS, budget={"params_share": 0.2}, export=None))
+    works("prune", recipe(**NEURONS, budget={"params_share": 0.2}, export=None))
     plan = json.loads((here / "r.plan.json").read_text())
     assert plan["budget"].items() >= {"kind": "params", "asked": "0.2"}.items()
 
 
 def test_a_plan_is_evaluated_as_by_the_command(recipe, works, tiny, corpora, here):
     asked = {"corpus": str(corpora[1]), "fitness": ["esap", "kl"], "samples": 3, "seq_len": 16}
-    output = works("run", recipe(evaluate=asked, export=None), "--stats-dir", "stats")
+    output = works("prune", recipe(evaluate=asked, export=None), "--stats-dir", "stats")
     assert "evaluate: " in output
     found = json.loads((here / "r.result.json").read_text())
     works(
         *("evaluate", tiny, "--plan", "r.plan.json", f"--corpus={corpora[1]}", "--samples", "3"),
-        *("--measures", "esap,kl", "--seq-len", "16", "--stats-dir", "stats", "-o", "x.json"),
+        *(
+            "--measure",
+            "esap",
+            "--measure",
+            "kl",
+            "--seq-len",
+            "16",
+            "--stats-dir",
+            "stats",
+            "-o",
+            "x.json",
+        ),
     )
     assert found["metrics"] == json.loads((here / "x.json").read_text())["metrics"]
     assert set(found["metrics"]) == {"esap", "kl"}
@@ -334,7 +351,7 @@ def test_the_documented_recipe_runs(works, tiny, corpora, here):
         assert old in example
         example = example.replace(old, new)
     (here / "example.yaml").write_text(example)
-    output = works("run", "example.yaml", "--stats-dir", "stats")
+    output = works("prune", "example.yaml", "--stats-dir", "stats")
     assert "level logits" in output
     pruned = load_model_index(str(here / "pruned-demo"))
     assert {layer.num_experts for layer in pruned.layers} == {4}
@@ -345,11 +362,16 @@ def test_the_documented_recipe_runs(works, tiny, corpora, here):
 def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
     mixed = [str(corpora[0]), {"corpus": str(corpora[1]), "weight": 3}]
     changes = {**NEURONS, "criterion": "heapr", "corpora": mixed, "export": None}
-    works("run", recipe(**changes), "--stats-dir", "stats")
+    works("prune", recipe(**changes), "--stats-dir", "stats")
     assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
     works(
         *("plan", tiny, "--granularity", "neuron", "--criterion", "heapr", "--sparsity", "50%"),
-        *(f"--corpus={corpora[0]}", f"--corpus={corpora[1]}:3", "--stats-dir", "stats"),
+        *(
+            f"--calibrated-on={corpora[0]}",
+            f"--calibrated-on={corpora[1]}:3",
+            "--stats-dir",
+            "stats",
+        ),
         *("-o", "by-hand.json"),
     )
     plan = json.loads((here / "r.plan.json").read_text())
