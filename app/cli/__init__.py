@@ -9,9 +9,9 @@ from importlib import import_module, metadata
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from analysis.errors import UserError
+from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
 from app.console import err, finish, print_collected, speech
@@ -83,7 +83,7 @@ _STEPS = {
         "masked source.",
     },
     "Keep": {
-        "cache:runs": "The cache of runs.",
+        "cache:runs": "The cache of calibration runs.",
         "plans:plans": "Look at plans: show, diff.",
         "queue:jobs": "Jobs that the dashboard started.",
     },
@@ -103,26 +103,20 @@ def load(name: str) -> Any:
     app = find(name)
     if not isinstance(app, typer.Typer):
         function, app = app, typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        app.command(name)(function)
+        app.command(name, cls=Command)(function)
     command = typer.main.get_command(app)
     command.name = name
     command.context_settings.update(_HELP)
-    for each in (command, *getattr(command, "commands", {}).values()):
-        each.epilog = _EVERYWHERE
     return command
 
 
 # Words that may stand anywhere on a command line, and groups of commands.
-_ANYWHERE = frozenset({"--json", "--quiet", "--debug"})
+_ANYWHERE = frozenset(EVERYWHERE)
 _HELP = {"help_option_names": ["--help", "-h"]}
 _GROUPS = ("recipe", "runs", "plans", "jobs")
-_EVERYWHERE = (
-    "Every command takes --json (the result as one JSON object), --quiet (errors and the result "
-    "alone) and --debug (the full trace of an error)."
-)
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """The commands by name; to list them, their help is enough."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
@@ -141,7 +135,6 @@ cli = typer.Typer(
     name="moeprune",
     cls=_Commands,
     help="Prune Mixture-of-Experts language models: calibrate once, look, prune, verify, export.",
-    epilog=_EVERYWHERE,
     context_settings=_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -37,7 +37,10 @@ def benchmark(
     ] = "",
     out_file: Annotated[options.Out | None, Option("Also write the scores here, as JSON.")] = None,
 ) -> None:
-    """Run lm-evaluation-harness on a model, on what plans leave of it, or on an export."""
+    """Run lm-evaluation-harness on a model, on what plans leave of it, or on an export.
+
+    Example: moeprune benchmark demo --plan plan.json --task demo-math-exact --limit 8
+    """
     model = load_model_index(request.model, revision=request.revision)
     plans = tuple(load_plan(path, model=model).to_dict() for path in plan)
     if import_files:

@@ -10,11 +10,12 @@ from analysis.errors import StatsError
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import MANIFEST, SHIPPED_STATS, Run, stats_store
 from app.cli.derive import command
+from app.cli.help import Commands
 from app.console import err, finish, out, show_object, show_table
 from pruning.requests.base import Option
 from pruning.requests.options import StatsDir, Switch
 
-runs = typer.Typer(help="The cache of runs.", no_args_is_help=True)
+runs = Commands("The cache of calibration runs.")
 RunId = Annotated[str, Option("Run id, or its unique beginning.", place="RUN")]
 
 
@@ -26,7 +27,10 @@ def _of_runs(handler: Callable[..., None]) -> Callable[..., None]:
 
 @_of_runs
 def list_runs(*, stats_dir: StatsDir | None = None) -> None:
-    """List the finished runs, and what each cost on the machine that made it."""
+    """List the finished runs, and what each cost on the machine that made it.
+
+    Example: moeprune runs list
+    """
     from app.tables.costs import LISTED_COSTS, cost_rows
 
     finished_runs = list(
@@ -44,7 +48,10 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
 
 @_of_runs
 def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
-    """Print the manifest of a run."""
+    """Print the manifest of a run.
+
+    Example: moeprune runs show demo-demo-math
+    """
     cached_run = stats_store(stats_dir).get(run)
     show_object(json.loads((cached_run.path / MANIFEST).read_text()))
 
@@ -55,7 +62,10 @@ def merge(
     run: Annotated[tuple[str, ...], Option("Two or more run ids.", place="RUN...")],
     stats_dir: StatsDir | None = None,
 ) -> None:
-    """Add the sums of several runs, as if their corpora had been one."""
+    """Add the sums of several runs, as if their corpora had been one.
+
+    Example: moeprune runs merge my-model-c4 my-model-tulu-math
+    """
     store = stats_store(stats_dir)
     merged = merge_runs([store.get(name) for name in run], store.target)
     _say_run(merged, f"{merged.manifest.num_tokens:,} tokens")
@@ -69,7 +79,10 @@ def _say_run(run: Run, words: str) -> None:
 
 @_of_runs
 def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
-    """Check the files of a run against its manifest."""
+    """Check the files of a run against its manifest.
+
+    Example: moeprune runs verify demo-demo-math
+    """
     store = stats_store(stats_dir)
     cached_run = store.get(run)
     store.verify(cached_run)
@@ -83,7 +96,10 @@ def remove(
     stats_dir: StatsDir | None = None,
     yes: Annotated[Switch, Option("Do not ask.")] = False,
 ) -> None:
-    """Delete a run for good."""
+    """Delete a run for good.
+
+    Example: moeprune runs remove my-model-c4 --yes
+    """
     store = stats_store(stats_dir)
     cached_run = store.get(run)
     if cached_run.path.parent.resolve() == SHIPPED_STATS.resolve():

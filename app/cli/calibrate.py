@@ -24,7 +24,10 @@ def calibrate(
     *,
     dry_run: Annotated[Switch, Option("Show tokens, memory and time; run nothing.")] = False,
 ) -> None:
-    """Run the model once over each corpus and cache its expert statistics."""
+    """Run the model once over each corpus and cache its expert statistics.
+
+    Example: moeprune calibrate demo --corpus demo-code --dry-run
+    """
     request = requests[0]  # what is wrong with the model is said before torch is imported
     model = load_model_index(request.model, revision=request.revision)
     first = set(each_once(each.corpus for each in requests))
@@ -96,7 +99,10 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
 
 @command(WeightsRequest)
 def weights(request: WeightsRequest) -> None:
-    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them."""
+    """Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and cache them.
+
+    Example: moeprune weights demo
+    """
     earlier_ids = {each.manifest.run_id for each in stats_store(request.stats_dir).runs()}
     run = follow(weights_run(request))
     model = load_model_index(request.model, revision=request.revision)

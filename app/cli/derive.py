@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -16,6 +16,7 @@ from app.cli.files import REPLACES, check_new_file
 from pruning.requests.base import (
     PANELS,
     Request,
+    choices_of,
     default_of,
     flags_of,
     flat_fields,
@@ -26,7 +27,7 @@ from pruning.requests.base import (
 
 Handler = Callable[..., None]
 _PLAIN = (bool, int, float, Path)
-_METAVARS: dict[Any, str] = {int: "<n>", float: "<number>", Path: "<path>"}
+_MOST_LETTERS = 44  # of choices that stand behind the option itself
 # Options of a command whose help has no headings.
 MOST_UNGROUPED = 12
 
@@ -152,7 +153,6 @@ def _parameter(
     if option is None:
         return None
     kind, is_required = _option_type(field), field.is_required()
-    (item,) = get_args(kind) or (kind,)
     if repeated:
         kind = types.GenericAlias(list, kind)
     if option.place:
@@ -162,7 +162,7 @@ def _parameter(
         info = typer.Option(
             *(["/".join(flags)] if kind is bool else flags),
             help=option.help,
-            metavar=None if kind is bool else _METAVARS.get(item, "<text>"),
+            metavar=None if kind is bool else takes(field, flags),
             rich_help_panel=panel,
             exists=option.file == "existing",
             dir_okay=option.file in ("", "folder"),
@@ -176,6 +176,18 @@ def _parameter(
         annotation=Annotated[kind if is_required or default is not None else kind | None, info],
         default=inspect.Parameter.empty if is_required else default,
     )
+
+
+def takes(field: FieldInfo, flags: Sequence[str]) -> str:
+    """What stands for the value of an option: its choices, what it is, or the option's name."""
+    names, option = choices_of(field), option_of(field)
+    if option and option.takes:
+        return option.takes
+    if names and len("|".join(names)) <= _MOST_LETTERS:
+        return "|".join(names)
+    if Path in _members(field.annotation):
+        return "FOLDER" if option and option.file == "folder" else "FILE"
+    return max(flags, key=len).strip("-").upper()
 
 
 def _option_type(field: FieldInfo) -> Any:

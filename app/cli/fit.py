@@ -27,7 +27,10 @@ _GGUF = "model.gguf"
 
 @command(FitRequest)
 def fit(request: FitRequest) -> None:
-    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss."""
+    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.
+
+    Example: moeprune fit demo --target-size 3.5MiB
+    """
     model = load_model_index(request.model, revision=request.revision)
     front = stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
     nbytes = floor(parse_gib(str(request.target_size)) * GIB)

@@ -49,6 +49,8 @@ def inspect(
     """Show architecture, experts, sizes and what can be pruned; reads headers only.
 
     A hub model is downloaded whole; --config-only fetches its config.json and headers alone.
+
+    Example: moeprune inspect demo
     """
     model = headers_or_outline(request, config_only=config_only)
     report = size_report(model)

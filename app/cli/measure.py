@@ -64,7 +64,10 @@ def evaluate(
     plan: tuple[Annotated[options.Plan, Option(_PLAN_HELP)], ...] = (),
     out_file: options.Out = Path("result.json"),
 ) -> None:
-    """Measure how pruned models differ from the original on held-out text."""
+    """Measure how pruned models differ from the original on held-out text.
+
+    Example: moeprune evaluate demo --plan plan.json --corpus demo-math --samples 8
+    """
     model = load_model_index(request.model, revision=request.revision)
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
@@ -154,11 +157,13 @@ def sweep(
     figure: Annotated[
         options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
     ] = None,
-    against: Annotated[
-        Against, Option(f"What --figure has below: {', '.join(AGAINST)}.")
-    ] = "removed",
+    against: Annotated[Against, Option("What --figure has below.")] = "removed",
 ) -> None:
-    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table."""
+    """Evaluate every criterion at every sparsity, with one loaded model; writes a tidy table.
+
+    Example: moeprune sweep demo --criterion reap --criterion random --sparsity 50% --calibrated-on
+    demo-code --corpus demo-math --samples 8
+    """
     records = follow(sweep_run(request))
     table = evaluation_table(records)
     show_sweep(table)
@@ -212,7 +217,11 @@ def show_sweep(table: "pd.DataFrame") -> None:
 
 @command(SubsetsRequest)
 def subsets(request: SubsetsRequest, *, out_file: options.OutTable = Path("subsets.csv")) -> None:
-    """Quality against calibration size: plans by parts of each run's tokens, and their spread."""
+    """Quality against calibration size: plans by parts of each run's tokens, and their spread.
+
+    Example: moeprune subsets demo --criterion ean --sparsity 50% --calibrated-on demo-code
+    --corpus demo-math --samples 8
+    """
     table = subset_table(follow(subsets_run(request)))
     columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
     summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
@@ -230,7 +239,11 @@ _SHARES = (0.25, 0.5, 0.75)
 
 @command(SensitivityRequest)
 def sensitivity(request: SensitivityRequest) -> None:
-    """Measure how much quality falls when experts are removed from one layer."""
+    """Measure how much quality falls when experts are removed from one layer.
+
+    Example: moeprune sensitivity demo --criterion reap --calibrated-on demo-code --corpus
+    demo-math --sparsity 50% --samples 8
+    """
     measurement = follow(sensitivity_run(request))
     for each in measurement.corpora:
         _say_curves(each, request)
@@ -318,7 +331,10 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
 def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
 ) -> None:
-    """Variance of hidden states after each layer, original against pruned, on 4096 tokens."""
+    """Variance of hidden states after each layer, original against pruned, on 4096 tokens.
+
+    Example: moeprune variance demo --plan plan.json --corpus demo-math
+    """
     full_request = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
@@ -336,7 +352,11 @@ def variance(
 
 @command(BinsRequest)
 def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv")) -> None:
-    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone."""
+    """Score against true loss: experts or neurons in bins by saliency, each bin removed alone.
+
+    Example: moeprune bins demo --criterion reap --calibrated-on demo-code --corpus demo-math
+    --samples 4
+    """
     table = follow(bins_run(request)).table
     first = "least salient first" if request.order == "saliency" else "by place"
     show_frame(f"each bin removed alone, {first}", table.drop(columns="pooled"))
@@ -355,7 +375,10 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
 
 @command(AskRequest)
 def ask(request: AskRequest, *, plan: Plans = ()) -> None:
-    """Answers of the original model and of pruned ones to a prompt, or the losses of a text."""
+    """Answers of the original model and of pruned ones to a prompt, or the losses of a text.
+
+    Example: moeprune ask demo --plan plan.json --prompt 'How much is 7 * 6?'
+    """
     full_request = request.into(AskRequest, **_plans_of(request, plan))
     result = follow(ask_run(full_request))
     lines: list[str] = []

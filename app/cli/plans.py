@@ -20,6 +20,7 @@ from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan, write_csv
+from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import (
     commands_after_plan,
@@ -64,7 +65,7 @@ from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
 from pruning.trajectory_plan import Cut, budget_plan, union_plan
 
-plans = typer.Typer(name="plans", help="Look at plans: show, diff.", no_args_is_help=True)
+plans = Commands("Look at plans: show, diff.")
 OfModel = Annotated[
     Text, Option("The model that it is for; default: look for it by its name.", ("--model",))
 ]
@@ -118,6 +119,8 @@ def show(
 
     FLOPs of neurons follow how often experts were chosen: on --calibrated-on, else in the runs of
     the plan.
+
+    Example: moeprune plans show plan.json
     """
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
@@ -161,7 +164,10 @@ def diff(
     ] = None,
     revision: Revision | None = None,
 ) -> None:
-    """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither."""
+    """Layer by layer: experts, or neurons, that both plans keep, only one of them, or neither.
+
+    Example: moeprune plans diff plan.json repaired.json
+    """
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one, first)
@@ -198,7 +204,10 @@ def plan(
     out_file: Annotated[options.Out | None, Option("File to write; default: plan.json.")] = None,
     force: options.Force = False,
 ) -> None:
-    """Choose the experts that stay, or the neurons in them; writes plan.json."""
+    """Choose the experts that stay, or the neurons in them; writes plan.json.
+
+    Example: moeprune plan demo --criterion reap --calibrated-on demo-code --shrink 40%
+    """
     if request.config_only:
         if out_file is not None:
             raise PlanError(
@@ -235,6 +244,8 @@ def paths(
     """Keep the experts on the heaviest paths through the layers (MoE Pathfinder); writes plan.json.
 
     Needs statistics of samples: calibrate with --group dense.
+
+    Example: moeprune paths demo --calibrated-on demo-math --sparsity 50% -o paths.json
     """
     if request.top_m is None and request.sparsity is None and request.shrink is None:
         raise typer.BadParameter("give --top-m or --sparsity, or both; or --shrink")

@@ -76,7 +76,10 @@ def plot(
         bool, typer.Option("--list", help="List the views.", is_eager=True, callback=_list_views)
     ] = False,
 ) -> None:
-    """Draw a figure of the dashboard, or write the numbers behind it, without a browser session."""
+    """Draw a figure of the dashboard, or write the numbers behind it, without a browser session.
+
+    Example: moeprune plot loss-by-size demo
+    """
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
@@ -158,6 +161,8 @@ def report(
     """Write figures with their sentences and numbers as one HTML page that opens offline.
 
     With --plan one printed page: what it saves, what it loses against Random and the original.
+
+    Example: moeprune report demo --plan plan.json
     """
     from app.report.page import report_html, report_of, views_of
 

@@ -58,7 +58,10 @@ from pruning.tasks.sensitivity import sensitivity_run
 
 @command(Machine)
 def prune(machine: Machine, *, path: RecipeFile) -> None:
-    """Calibrate, plan or search, evaluate, export as a recipe says; rerun to resume."""
+    """Calibrate, plan or search, evaluate, export as a recipe says; rerun to resume.
+
+    Example: moeprune prune recipe.yaml
+    """
     recipe = load_recipe(path)
     model = load_model_index(recipe.model, revision=recipe.revision)
     pruned = model
@@ -172,7 +175,10 @@ def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
 
 @command(Machine)
 def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None = None) -> None:
-    """Search for the best allocation of a budget; interrupt it, and the best so far is kept."""
+    """Search for the best allocation of a budget; interrupt it, and the best so far is kept.
+
+    Example: moeprune search recipe.yaml
+    """
     recipe = load_recipe(path)
     if recipe.search is None:
         raise PlanError(

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from app.cli.derive import command
+from app.cli.help import Commands
 from app.console import err, out, show_object, show_table
 from app.jobs.slurm import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
 from pruning.requests.base import Option
 
-jobs = typer.Typer(help="Jobs that the dashboard started.", no_args_is_help=True)
+jobs = Commands("Jobs that the dashboard started.")
 JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]
 
 
@@ -27,9 +28,13 @@ def _store() -> JobStore:
 @jobs.command("list")
 @command()
 def list_jobs(
-    *, limit: Annotated[int, typer.Option(help="How many jobs at most.", min=1)] = 50
+    *,
+    limit: Annotated[int, typer.Option(help="How many jobs at most.", metavar="JOBS", min=1)] = 50,
 ) -> None:
-    """List jobs: running ones, then the newest first."""
+    """List jobs: running ones, then the newest first.
+
+    Example: moeprune jobs list
+    """
     store = _store()
     rows = [
         (job.id, job.kind, str(job.state), f"{job.fraction:.0%}", job.title)
@@ -47,20 +52,29 @@ def list_jobs(
 @jobs.command("show")
 @command()
 def show(*, job: JobId) -> None:
-    """Print everything known of a job."""
+    """Print everything known of a job.
+
+    Example: moeprune jobs show 1a2b
+    """
     show_object(asdict(_store().get(job)))
 
 
 @jobs.command("logs")
 @command()
 def logs(*, job: JobId, lines: Annotated[int, Option("How many lines from the end.")] = 40) -> None:
-    """Print the end of a job's log."""
+    """Print the end of a job's log.
+
+    Example: moeprune jobs logs 1a2b --lines 100
+    """
     out.print(_store().tail(job, lines))
 
 
 @jobs.command("cancel")
 @command()
 def cancel(*, job: JobId) -> None:
-    """Stop a job and remove its partial output."""
+    """Stop a job and remove its partial output.
+
+    Example: moeprune jobs cancel 1a2b
+    """
     _store().cancel(job)
     out.print(f"{job}: {_store().get(job).state}")

@@ -52,6 +52,8 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
     """Score every expert; writes layer, expert, score, saliency, rank, num_tokens as CSV.
 
     With --granularity neuron every neuron, and then also the column neuron.
+
+    Example: moeprune score demo --criterion reap --calibrated-on demo-code
     """
     selection = follow(selection_for(request.into(SpecRequest, sparsity="0")))
     write_table(selection.table, out_file)
@@ -90,7 +92,10 @@ def overlap(
         Switch, Option("Compare exact damage with its proxy per corpus, also at 25% and 50%.")
     ] = False,
 ) -> None:
-    """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV."""
+    """Compare the pruned sets of the calibrated corpora, pair by pair; writes CSV.
+
+    Example: moeprune overlap demo --sparsity 50% --criterion reap
+    """
     following: list[str] = []
     if parts or proxy:
         if (parts and proxy) or figure or (proxy and request.criterion):
@@ -213,7 +218,11 @@ def blend(
     *,
     fair: Annotated[Switch, Option("Find the weights that cover the worst corpus best.")] = False,
 ) -> None:
-    """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold."""
+    """Mix calibrated corpora: how much of each corpus' saliency the kept experts hold.
+
+    Example: moeprune blend demo --criterion reap --sparsity 50% --calibrated-on demo-code:2
+    --calibrated-on demo-math
+    """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     # Refuses a sparsity that no plan can have, and names what would work.
@@ -263,7 +272,11 @@ def _planned(request: SpecRequest, store: StatsStore) -> tuple[Selection, Prunin
 def compare(
     request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
 ) -> None:
-    """Compare the plans of two criteria: which experts both keep, one, or neither; writes CSV."""
+    """Compare the plans of two criteria: which experts both keep, one, or neither; writes CSV.
+
+    Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
+    --calibrated-on demo-code
+    """
     store, pair = stats_store(request.stats_dir), pair_of(request, request.plan)
     first, a = _planned(pair.a, store)
     pair = with_counts_of(a, pair)

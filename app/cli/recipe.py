@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import typer
-
 from analysis.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
+from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import folder_of, pruned_name
 from app.console import finish
@@ -16,7 +15,7 @@ from pruning.requests.base import command_line
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import ConfigOnly
 
-recipe = typer.Typer(name="recipe", help="Recipes: init writes one.", no_args_is_help=True)
+recipe = Commands("Recipes: init writes one.")
 
 
 @recipe.callback()
@@ -32,7 +31,10 @@ def init(
     out_file: options.Out = Path("recipe.yaml"),
     config_only: ConfigOnly = False,
 ) -> None:
-    """Write a commented recipe for a model; `moeprune prune` takes it as it is."""
+    """Write a commented recipe for a model; `moeprune prune` takes it as it is.
+
+    Example: moeprune recipe init demo
+    """
     model = headers_or_outline(request, config_only=config_only)
     folder = folder_of(request.model)
     text = recipe_template(model, folder, pruned_name(folder))

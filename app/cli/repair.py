@@ -29,7 +29,10 @@ def repair(
         options.DryRun, Option("Show tokens, memory and time; run nothing.")
     ] = False,
 ) -> None:
-    """Refit what a plan keeps to take over part of what it removes; writes repaired.json."""
+    """Refit what a plan keeps to take over part of what it removes; writes repaired.json.
+
+    Example: moeprune repair demo --plan plan.json --tokens 4096
+    """
     model = load_model_index(request.model, revision=request.revision)
     chosen = load_plan(plan, model=model)
     full_request = request.into(RepairRequest, plan=chosen.to_dict())

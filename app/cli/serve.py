@@ -16,7 +16,10 @@ from pruning.requests.base import Option
 from pruning.requests.options import StatsDir
 
 Port = Annotated[
-    int | None, typer.Option(help="Port; default: 8501, or the next free one.", min=1, max=65535)
+    int | None,
+    typer.Option(
+        help="Port; default: 8501, or the next free one.", metavar="PORT", min=1, max=65535
+    ),
 ]
 
 
@@ -24,8 +27,12 @@ Port = Annotated[
 def app(
     *,
     stats_dir: StatsDir | None = None,
-    models_root: Annotated[Path | None, Option("Folder whose checkpoints are offered.")] = None,
-    export_root: Annotated[Path | None, Option("Folder below which exports are written.")] = None,
+    models_root: Annotated[
+        Path | None, Option("Folder whose checkpoints are offered.", takes="FOLDER")
+    ] = None,
+    export_root: Annotated[
+        Path | None, Option("Folder below which exports are written.", takes="FOLDER")
+    ] = None,
     port: Port = None,
     address: Annotated[
         str, Option("Numeric address to listen on; others than 127.0.0.1 need a login.")
@@ -34,11 +41,15 @@ def app(
         str | None,
         Option(
             "Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
-            "mem_gb=64,time=240 (minutes); '' for SLURM's own."
+            "mem_gb=64,time=240 (minutes); '' for SLURM's own.",
+            takes="SETTINGS",
         ),
     ] = None,
 ) -> None:
-    """Open the dashboard."""
+    """Open the dashboard.
+
+    Example: moeprune app --models-root checkpoints
+    """
     if slurm is not None:
         parse_options(slurm)
         check_slurm()
@@ -51,7 +62,10 @@ def app(
 
 @command()
 def demo(*, port: Port = None) -> None:
-    """Open the dashboard on the shipped demo model and its statistics; works offline."""
+    """Open the dashboard on the shipped demo model and its statistics; works offline.
+
+    Example: moeprune demo
+    """
     from analysis.model import DEMO_CHECKPOINT
 
     if not DEMO_CHECKPOINT.is_dir():

@@ -37,6 +37,8 @@ def export(
     """Write the pruned checkpoint; the model is never loaded.
 
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
+
+    Example: moeprune export demo smaller-demo --plan plan.json
     """
     model = load_model_index(request.model, revision=request.revision)
     if request.plan_model is None:
@@ -86,13 +88,19 @@ def verify(
     *,
     out_dir: Annotated[Path, Option("Folder of an export.", place="OUT")],
     level: Annotated[
-        str | None, Option("bytes, load or logits; default: the highest that fits in memory.")
+        str | None,
+        Option(
+            "What to check; default: the highest that fits in memory.", takes="bytes|load|logits"
+        ),
     ] = None,
     source: Annotated[Text | None, _SOURCE] = None,
     tokens: Annotated[int, Field(ge=1), Option("Random tokens to run.")] = 128,
     stats_dir: StatsDir | None = None,
 ) -> None:
-    """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source."""
+    """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.
+
+    Example: moeprune verify smaller-demo --source demo
+    """
     described = load_model_index(source) if source else None
     checks = follow(verify_result(out_dir, level, described, tokens, stats_dir))
     report_checks(out_dir, checks, has_source=described is not None)

@@ -30,6 +30,8 @@ class Option:
     help: str = ""
     flags: tuple[str, ...] = ()  # such as `("--out", "-o")`; default: the field's name with dashes
     place: str = ""  # the name of a positional argument, such as MODEL
+    # What stands for the value in help, such as FRACTION; default: its choices, or the flag's name.
+    takes: str = ""
     # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
     # which may be absent. A "corpus" may be a path, whose file must exist.
     file: Literal["", "new", "existing", "folder", "corpus"] = ""
@@ -94,14 +96,14 @@ def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
     return least, largest
 
 
-def choices(kind: type[BaseModel], name: str) -> tuple[str, ...]:
-    """The names that a field takes."""
-    annotations = [kind.model_fields[name].annotation]
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """The names that a field takes; empty if it takes others."""
+    annotations = [field.annotation]
     for each in annotations:
         if get_origin(each) is Literal:
             return get_args(each)
         annotations.extend(get_args(each))
-    raise ValueError(f"{name} takes no list of names")
+    return ()
 
 
 def declared(field: FieldInfo) -> Iterator[Any]:

@@ -16,7 +16,9 @@ MOST_TASKS = 100
 RUNS_CODE: Final = ("humaneval", "mbpp", "cruxeval", "longproc")
 
 
-Source = Annotated[options.Text, Option("Original model of an export, for sizes before and after.")]
+Source = Annotated[
+    options.Text, Option("Original model of an export, for sizes before and after.", takes="MODEL")
+]
 
 
 class BenchmarkRequest(ModelRequest):
@@ -48,12 +50,12 @@ class BenchmarkRequest(ModelRequest):
     limit: Annotated[
         float | None,
         Field(gt=0, le=10**9),
-        Option("Questions of each task, or a share of them below 1."),
+        Option("Questions of each task, or a share of them below 1.", takes="QUESTIONS"),
     ] = None
     num_fewshot: Annotated[
         int | None,
         Field(ge=0, le=100),
-        Option("Examples before each question; default: the task's own."),
+        Option("Examples before each question; default: the task's own.", takes="EXAMPLES"),
     ] = None
     chat_template: Annotated[options.Switch, Option("Ask in the tokenizer's chat format.")] = False
     source: Source | None = None

@@ -57,7 +57,8 @@ class CalibrateOptions(Request):
     offload_folder: options.OffloadFolder | None = None
     stream_layers: options.StreamLayers = False
     hidden_states_dir: Annotated[
-        Path | None, Option("With --stream-layers, keep hidden states in this folder.")
+        Path | None,
+        Option("With --stream-layers, keep hidden states in this folder.", takes="FOLDER"),
     ] = None
     checkpoint_activations: options.CheckpointActivations = False
 

@@ -9,7 +9,7 @@ from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.bits import OWN
-from pruning.evaluate.bins import DEFAULT_BINS, ORDERS, SCOPES, Binning, Order, Scope
+from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
 from pruning.evaluate.result import DECODED, DEFAULT_MEASURES
 from pruning.plan import NEURON_GRANULARITY
@@ -215,15 +215,13 @@ class BinsRequest(RankedRequest, HeldOutRequest):
     scope: Annotated[
         Scope | None,
         Option(
-            f"Order within each layer, or of all: {', '.join(SCOPES)}. Default: layer for "
-            "experts, global for neurons where the criterion compares layers."
+            "Order within each layer, or of all. Default: layer for experts, global for neurons "
+            "where the criterion compares layers."
         ),
     ] = None
     order: Annotated[
         Order,
-        Option(
-            f"Order of the bins: {', '.join(ORDERS)}; index: by position, as in HEAPr's Figure 3."
-        ),
+        Option("Order of the bins; index: by position, as in HEAPr's Figure 3."),
     ] = "saliency"
     hidden_states_dir: options.HiddenStatesDir | None = None
 
@@ -272,7 +270,9 @@ class AskRequest(ModelRequest):
     names: tuple[str, ...] = ()
     repair: options.Repair = False
     max_new_tokens: Annotated[
-        int, Field(strict=True, ge=1, le=1 << 16), Option("Tokens of an answer, at most.")
+        int,
+        Field(strict=True, ge=1, le=1 << 16),
+        Option("Tokens of an answer, at most.", takes="TOKENS"),
     ] = 128
     raw: Annotated[options.Switch, Option("Continue the prompt as it stands, not as a chat.")] = (
         False
@@ -356,9 +356,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     levels: options.Levels = DEFAULT_LEVELS
     refine: options.Refine = 0
     repair: options.Repair = False
-    cost: Annotated[
-        options.Cost, Option("Cost that plans of a budget minimise: esap, kl, or nll.")
-    ] = "esap"
+    cost: Annotated[options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"
     across: Annotated[
         options.Across, Option("With several corpora, minimise their mean or the worst.")
     ] = "mean"

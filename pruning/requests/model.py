@@ -50,10 +50,7 @@ class PrunedRequest(ExportOptions, ModelRequest):
 
     width_mode: Annotated[
         options.WidthMode | None,
-        Option(
-            "For plans that remove neurons: uniform (every reader), per-layer, or ragged. "
-            "Default: uniform."
-        ),
+        Option("For plans that remove neurons; every engine reads uniform. Default: uniform."),
     ] = None
     width_multiple_of: options.WidthMultipleOf = 8
     stats_dir: options.StatsDir | None = None
@@ -61,11 +58,13 @@ class PrunedRequest(ExportOptions, ModelRequest):
         options.Text | None,
         Option(
             "The model that the plan was made for, if MODEL is a quantised copy of it that cannot "
-            "be calibrated."
+            "be calibrated.",
+            takes="MODEL",
         ),
     ] = None
     plan_model_revision: Annotated[
-        options.Revision | None, Option("Revision of --plan-model, if that is a hub model.")
+        options.Revision | None,
+        Option("Revision of --plan-model, if that is a hub model.", takes="REVISION"),
     ] = None
 
     @field_validator("plan_model_revision")

@@ -11,7 +11,7 @@ A field may override its type, as `Annotated[Seed, Option("Seed of the draws.")]
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -31,7 +31,7 @@ from pruning.bits import OWN, BitsName
 from pruning.budget import TargetDtype as TargetDtypeName
 from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
-from pruning.evaluate.drawing import SCORED, Scored
+from pruning.evaluate.drawing import Scored
 from pruning.evaluate.result import MeasureName
 from pruning.neurons.selection import parse_scope
 from pruning.requests.base import Option, checked, checked_by
@@ -150,11 +150,13 @@ StatsDir = Annotated[
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "float64"],
-    Option("Dtype of the computation: auto, float32, bfloat16 ...", ("--dtype",)),
+    Option("Dtype of the computation.", ("--dtype",)),
 ]
-Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cuda ...")]
-BatchSize = Annotated[Whole, Field(ge=1, le=4096), Option("Sequences in one forward.")]
-Attention = Annotated[AttentionName, Option("Attention: auto, eager, sdpa, flash_attention_2 ...")]
+Device = Annotated[Text, checked_by(parse_device), Option("Device: auto, cpu, cuda, cuda:1 ...")]
+BatchSize = Annotated[
+    Whole, Field(ge=1, le=4096), Option("Sequences in one forward.", takes="SEQUENCES")
+]
+Attention = Annotated[AttentionName, Option(f"Attention: {', '.join(get_args(AttentionName))}.")]
 DeviceMap = Annotated[
     Text,
     checked_by(parse_device_map),
@@ -162,14 +164,18 @@ DeviceMap = Annotated[
 ]
 MaxMemory = Annotated[
     tuple[Annotated[str, AfterValidator(_device_size)], ...],
-    Option("With --device-map, DEVICE=SIZE, as 0=20GiB or cpu=8GiB; repeatable."),
+    Option("With --device-map, as 0=20GiB or cpu=8GiB; repeatable.", takes="DEVICE=SIZE"),
 ]
 OffloadFolder = Annotated[
-    Path, Option("With --device-map, folder for weights that fit nowhere else.")
+    Path, Option("With --device-map, folder for weights that fit nowhere else.", takes="FOLDER")
 ]
 StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
 HiddenStatesDir = Annotated[
-    Path, Option("Keep the original model's hidden states here; default: in memory if small.")
+    Path,
+    Option(
+        "Keep the original model's hidden states here; default: in memory if small.",
+        takes="FOLDER",
+    ),
 ]
 CheckpointActivations = Annotated[
     Switch, Option("With the group gradient, recompute layers instead of keeping activations.")
@@ -192,8 +198,9 @@ CalibratedOn = Annotated[
     Text,
     checked_by(parse_corpus_weight),
     Option(
-        "Calibrated corpus that ranks, CORPUS or CORPUS:WEIGHT; repeatable: a blend.",
+        "Calibrated corpus that ranks, with a weight if it is not 1; repeatable: a blend.",
         ("--calibrated-on",),
+        takes="CORPUS[:WEIGHT]",
     ),
 ]
 Run = Annotated[
@@ -211,7 +218,9 @@ Tokens = Annotated[
     Whole, Field(ge=2, le=10**10), Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}.")
 ]
 SeqLen = Annotated[
-    Whole, Field(ge=2, le=10**6), Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}.")
+    Whole,
+    Field(ge=2, le=10**6),
+    Option(f"Tokens in a sequence; {_OR_PRESET} {DEFAULT_SEQ_LEN}.", takes="TOKENS"),
 ]
 Seed = Annotated[
     Whole, Field(ge=0, lt=2**63), Option(f"Seed of what is drawn; {_OR_PRESET} {DEFAULT_SEED}.")
@@ -230,18 +239,19 @@ Truncate = Annotated[
         "default: head, and rows of token ids stay whole unless --seq-len is given."
     ),
 ]
-Count = Annotated[CountName, Option("Tokens that enter the sums: all, or of the response only.")]
+Count = Annotated[CountName, Option("Tokens that enter the sums: all, or those of the response.")]
 Answers = Annotated[
-    Literal["given", "own"], Option("Answers to prompts: given, or own (the model's, greedy).")
+    Literal["given", "own"], Option("Answers to prompts: as given, or the model's own (greedy).")
 ]
 AnswerTokens = Annotated[
     Whole,
     Field(ge=1, le=65_536),
-    Option(f"With --answers own, tokens of an answer at most; default: {DEFAULT_ANSWER_TOKENS}."),
+    Option(
+        f"With --answers own, tokens of an answer at most; default: {DEFAULT_ANSWER_TOKENS}.",
+        takes="TOKENS",
+    ),
 ]
-Select = Annotated[
-    Literal["kmeans"], Option("Choose representative documents: kmeans, with --clusters.")
-]
+Select = Annotated[Literal["kmeans"], Option("Choose representative documents, with --clusters.")]
 Clusters = Annotated[Whole, Field(ge=1, le=4096), Option("Documents that --select chooses.")]
 Group = Annotated[
     GroupName,
@@ -275,25 +285,27 @@ Granularity = Annotated[
 Sparsity = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",)),
+    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",), takes="FRACTION"),
 ]
 Shrink = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4."),
+    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4.", takes="FRACTION"),
 ]
 ParamsShare = Annotated[
     Decimal,
     checked_by(parse_sparsity),
-    Option("Remove this share of all parameters: 20% or 0.2."),
+    Option("Remove this share of all parameters: 20% or 0.2.", takes="FRACTION"),
 ]
 Remove = Annotated[
-    Whole, Field(ge=0, le=10**12), Option("Remove this many experts, or neurons, in all.")
+    Whole,
+    Field(ge=0, le=10**12),
+    Option("Remove this many experts, or neurons, in all.", takes="N"),
 ]
 TargetSize = Annotated[
     Decimal,
     checked_by(parse_gib),
-    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB."),
+    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB.", takes="SIZE"),
 ]
 TargetDtype = Annotated[
     TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
@@ -314,11 +326,10 @@ MeasuredOn = Annotated[
     Option(
         "With --schedule measured, corpus of the sensitivity; repeatable. Default: all.",
         ("--measured-on",),
+        takes="CORPUS",
     ),
 ]
-Cost = Annotated[
-    CostName, Option("With --schedule measured, the cost to minimise: esap, kl, or nll.")
-]
+Cost = Annotated[CostName, Option("With --schedule measured, the cost to minimise.")]
 Across = Annotated[
     AcrossName, Option("With several --measured-on, minimise their mean or the worst.")
 ]
@@ -330,7 +341,7 @@ Levels = Annotated[
 Refine = Annotated[
     Whole,
     Field(ge=0, le=50),
-    Option("With a budget, refine its plan in at most this many rounds."),
+    Option("With a budget, refine its plan in at most this many rounds.", takes="ROUNDS"),
 ]
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
@@ -338,48 +349,59 @@ ScheduleFile = Annotated[
 MultipleOf = Annotated[
     Whole,
     Field(ge=1, le=4096),
-    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit."),
+    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit.", takes="N"),
 ]
-Floor = Annotated[Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.")]
+Floor = Annotated[
+    Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.", takes="N")
+]
 Number = Annotated[Whole, Field(ge=0, le=10**6)]
 Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
 Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
 Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
 Protect = Annotated[
-    Layers, Option("Layers that lose nothing: 0,5-7; repeatable.", words=layers_words)
+    Layers,
+    Option("Layers that lose nothing: 0,5-7; repeatable.", takes="LAYERS", words=layers_words),
 ]
 Pin = Annotated[
-    Experts, Option("Experts that stay: LAYER:EXPERTS, 3:5,7-9; repeatable.", words=experts_words)
+    Experts,
+    Option("Experts that stay: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
 ]
 Drop = Annotated[
-    Experts, Option("Experts that go: LAYER:EXPERTS; repeatable.", words=experts_words)
+    Experts,
+    Option("Experts that go: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
 ]
 LayerSet = Annotated[
     dict[Index, Number],
     BeforeValidator(checked(_counts)),
     Option(
-        "Layers that keep a number: LAYER=KEPT; repeatable.",
+        "Layers that keep a number of experts: 0-2=24; repeatable.",
         ("--set", "--layer-set"),
+        takes="LAYERS=N",
         words=counts_words,
     ),
 ]
 Lock = Annotated[
     Layers,
-    Option("Layers that keep what they had before --set; repeatable.", words=layers_words),
+    Option(
+        "Layers that keep what they had before --set: 0,5-7; repeatable.",
+        takes="LAYERS",
+        words=layers_words,
+    ),
 ]
 NeuronScope = Annotated[
     Text,
     checked_by(parse_scope),
-    Option("Neurons compete within an expert, a layer, or all layers (global)."),
+    Option(
+        "Neurons compete within an expert, a layer, or all layers (global).",
+        takes="expert|layer|global",
+    ),
 ]
 KeptNeurons = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
-WidthMode = Annotated[
-    ModeName, Option("Width mode whose size a budget in bytes counts: uniform, per-layer, ragged.")
-]
+WidthMode = Annotated[ModeName, Option("Width mode whose size a budget in bytes counts.")]
 WidthMultipleOf = Annotated[
     Whole,
     Field(ge=1, le=1 << 16),
-    Option("Widths of an export are rounded up to a multiple of this."),
+    Option("Widths of an export are rounded up to a multiple of this.", takes="NEURONS"),
 ]
 
 # What is measured, and what is written.
@@ -391,7 +413,8 @@ Measures = Annotated[
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
 ScoredTokens = Annotated[
-    Scored, Option(f"Tokens to score: {', '.join(SCORED)} (auto: answers if any).")
+    Scored,
+    Option("Tokens to score: all, those of the response, or auto: answers if there are any."),
 ]
 HeadsKept = Annotated[
     Literal["keep", "drop", "prune"],
@@ -409,7 +432,8 @@ MaxShardSize = Annotated[
     checked_by(parse_size),
     Option(
         "Write new shards, none larger than this: 5GB, 500MB, 1.5GiB. Default: the shards of the "
-        "source."
+        "source.",
+        takes="SIZE",
     ),
 ]
 Pad = Annotated[
@@ -452,5 +476,10 @@ Bits = Annotated[
     EACH_ONCE,
 ]
 SearchFolder = Annotated[
-    Path, Option("Folder for plan, result and log; default: RECIPE's name.search.", ("--out", "-o"))
+    Path,
+    Option(
+        "Folder for plan, result and log; default: RECIPE's name.search.",
+        ("--out", "-o"),
+        takes="FOLDER",
+    ),
 ]

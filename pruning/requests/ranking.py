@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analysis.ranking.trajectory import PARTS, STEPS, Parts, Steps
+from analysis.ranking.trajectory import Parts, Steps
 from analysis.sparsity import parse_sparsity
 from pruning.evaluate.result import MeasureName
 from pruning.requests import options
@@ -66,17 +66,15 @@ class BlendRequest(RankRequest):
         return self
 
 
-PathWeights = Annotated[
-    Parts, Option(f"Weights of a path: {', '.join(PARTS)}.", ("--path-weights",))
-]
+PathWeights = Annotated[Parts, Option("Weights of a path.", ("--path-weights",))]
 Transitions = Annotated[
     Steps,
-    Option(f"Transitions between layers: {' or '.join(STEPS)} (counted in calibration)."),
+    Option("Transitions between layers: the paper's, or measured (counted in calibration)."),
 ]
 PathClusters = Annotated[
     int,
     Field(strict=True),
-    Option("Follow only so many representative samples of each corpus, by k-means."),
+    Option("Follow only so many representative samples of each corpus, by k-means.", takes="N"),
 ]
 
 
@@ -88,7 +86,8 @@ class PathsRequest(ModelRequest):
         Field(strict=True),
         Option(
             "Paths of each sample: the plan is all that lies on them, or with --sparsity the "
-            "budget cut from it."
+            "budget cut from it.",
+            takes="PATHS",
         ),
     ] = None
     sparsity: Annotated[
@@ -103,7 +102,7 @@ class PathsRequest(ModelRequest):
     transitions: Transitions = "paper"
     clusters: PathClusters | None = None
     schedule: Annotated[
-        str, Option("How a budget is spread: global, uniform, early, middle, late.")
+        str, Option("How a budget is spread.", takes="global|uniform|early|middle|late")
     ] = "global"
     corpora: tuple[
         Annotated[
@@ -121,13 +120,18 @@ class SecondRequest(ModelRequest):
 
     with_criterion: Annotated[
         options.Criterion,
-        Option("Criterion of the second plan: a name, or b,alpha,beta.", ("--with-criterion",)),
+        Option(
+            "Criterion of the second plan: a name, or b,alpha,beta.",
+            ("--with-criterion",),
+            takes="CRITERION",
+        ),
     ]
     with_corpora: Annotated[
         tuple[options.CalibratedOn, ...],
         Option(
-            "Calibrated corpus of the second plan; default: the first one's.",
+            "Calibrated corpus of the second plan; repeatable. Default: the first one's.",
             ("--with-calibrated-on",),
+            takes="CORPUS[:WEIGHT]",
         ),
     ] = ()
     with_gate: Annotated[
@@ -135,7 +139,11 @@ class SecondRequest(ModelRequest):
     ] = None
     with_sparsity: Annotated[
         options.Sparsity | None,
-        Option("Sparsity of the second plan; default: the same.", ("--with-sparsity",)),
+        Option(
+            "Sparsity of the second plan; default: the same.",
+            ("--with-sparsity",),
+            takes="FRACTION",
+        ),
     ] = None
     stats_dir: options.StatsDir | None = None
 
@@ -160,7 +168,11 @@ class DrawRequest(SecondRequest):
     plan: PlanSpec
     with_criterion: Annotated[
         options.Criterion,
-        Option("Criterion of the second plan: a name, or b,alpha,beta.", ("--with-criterion",)),
+        Option(
+            "Criterion of the second plan: a name, or b,alpha,beta.",
+            ("--with-criterion",),
+            takes="CRITERION",
+        ),
     ] = "frequency"
 
     @model_validator(mode="before")
@@ -207,40 +219,47 @@ class PlotRequest(DrawRequest):
         Option("Views of evaluations: the measure to draw."),
     ] = None
     evaluated_on: Annotated[
-        options.Text | None, Option("View pareto: corpus of the evaluations.")
+        options.Text | None, Option("View pareto: corpus of the evaluations.", takes="CORPUS")
     ] = None
     against: Annotated[
         Literal["removed", "bytes", "active_params", "expert_flops"],
-        Option("View evaluation-curves: over removed, bytes, active_params or expert_flops."),
+        Option("View evaluation-curves: what it has below."),
     ] = "removed"
     draw: Annotated[
-        options.Text | None, Option("View hidden-states: which measurement, by its name.")
+        options.Text | None,
+        Option("View hidden-states: which measurement, by its name.", takes="NAME"),
     ] = None
     lines: Annotated[
         tuple[options.Text, ...],
-        Option("View hidden-states: candidate to show; repeatable.", ("--line",)),
+        Option("View hidden-states: candidate to show; repeatable.", ("--line",), takes="NAME"),
     ] = ()
     way: Annotated[
-        options.Text | None, Option("View own-capability: the benchmark tool and settings.")
+        options.Text | None,
+        Option("View own-capability: the benchmark tool and settings.", takes="NAME"),
     ] = None
     at: Annotated[
         options.Text | None,
-        Option("View own-capability: sparsity of the candidates, or all."),
+        Option("View own-capability: sparsity of the candidates, or all.", takes="FRACTION"),
     ] = None
     text: Annotated[
         options.Text | None,
         Option(
             "Views of a text: the lens to draw; default: the first of the plan.",
             ("--lens-id",),
+            takes="ID",
         ),
     ] = None
     token: Annotated[
         int | None,
         Field(strict=True, ge=2),
-        Option("View text-experts: the token, from 2; default: the one that costs most."),
+        Option(
+            "View text-experts: the token, from 2; default: the one that costs most.", takes="N"
+        ),
     ] = None
     top_m: Annotated[
-        int | None, Field(strict=True), Option("View paths: of each sample; default: 100.")
+        int | None,
+        Field(strict=True),
+        Option("View paths: of each sample; default: 100.", takes="PATHS"),
     ] = None
     weights: PathWeights = "both"
     transitions: Transitions = "paper"

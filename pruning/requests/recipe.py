@@ -24,7 +24,7 @@ class Machine(Request):
     """Where a recipe runs; not part of it, as it does not change the result."""
 
     device: Annotated[
-        options.Device | None, Option("Device: auto, cpu, cuda ...; default: the recipe's.")
+        options.Device | None, Option("Device: auto, cpu, cuda, cuda:1 ...; default: the recipe's.")
     ] = None
     batch_size: Annotated[
         options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")

@@ -24,8 +24,8 @@ class RepairOptions(Request):
     corpora: Annotated[
         tuple[options.CalibratedOn, ...],
         Option(
-            "Corpus to fit on, CORPUS or CORPUS:WEIGHT; repeatable: a blend. Default: the corpora "
-            "that ranked the plan, else all calibrated ones.",
+            "Corpus to fit on, with a weight if it is not 1; repeatable: a blend. Default: the "
+            "corpora that ranked the plan, else all calibrated ones.",
             ("--corpus",),
         ),
     ] = ()
@@ -48,7 +48,7 @@ class RefitRequest(RepairOptions, ModelRequest):
     batch_size: options.BatchSize = 8
     attention: options.Attention = "auto"
     hidden_states_dir: Annotated[
-        Path | None, Option("Keep hidden states here; default: in memory if small.")
+        Path | None, Option("Keep hidden states here; default: in memory if small.", takes="FOLDER")
     ] = None
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False

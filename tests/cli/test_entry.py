@@ -1,20 +1,26 @@
 """The program itself: help, usage errors, --debug, a full disk, and a light start."""
 
+import inspect
 import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 from published_models import QWEN3
+from typer.models import OptionInfo
 
 import app
 import app.cli
 from app.cli import COMMANDS, find
+from app.cli.help import paragraphs
+from tools.reference.commands import all_commands, options_of
 
 
 @pytest.fixture
@@ -169,9 +175,36 @@ def test_the_list_of_commands_says_what_each_says_of_itself():
 def test_help_by_either_name_is_in_steps_and_tells_what_every_command_takes(works):
     listed = works("-h")
     assert listed == works("--help")
-    places = [listed.index(f"─ {step} ─") for step in ("Begin", "Plan", "Judge", "Ship")]
+    places = [listed.index(f"\n{step}:\n") for step in ("Begin", "Plan", "Judge", "Ship")]
     assert places == sorted(places)
     for words in (("plan",), ("recipe", "init"), ("runs", "list")):
         said = works(*words, "-h")
         assert said == works(*words, "--help")
         assert "--debug" in said
+
+
+def test_help_has_an_example_and_a_word_for_every_value(works):
+    for words, function in all_commands():
+        said = works(*words.split(), "-h")
+        assert max(map(len, said.splitlines())) <= 100, words
+        assert not re.search(r"<[a-z]+>", said), words
+        (example,) = re.findall(r"^Example:\n  (moeprune .*?)\n\n", said, flags=re.S | re.M)
+        program, *rest = shlex.split(example.replace("\\\n", " "))
+        assert [program, *rest[: len(words.split())]] == ["moeprune", *words.split()]
+        used = {word for word in rest if word.startswith("-")}
+        assert used <= options_of(function), words
+        # Who may give an option several times reads so.
+        for parameter in inspect.signature(function).parameters.values():
+            kind, info = get_args(parameter.annotation) or (None, None)
+            if isinstance(info, OptionInfo) and list in {kind, *map(get_origin, get_args(kind))}:
+                assert "epeatable" in info.help, (words, parameter.name)
+
+
+@pytest.mark.slow  # every command on the demo
+def test_the_examples_of_help_run(works, here):
+    shown = {words: paragraphs(function.__doc__)[1] for words, function in all_commands()}
+    first = ("recipe init", "plan", "repair", "export")  # what others read
+    servers, others = ("app", "demo"), ("search", "runs merge", "runs remove")
+    for words in (*first, *(each for each in shown if each not in first)):
+        if words not in (*servers, *others) and not words.startswith("jobs"):
+            works(*shlex.split(shown[words])[1:])

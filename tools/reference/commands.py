@@ -3,18 +3,18 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 import typer
 from typer.models import ArgumentInfo
 
 from app.cli import COMMANDS, find
+from app.cli.help import paragraphs
 from tools.reference.markdown import cell, table
 
 __all__ = ["all_commands", "commands", "options_of"]
 
 Function = Callable[..., Any]
-_TAKES = {str: "text", int: "number", float: "number", Path: "path", bool: ""}
 
 
 def all_commands() -> Iterator[tuple[str, Function]]:
@@ -41,7 +41,8 @@ def options_of(function: Function) -> set[str]:
 
 def _section(words: str, function: Function) -> str:
     taken = _taken(function)
-    parts = [f"### moeprune {words}", " ".join((inspect.getdoc(function) or "").split())]
+    said, example = paragraphs(inspect.getdoc(function) or "")
+    parts = [f"### moeprune {words}", " ".join(said), f"Example: `{example}`"]
     if taken:
         head = ("argument or option", "takes", "default", "meaning")
         parts.append(table(head, [_row(parameter) for parameter in taken]))
@@ -54,10 +55,11 @@ def _taken(function: Function) -> list[inspect.Parameter]:
 
 
 def _row(parameter: inspect.Parameter) -> tuple[str, str, str, str]:
-    kind, info = get_args(parameter.annotation)
+    _, info = get_args(parameter.annotation)
     names = _names(parameter)
     shown = ", ".join(f"`{name}`" for name in names)
-    return shown, _takes(kind), _default(parameter, names), cell(info.help or "")
+    takes = "" if isinstance(info, ArgumentInfo) else _takes(info.metavar or "")
+    return shown, takes, _default(parameter, names), cell(info.help or "")
 
 
 def _names(parameter: inspect.Parameter) -> tuple[str, ...]:
@@ -71,13 +73,9 @@ def _names(parameter: inspect.Parameter) -> tuple[str, ...]:
     return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
 
 
-def _takes(kind: Any) -> str:
-    """What an option takes, in a word: text, number, path; nothing for a switch."""
-    if kind in _TAKES:
-        return _TAKES[kind]
-    (inner,) = (part for part in get_args(kind) if part is not type(None))
-    repeated = get_origin(kind) is list
-    return _takes(inner) + (", repeatable" if repeated else "")
+def _takes(metavar: str) -> str:
+    """What an option takes: its choices, or a word; nothing for a switch."""
+    return ", ".join(f"`{each}`" for each in metavar.split("|") if each)
 
 
 def _default(parameter: inspect.Parameter, names: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ from pruning.planning.searches import (
     start_seconds,
 )
 from pruning.recipe import SearchSection
-from pruning.requests.base import bounds, choices, validated
+from pruning.requests.base import bounds, choices_of, validated
 from pruning.requests.recipe import SearchRequest
 from pruning.schedules import MEASURED
 from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
@@ -54,7 +54,7 @@ _WHAT: Final = (
     "**Search**: schedules of this budget are tried on the model itself and judged on a separate "
     "corpus; the best ones breed (EvoESAP, arXiv:2603.06003)."
 )
-_FITNESS: Final = choices(SearchSection, "fitness")
+_FITNESS: Final = choices_of(SearchSection.model_fields["fitness"])
 _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
 _MOST: Final = 10_000
 
