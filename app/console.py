@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 _INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 # In a file or pipe, a table is as wide as needed, unless COLUMNS says how wide.
-_WIDE = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 240
+_WRAPS = sys.stdout.isatty() or "COLUMNS" in os.environ
+_WIDE = None if _WRAPS else 240
 _BETWEEN = 3  # characters between two columns of a table
 
 
@@ -105,7 +106,7 @@ def print_collected(command: str, error: str = "") -> None:
 def note(words: str) -> None:
     """Print a note besides the result; not with --quiet."""
     if not _speech.get().quiet:
-        out.print(in_terminal(words))
+        out.print(_in_lines(in_terminal(words)))
 
 
 def finish(words: str, result: Mapping[str, object], *following: str) -> None:
@@ -117,9 +118,21 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
         _speech.get().result.update(result)
         _speech.get().following.extend(following)
         return
-    out.print(words)
-    for line in following:
-        note(f"next: {line}")
+    out.print(_in_lines(words))
+    if not _speech.get().quiet:
+        for line in following:
+            out.print(in_terminal(f"next: {line}"))  # in one piece, to be copied
+
+
+def _in_lines(words: str) -> str:
+    """Words in lines as wide as the window, none of them broken."""
+    if not _WRAPS:
+        return words
+    lines = (
+        wrap(line, out.width, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in words.split("\n")
+    )
+    return "\n".join(line for each in lines for line in each)
 
 
 def show_object(result: Mapping[str, object]) -> None:
@@ -214,19 +227,20 @@ def show_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[object]],
     spare: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
     """Print a table; numbers are right-aligned.
 
-    Words are not broken: if the window is too narrow, the columns `spare` are left out, last first;
-    if that is not enough, each row becomes a block of lines.
+    Words are not broken, nor cells of the columns `whole`: if the window is too narrow, the columns
+    `spare` are left out, last first; if that is not enough, rows become columns.
     """
     if _speech.get().as_json:
         _speech.get().tables.append({"title": title.strip(), "columns": columns, "rows": rows})
         return
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = _column_widths(columns, cells, spare)
+    cells = _cells(rows)
+    widths = _column_widths(columns, cells, spare, whole)
     if widths is None:
-        _show_blocks(title, columns, cells)
+        _show_turned(title, columns, cells)
         return
     lead = "\n" if title.startswith("\n") else ""  # a blank line before the table
     words = f"{lead}{in_terminal(title.strip())}"
@@ -239,8 +253,23 @@ def show_table(
     out.print(table)
 
 
+def _cells(rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    """The cells in words; numbers of a column have equally many decimals."""
+    columns = []
+    for values in zip(*rows, strict=True):
+        cells = [_cell(value) for value in values]
+        if all(isinstance(value, float) and 0.001 <= abs(value) < 10 for value in values):
+            decimals = max(len(cell.partition(".")[2]) for cell in cells)
+            cells = [f"{value:.{decimals}f}" for value in values]
+        columns.append(cells)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
 def _column_widths(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], spare: Sequence[str]
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    spare: Sequence[str],
+    whole: Sequence[str],
 ) -> dict[int, int] | None:
     """Width in characters by column index; None if the words do not fit."""
     lines = [(name, *(row[index] for row in cells)) for index, name in enumerate(columns)]
@@ -249,6 +278,9 @@ def _column_widths(
         index: max((cell_len(word) for text in texts for word in text.split()), default=0)
         for index, texts in enumerate(lines)
     }
+    for index, name in enumerate(columns):
+        if name in whole:
+            words[index] = max(words[index], *(cell_len(row[index]) for row in cells), 0)
 
     def room(sizes: Mapping[int, int]) -> int:
         return out.width - sum(sizes.values()) - _BETWEEN * (len(sizes) - 1)
@@ -264,17 +296,36 @@ def _column_widths(
     return widths
 
 
-def _show_blocks(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """Each row as lines of a name and a value."""
-    width = max(map(len, columns))
+def _show_turned(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Rows as columns, as many beside each other as fit; one that does not, as lines."""
     for line in filter(None, [title]):
         out.print(line)
-    for number, row in enumerate(cells):
-        if number:
+    width = max(map(cell_len, columns))
+    waiting = [(max(map(cell_len, row)) + _BETWEEN, row) for row in cells]
+    while waiting:
+        taken: list[tuple[int, Sequence[str]]] = []
+        while waiting and width + sum(each for each, _ in taken) + waiting[0][0] <= out.width:
+            taken.append(waiting.pop(0))
+        if taken:
+            _show_columns(columns, [row for _, row in taken])
+        else:
+            _, row = waiting.pop(0)
+            for name, value in zip(columns, row, strict=True):
+                if value:
+                    _show_fact(name, value, width)
+        if waiting:
             out.print()
-        for name, value in zip(columns, row, strict=True):
-            if value:
-                _show_fact(name, value, width)
+
+
+def _show_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows as columns of a table, below their first cells."""
+    table = Table(show_edge=False, pad_edge=False)
+    for head in (names[0], *(row[0] for row in rows)):
+        table.add_column(head, no_wrap=True)
+    for name, *values in zip(names[1:], *(row[1:] for row in rows), strict=True):
+        if any(values):
+            table.add_row(name, *values)
+    out.print(table)
 
 
 def _show_fact(name: str, value: str, width: int) -> None:
@@ -309,7 +360,14 @@ def plain_rows(table: "pd.DataFrame") -> list[list[object]]:
 
 
 def small(value: float) -> str:
-    """A measured number with four decimals; one that these would show as 0 in scientific form."""
+    """A measured number with four decimals, a large one with four digits.
+
+    One that decimals would show as 0 is in scientific form.
+    """
+    if abs(value) >= 1e6:
+        return f"{value:.2e}"
+    if abs(value) >= 10:
+        return f"{value:,.{max(0, 4 - len(str(int(abs(value)))))}f}"
     return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}" if value else "0"
 
 

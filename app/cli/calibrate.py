@@ -6,9 +6,10 @@ from analysis.corpora import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
+from analysis.stats.tables import CorpusRef
 from app.cli.derive import command
 from app.cli.say import next_plan, usual_budget
-from app.console import finish, follow, note, out, show_facts
+from app.console import counted, finish, follow, note, out, show_facts
 from pruning.planning.searches import duration_text
 from pruning.requests.base import Option, option_words
 from pruning.requests.calibration import CalibrateRequest
@@ -86,15 +87,22 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "sequences": corpus.num_sequences,
                 "tokens": corpus.num_tokens,
                 "counted": corpus.num_counted,
-                "padded": corpus.num_padded,
-                "dropped": f"{corpus.num_dropped:,} tokens, {corpus.num_dropped_documents:,} "
-                "whole documents",
+                **({"padded": corpus.num_padded} if corpus.num_padded else {}),
+                **_dropped(corpus),
                 "memory": format_bytes(guess.memory_bytes),
                 "memory by layers": format_bytes(guess.needs.streamed),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
                 "time": f"about {duration_text(guess.seconds)}",
             }
         )
+
+
+def _dropped(corpus: CorpusRef) -> dict[str, str]:
+    """What a corpus loses where sequences are cut; nothing if it loses nothing."""
+    documents = counted(corpus.num_dropped_documents, "whole document")
+    parts = [counted(corpus.num_dropped, "token")] if corpus.num_dropped else []
+    parts += [documents] if corpus.num_dropped_documents else []
+    return {"dropped": ", ".join(parts)} if parts else {}
 
 
 @command(WeightsRequest)

@@ -46,7 +46,13 @@ def fit(request: FitRequest) -> None:
         )
         for way in ways
     ]
-    show_table(f"at most {format_bytes(nbytes)}", _COLUMNS, rows, spare=("95%", "worst"))
+    show_table(
+        f"at most {format_bytes(nbytes)}",
+        _COLUMNS,
+        rows,
+        spare=("95%", "worst"),
+        whole=("size", "95%", "worst"),
+    )
     note(describe(front))
     name, size, loss, *_ = rows[0]
     finish(

@@ -71,7 +71,8 @@ def inspect(
         out.print(f"  {caveat}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
-    rows = [(str(part), format_bytes(int(size[BYTES]))) for part, size in report.before.items()]
+    sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
+    rows = [(part, format_bytes(size)) for part, size in sizes.items() if size]
     cuts = uniform_cuts(model)
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
@@ -126,7 +127,7 @@ def _facts(model: MoEModel) -> dict[str, object]:
     slots = [item.slot for each in model.layers for item in model.located[each.index]]
     routed = {slot.role for slot in slots if slot.kind is SlotKind.ROUTER}
     added = sorted(routed & set(family.correction_biases))
-    return {
+    facts = {
         "model": model.name,
         "architecture": f"{family.label} ({family.model_type})"
         + (", discovered: not in the table of families" if family.discovered else ""),
@@ -134,9 +135,9 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "experts per layer": ", ".join(map(str, counts)),
         "experts per token": layer.top_k,
         "gate weights": family.gate_rule,
-        "groups": f"{layer.num_groups}, each keeps as many" if layer.num_groups > 1 else "none",
+        "groups": f"{layer.num_groups}, each keeps as many" if layer.num_groups > 1 else "",
         # Terms that the router adds before it selects, and does not weight by.
-        "correction bias": f"{', '.join(added)}; pruned with the router" if added else "none",
+        "correction bias": f"{', '.join(added)}; pruned with the router" if added else "",
         **_tables(model),
         "shared experts": _shared_experts(model),
         "layout": _layout(model),
@@ -146,8 +147,9 @@ def _facts(model: MoEModel) -> dict[str, object]:
         "dtype": model.dtype,
         "shards": len(model.checkpoint.shards),
         # An outline's is of its configuration alone, and no checkpoint has it.
-        **({} if without_weights(model) else {"identity": model.identity[:16]}),
+        "identity": "" if without_weights(model) else model.identity[:16],
     }
+    return {name: value for name, value in facts.items() if value != ""}  # what it has
 
 
 def _tables(model: MoEModel) -> dict[str, object]:
@@ -188,7 +190,7 @@ def _shared_experts(model: MoEModel) -> str:
     width = config.get(shared.width_key) if shared else None
     count = config.get(shared.count_key, 0) if shared and shared.count_key else 1
     if shared is None or not width or not count:
-        return "none"
+        return ""
     number = count[0] if isinstance(count, list) else count
     total = f"of width {width}" + (" each" if shared.width_is_each and number > 1 else "")
     return f"{number} {total}; never scored or pruned" + (f"; {shared.note}" if shared.note else "")
@@ -211,9 +213,7 @@ def _heads(model: MoEModel) -> str:
     heads = prediction_heads(model)
     entries = [f"{key} = {n}" for key in HEAD_KEYS if (n := model.config.get(key))]
     if not heads:
-        return (
-            f"none here, so not counted, but config.json says {entries[0]}" if entries else "none"
-        )
+        return f"none here, so not counted, but config.json says {entries[0]}" if entries else ""
     has_experts = any(head.has_experts for head in heads)
     what = "with experts; export drops" if has_experts else "without experts; export keeps"
     names = ", ".join(head.name for head in heads)

@@ -251,7 +251,8 @@ def blend(
     ]
     title = f"Coverage by {chosen.label} at sparsity {request.sparsity}"
     show_table(title, ("corpus", "share", "coverage"), rows)
-    mixed = [f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
+    is_even = len({share for _, share, _ in rows}) == 1
+    mixed = [name if is_even else f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
     others = () if ranked_by.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, chosen))
     finish(

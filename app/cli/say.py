@@ -50,6 +50,7 @@ from pruning.surgery.width_sizes import width_options
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
+_RARE = ("pinned", "dropped", "held", "empty")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
     *("read by", "note"),
@@ -285,6 +286,9 @@ def show_summary(summary: "pd.DataFrame", title: str) -> None:
         mean = (summary["mean"] * summary["kept"]).sum() / summary["kept"].sum()
         least, most = int(summary["least"].min()), int(summary["most"].max())
         last |= {"least": least, "mean": mean, "most": most}
+    # Constraints are a column where there are some.
+    rare = [name for name in _RARE if name in summary and not summary[name].any()]
+    summary = summary.drop(columns=rare)
     rows = [*ranges_of_rows(plain_rows(summary)), [last.get(name, "") for name in summary.columns]]
     show_table(title, tuple(summary.columns), rows)
 
@@ -364,7 +368,8 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     ]
     labels = [MEASURES[measure].label for measure in measured]
     last = ("loss increase", "original loss", "tokens")
-    show_table("", ("plan", "corpus", "sparsity", *labels, *last), rows, spare=last[1:])
+    columns = ("plan", "corpus", "sparsity", *labels, *last)
+    show_table("", columns, rows, spare=last[1:], whole=(*labels, "original loss"))
     for each in {str(record.corpus["name"]): record for record in records}.values():
         note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
 

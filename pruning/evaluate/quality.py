@@ -75,8 +75,14 @@ class LossIncrease:
     def words(self) -> str:
         """The loss in one line, for people."""
         if len(self.change) == 1:
-            return f"loss {self.mean:+.2f} ({self.worst_on})"
-        return f"loss {self.mean:+.2f} mean, {self.worst:+.2f} worst ({self.worst_on})"
+            return f"loss {_nats(self.mean)} ({self.worst_on})"
+        return f"loss {_nats(self.mean)} mean, {_nats(self.worst)} worst ({self.worst_on})"
+
+
+def _nats(increase: float) -> str:
+    """A loss increase with two decimals, or as many as it takes to see it, up to four."""
+    decimals = next((each for each in (2, 3) if abs(increase) >= 0.5 * 10**-each), 4)
+    return f"{increase:+.{decimals if increase else 2}f}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -141,7 +141,7 @@ def test_inspect_shows_the_layout_of_stacked_experts(works, tmp_path):
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(tmp_path)
     facts = facts_of(works("inspect", tmp_path))
     assert facts["layout"] == "one tensor per projection, all experts stacked, transposed"
-    assert facts["correction bias"] == "none"  # the router's bias is a part of its logits
+    assert "correction bias" not in facts  # the router's bias is a part of its logits
 
 
 def test_inspect_says_that_an_architecture_was_discovered_and_what_was_assumed(works, tmp_path):

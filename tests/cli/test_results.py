@@ -13,6 +13,7 @@ from analysis.model import load_model_index
 from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load
+from pruning.evaluate.quality import LossIncrease
 from pruning.plan import load_plan
 from pruning.sizes import size_report
 
@@ -177,6 +178,13 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
     assert not wanted - Counter(printed.replace("│", " ").split())
 
 
+# Its results ship.
+EVALUATE = (
+    "evaluate demo --corpus demo-code --corpus demo-prose --corpus demo-math --dtype float32 "
+    "--measure nll --measure esap --measure kl --measure ppl --measure sap"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "width"),
     [
@@ -185,6 +193,9 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
         ("inspect demo", 80),
         ("plans show plan.json", 80),
         ("blend demo --sparsity 50%", 80),
+        ("fit demo --target-size 3.5MiB", 80),
+        (EVALUATE, 80),
+        (EVALUATE, 120),
     ],
 )
 def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, width):
@@ -197,9 +208,21 @@ def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, widt
     assert max(map(len, rows)) <= width
     if words == "runs list":
         assert "demo-demo-math-5455904a" in printed
+    if words == EVALUATE:  # a measure a row, with its whole interval
+        assert sum("ESAP" in row for row in rows) == (2 if width == 80 else 1)
+        assert len(re.findall(r"\S+ \[\S+, \S+\]", printed)) >= 3 * 3
     if words.startswith("plans"):
         # Layer 0 is whole, and the others are alike.
         assert [line.split()[0] for line in rows] == ["0", "1-5", "all"]
+
+
+def test_measured_numbers_have_four_digits_and_are_not_shown_as_0():
+    said = [console.small(value) for value in (5861.434, 46.7932, 123.45, 2e6, 1.7627, 4e-5, 0)]
+    assert said == ["5,861", "46.79", "123.5", "2.00e+06", "1.7627", "4.0e-05", "0"]
+    losses = [LossIncrease({"a": value}).words for value in (0.69, 0.0024, 0.0003, -0.0024, 0)]
+    assert losses == [
+        f"loss {each} (a)" for each in ("+0.69", "+0.002", "+0.0003", "-0.002", "+0.00")
+    ]
 
 
 def test_the_time_beside_a_bar_is_called_what_it_is():
