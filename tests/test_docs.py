@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from pyarrow import parquet
+from shipped import shipped_lines
 from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
@@ -94,15 +95,12 @@ def keys_of(value) -> set[str]:
 
 def test_formats_name_every_key_of_the_files_that_ship():
     named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "reference" / "files.md").read_text()))
-    files = [
-        SHIPPED_STATS / "demo-demo-math-5455904a" / "manifest.json",
-        next((SHIPPED_STATS / "evaluations").glob("demo-*.json")),
-    ]
-    for file in files:
-        raw = json.loads(file.read_text())
+    manifest = SHIPPED_STATS / "demo-demo-math-5455904a" / "manifest.json"
+    texts = [manifest.read_text(), *shipped_lines("evaluations").values()]
+    for raw in map(json.loads, texts):
         # Names of files, measures and libraries are data.
         free = {key for part in ("files", "metrics", "full") for key in raw.get(part, {})}
-        assert keys_of(raw) - free - named == set(), file.name
+        assert keys_of(raw) - free - named == set()
 
 
 def test_the_columns_of_the_reference_are_those_of_the_statistics_that_ship():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
+from shipped import shipped_lines
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.memory import active_params, memory_needs
@@ -62,9 +63,9 @@ def pruned(model):
 
 @pytest.fixture(scope="module")
 def losses(model):
-    """Of the evaluations that have a file of their own; the grid has every other plan."""
-    files = sorted((SHIPPED_STATS / "evaluations").glob("*.json"))
-    return plan_losses([EvaluationRecord.read(file) for file in files])
+    """Of the evaluations without the grid, which has every other plan."""
+    lines = shipped_lines("evaluations").items()
+    return plan_losses([EvaluationRecord.from_json(line, name) for name, line in lines])
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +147,7 @@ def test_what_is_said_of_losses(losses, half):
 
 
 def test_what_is_said_of_one_corpus():
-    records = [
-        json.loads(file.read_text()) for file in (SHIPPED_STATS / "evaluations").glob("demo-*.json")
-    ]
+    records = list(map(json.loads, shipped_lines("evaluations").values()))
     added = {
         (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
         - record["full"]["nll"]["mean"]

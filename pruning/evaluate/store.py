@@ -158,10 +158,33 @@ class Record(RecordPart):
             return [StatsError(str(error))]
 
     @classmethod
+    def find_line(cls, path: Path, digest: str) -> Self | None:
+        """The record of this digest in a file of lines; others are not parsed."""
+        try:
+            state = path.stat()
+            lines = cls._lines(path, state.st_mtime_ns, state.st_size)
+        except (OSError, StatsError):
+            return None
+        for line in lines:
+            if digest.encode() in line:  # of the record, or of something in it
+                try:
+                    record = cls.from_json(line, path.name)
+                except StatsError:
+                    continue
+                if record.digest == digest:
+                    return record
+        return None
+
+    @classmethod
     @lru_cache(maxsize=16)
-    def _read_lines(cls, path: Path, _changed: int, _size: int) -> Sequence[Self | StatsError]:
+    def _lines(cls, path: Path, _changed: int, _size: int) -> Sequence[bytes]:
+        return cls._content(path).splitlines()
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def _read_lines(cls, path: Path, changed: int, size: int) -> Sequence[Self | StatsError]:
         records: list[Self | StatsError] = []
-        for number, line in enumerate(cls._content(path).splitlines(), 1):
+        for number, line in enumerate(cls._lines(path, changed, size), 1):
             try:
                 records.append(cls.from_json(line, f"{path.name}:{number}"))
             except StatsError as error:
@@ -212,8 +235,8 @@ class RecordStore(Generic[Kept]):
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
                 return record
-        records = (each for each in self._in_lines() if isinstance(each, self.kind))
-        return next((each for each in records if each.digest == new.digest), new)
+        in_lines = (self.kind.find_line(path, new.digest) for path in self._files_of_lines())
+        return next((each for each in in_lines if each is not None), new)
 
     def save(self, record: Kept) -> Path:
         """Write a record, replacing the stored one."""
@@ -255,8 +278,11 @@ class RecordStore(Generic[Kept]):
         yield from self._in_lines()
 
     def _in_lines(self) -> Iterator[Kept | StatsError]:
-        for path in (path for each in self._folders for path in sorted(each.glob(f"*{_LINES}"))):
+        for path in self._files_of_lines():
             yield from self.kind.read_lines(path)
+
+    def _files_of_lines(self) -> Iterator[Path]:
+        return (path for each in self._folders for path in sorted(each.glob(f"*{_LINES}")))
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:

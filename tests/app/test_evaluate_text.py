@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from page_texts import ALL_CORPORA, command, press, texts
+from shipped import shipped_lines
 
 from analysis.stats.store import SHIPPED_STATS
 from builders import resealed
@@ -120,12 +121,12 @@ def hostile(stats_dir, tmp_path, monkeypatch):
     """A folder of statistics in which the demo's texts say HOSTILE, and one file is broken."""
     stats = shutil.copytree(stats_dir, tmp_path / "stats")
     (stats / "lenses").mkdir()
-    for path in (SHIPPED_STATS / "lenses").iterdir():
-        raw = json.loads(path.read_text())
+    for name, line in shipped_lines("lenses").items():
+        raw = json.loads(line)
         raw["tokens"] = [HOSTILE for _ in raw["tokens"]]
         raw["asked"]["text"] = HOSTILE
         raw["plans"][0]["plan"]["criterion"] = HOSTILE
-        (stats / "lenses" / path.name).write_text(resealed(raw))
+        (stats / "lenses" / f"{name}.json").write_text(resealed(raw))
     (stats / "lenses" / "broken.json").write_text("{")
     return stats
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,6 +18,7 @@ from page_texts import (
     unfolded,
     upload,
 )
+from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -42,7 +42,6 @@ from pruning.schedules import Spending
 from pruning.tasks.sensitivity import sensitivity_run
 
 EVEN = "16.16.16.16.16.16"
-SHIPPED = Path(__file__).parents[2] / "cached_stats" / "evaluations"
 SIDES = "fewest"  # a column of the table of all schedules alone
 SCHEDULES = [name for name in SCHEDULE_NAMES if name not in ("search", "hand")]
 
@@ -423,8 +422,7 @@ def test_words_of_the_address_and_the_command_line():
 def test_schedules_that_were_measured_say_their_loss(open_page):
     test = open_page("plan", criterion="ean", corpora=ALL_CORPORA)
     found = {}
-    for file in SHIPPED.glob("demo-ean-*.json"):
-        raw = json.loads(file.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations", "demo-ean-").values()):
         if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["plan"]["sparsity"] == "50%" and len(raw["plan"]["corpora"]) == 3:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import yaml
 from page_texts import counts_on, table_with, texts
+from shipped import shipped_lines
 from typer.testing import CliRunner
 
 import app.cli
@@ -206,8 +207,7 @@ def until(test, condition):
 
 def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_page):
     rises = {}
-    for path in (SHIPPED_STATS / "evaluations").glob("demo-ean-*.json"):
-        raw = json.loads(path.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations", "demo-ean-").values()):
         if raw["plan"]["schedule"] == "search":
             corpus, found = raw["corpus"]["name"], raw["samples"]
             # The search read the first 32 samples of its corpus.

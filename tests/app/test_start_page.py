@@ -3,22 +3,19 @@
 import json
 import shutil
 from math import exp
-from pathlib import Path
 from statistics import fmean
 
 from page_texts import command_lines, loaded_on, press, texts
 from published_models import QWEN3
+from shipped import shipped_lines
 
 from app.session.job_queue import job_store
-
-SHIPPED = Path(__file__).parents[2] / "cached_stats"
 
 
 def losses_by_hand(**facts):
     """Corpus -> loss increase of the shipped plans with these facts, without repairs."""
     found = {}
-    for file in sorted((SHIPPED / "evaluations").glob("*.json")):
-        raw = json.loads(file.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations").values()):
         if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from shipped import shipped_lines
 
 from analysis.stats.store import SHIPPED_STATS
 from app.charts.chart import Chart
@@ -154,8 +155,7 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     made = pd.read_csv(here / "frontier.csv")
     known = made[made["measured"].notna()].set_index("series")
     added = {}
-    for path in (ROOT / "cached_stats" / "evaluations").glob("demo-heapr-*.json"):
-        raw = json.loads(path.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations", "demo-heapr-").values()):
         facts = raw["plan"]
         if facts["granularity"] == "neuron" and facts["corpora"] == ["demo-code"]:
             scope = {"neurons by layer": "uniform", "neurons by global": "other"}[facts["schedule"]]
@@ -219,8 +219,8 @@ def test_scores_against_the_loss_draw_without_options(works, moeprune, here):
 
 
 def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
-    source = ROOT / "cached_stats" / "bins" / "demo-reap-expert-demo-code-ca2905a4.json"
-    careful = json.loads(source.read_text())
+    source = shipped_lines("bins")["demo-reap-expert-demo-code-ca2905a4"]
+    careful = json.loads(source)
     flat = [row | {"loss_change": 0.0} for row in careful["rows"]]
     quick = careful | {"digest": "f" * 64, "rows": flat, "num_samples": 8}
     quick["made"] = careful["made"] | {"created_at": "2999-01-01T00:00:00.000+00:00"}

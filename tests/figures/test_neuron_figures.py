@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from shipped import shipped_lines
 
 from analysis.stats.store import SHIPPED_STATS
 from app.charts import loss_bins, same_bytes
@@ -266,8 +267,7 @@ def test_draws_of_random_are_one_candidate_of_the_same_bytes():
     assert not table["candidate"].str.contains("draw").any()
     rows = table[table["candidate"] == "Random, experts uniform"].set_index("corpus")
     changes = {}
-    for path in (SHIPPED_STATS / "evaluations").glob("demo-random*.json"):
-        raw = json.loads(path.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations", "demo-random").values()):
         if raw["plan"]["experts_after"] == 192 - 77 and raw["plan"]["granularity"] == "expert":
             change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
             changes.setdefault(raw["corpus"]["name"], []).append(change)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from shipped import shipped_lines
 
 from analysis.model import ModelRef
-from analysis.stats.store import SHIPPED_STATS
 from pruning import Model
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import Provenance
@@ -26,8 +26,8 @@ def plan(model):
 
 @pytest.fixture(scope="module")
 def evaluation():
-    files = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))
-    return EvaluationRecord.read(files[0])
+    name, line = next(iter(shipped_lines("evaluations", "demo-reap-").items()))
+    return EvaluationRecord.from_json(line, name)
 
 
 class Tags(HTMLParser):

@@ -150,12 +150,10 @@ def _files(root: Path) -> None:
     (files / "counts.csv").write_text("layer,kept\n0,4\n1,5\n2,7\n")
     (files / "counts.json").write_text(json.dumps({"kept": {"0": 4, "1": 5}}))
     (files / "counts.yaml").write_text("removed:\n  0: 2\n  2: 1\n")
-    (files / "evaluations").mkdir()
-    record = sorted((SHIPPED_STATS / "evaluations").glob("demo-reap-*.json"))[0]
-    shutil.copy(record, files / "evaluations" / "record.json")
-    for kind in ("bins", "variances", "benchmarks"):
+    for kind in ("evaluations", "bins", "variances", "benchmarks"):
         (files / kind).mkdir()
-        shutil.copy(min((SHIPPED_STATS / kind).glob("*.json")), files / kind / "record.json")
+        lines = (SHIPPED_STATS / kind / "demo.jsonl").read_text().splitlines()
+        (files / kind / "record.json").write_text(lines[0])
     (files / "lm-eval.json").write_text(json.dumps(LM_EVAL))
     for name in ("search.json", "known.json"):
         shutil.copy(SHIPPED_STATS / "searches" / "demo-reap.json", files / name)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 from nonuniform_cases import keeps_of, plan_of
+from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS
 from builders import resealed
 from families.configs import BY_NAME, tiny_model
 from pruning.evaluate import run as run_module
@@ -144,20 +144,22 @@ KINDS = (EvaluationRecord, BinsRecord, VarianceRecord, BenchmarkRecord)
 
 
 def shipped(kind):
-    return sorted((SHIPPED_STATS / kind.folder).glob("demo-reap-*.json"))
+    """The lines of the records of REAP that ship."""
+    return list(shipped_lines(kind.folder, "demo-reap-").values())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.folder)
-def test_shipped_files_are_written_as_they_were_read(kind):
-    paths = sorted((SHIPPED_STATS / kind.folder).glob("*.json"))
-    assert len(paths) > 10
-    for path in paths:
-        record = kind.read(path)
-        assert (record.record_id, record.to_json()) == (path.stem, path.read_text())
+def test_shipped_records_are_written_as_they_were_read(kind):
+    lines = shipped_lines(kind.folder)
+    assert len(lines) > 10
+    assert list(lines) == sorted(lines)
+    for name, line in lines.items():
+        record = kind.from_json(line, name)
+        assert (record.record_id, record.to_line()) == (name, f"{line}\n")
 
 
 def test_files_of_many_records_are_read_with_the_others(tmp_path):
-    records = [EvaluationRecord.read(path) for path in shipped(EvaluationRecord)[:3]]
+    records = [EvaluationRecord.from_json(text, "a line") for text in shipped(EvaluationRecord)[:3]]
     store = EvaluationStore([tmp_path])
     store.folder.mkdir()
     lines = [each.to_line() for each in records]
@@ -228,7 +230,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize(("kind", "change", "message"), DAMAGE)
 def test_damage_is_named_in_one_line(kind, change, message):
-    raw = json.loads(shipped(kind)[0].read_text())
+    raw = json.loads(shipped(kind)[0])
     change(raw)
     with pytest.raises(StatsError, match=message) as caught:
         kind.from_json(json.dumps(raw), "x.json")
@@ -240,7 +242,7 @@ def test_damage_is_named_in_one_line(kind, change, message):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_value_is_named_in_every_kind(kind):
-    raw = json.loads(shipped(kind)[0].read_text())
+    raw = json.loads(shipped(kind)[0])
     raw["made"] = {**raw["made"], "device": "another"}
     changed = json.dumps(raw)
     with pytest.raises(StatsError, match="not those that were written; its sha256 differs"):
@@ -252,7 +254,8 @@ def test_a_changed_value_is_named_in_every_kind(kind):
     "content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"a":1,"a":1}']
 )
 def test_a_damaged_file_is_reported_and_the_others_are_read(content, tmp_path):
-    store, good = BenchmarkStore([tmp_path]), BenchmarkRecord.read(shipped(BenchmarkRecord)[0])
+    store = BenchmarkStore([tmp_path])
+    good = BenchmarkRecord.from_json(shipped(BenchmarkRecord)[0], "a line")
     store.save(good)
     (tmp_path / "benchmarks" / "broken.json").write_bytes(content)
     problems = []
@@ -267,7 +270,8 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
 
 
 def test_the_first_directory_decides_and_others_are_read(tmp_path):
-    one, two = map(EvaluationRecord.read, shipped(EvaluationRecord)[:2])
+    lines = shipped(EvaluationRecord)[:2]
+    one, two = (EvaluationRecord.from_json(line, "a line") for line in lines)
     mine = EvaluationStore([tmp_path / "a", tmp_path / "b"])
     theirs = EvaluationStore([tmp_path / "b"])
     newer = one.model_copy(update={"made": {**one.made, "device": "another"}})

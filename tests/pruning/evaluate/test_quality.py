@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from shipped import shipped_lines
 
 from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.quality import (
@@ -190,10 +191,9 @@ def test_the_demos_story_is_what_its_files_say(demo):
     rows = table[table["repaired_on"] == ""].set_index(["criterion", "calibrated_on", "schedule"])
     chance, alone = rows.loc["random", "", "uniform"], rows.loc["reap", "demo-code", "uniform"]
     blend = "demo-code+demo-math+demo-prose"
-    # Loss increase per corpus by numpy, from the files alone.
+    # Loss increase per corpus by numpy, from the lines alone.
     by_hand = {}
-    for path in (SHIPPED_STATS / "evaluations").glob("*.json"):
-        raw = json.loads(path.read_text())
+    for raw in map(json.loads, shipped_lines("evaluations").values()):
         made = (raw["plan"]["criterion"], "+".join(raw["plan"]["corpora"]), raw["plan"]["schedule"])
         if raw["plan"]["sparsity"] == "50%" and not raw["plan"].get("repair"):
             added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from shipped import shipped_lines
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.corpora.streams import open_corpus
@@ -25,9 +26,9 @@ SEARCHED = ("frequency", "seer", "ean", "reap")
 
 @pytest.fixture(scope="module")
 def shipped(demo):
-    """Those of files of their own; a grid, a file of lines, has the loss alone."""
+    """All but the grid, which has the loss alone."""
     records = EvaluationStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
-    own = {path.stem for path in (SHIPPED_STATS / "evaluations").glob("*.json")}
+    own = shipped_lines("evaluations")
     return [each for each in records if each.record_id in own]
 
 
