@@ -141,9 +141,8 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     assert "yours: REAP, on demo-prose" in set(other["candidate"])
     assert other["candidate"].str.startswith("EAN, on demo-code").any()
     assert set(other["away"]) == {""}
-    start = open_page("start", corpora="demo-prose").markdown
-    (words,) = (text.value for text in start if "held-out samples" in text.value)
-    assert "in another way than most plans: bfloat16" in words
+    (title,) = open_page("start", corpora="demo-prose").title
+    assert "in another way than most plans: bfloat16" in title.help
 
 
 def test_candidates_are_of_the_granularity_on_screen(open_page):

@@ -271,8 +271,8 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
     assert f'name = "{out}"' in code[1]
     assert "AutoModelForCausalLM.from_pretrained(name)" in code[1]
     assert f"python -m vllm.entrypoints.openai.api_server --model '{out}'" in code[2]
-    assert f"convert_hf_to_gguf.py '{out}' --outfile model.gguf --outtype bf16" in code[2]
-    assert "llama-server --model model.gguf" in code[2]
+    assert f"convert_hf_to_gguf.py '{out}' --outfile model.gguf --outtype f32" in code[2]
+    assert "llama-server --model model-Q8_0.gguf" in code[2]
     assert table_with(test, "holds")["check"].tolist() == ["logits", "hashes"]
     (form,) = (each for each in test.expander if "again" in each.label)
     assert [button.key for button in form.button] == ["export.start"]

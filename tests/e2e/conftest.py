@@ -42,7 +42,8 @@ def open_tab(profile: BrowserContext, dashboard: Dashboard):
         tabs.append(tab)
         tab.set_default_timeout(PATIENCE_MS)
         tab.set_viewport_size({"width": width, "height": 1000})
-        tab.emulate_media(color_scheme=scheme)
+        # Without motion: a picture of the map is then that of its last order.
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         tab.on("console", note)
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("request", lambda request: hosts.add(host_of(request.url)))
