@@ -99,7 +99,7 @@ def test_a_model_card_has_no_markup_of_a_plan(works, tiny, stats, here):
     tokens = MarkdownIt().enable("table").parse(card.text)
     openings = [n for n, each in enumerate(tokens) if each.type == "heading_open"]
     headings = [tokens[n + 1].content for n in openings]
-    assert headings == ["tiny, pruned", "What was removed", "How to load it"]
+    assert headings == ["tiny, pruned", "What was removed", "How to load it", "How to serve it"]
     kinds = {child.type for each in tokens for child in each.children or [each]}
     assert not kinds & {"html_block", "html_inline", "image", "link_open"}
     assert not HARMFUL.search(card.text)

@@ -85,7 +85,8 @@ def test_what_is_read_is_what_is_published(published):
     assert {layer.top_k for layer in model.layers} == {layout.top_k}
     assert {layer.num_groups for layer in model.layers} == {layout.groups}
     facts = _facts(model)
-    assert facts["shared experts"].startswith(f"{layout.shared} of" if layout.shared else "none")
+    shared = facts.get("shared experts", "none")
+    assert shared.startswith(f"{layout.shared} of" if layout.shared else "none")
     assert f", {len(layout.sparse)} with experts" in facts["layers"]
     beyond = f"model.layers.{layout.text['num_hidden_layers']}"
     heads = {"": [], "counted": [], "mtp": ["mtp"], "beyond": [beyond]}[layout.heads]

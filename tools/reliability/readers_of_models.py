@@ -9,7 +9,7 @@ import numpy as np
 from analysis.calibration.loading import load_tokenizer
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
 from analysis.corpora.documents import DEFAULT_FIELDS
-from analysis.corpora.encoding import encode
+from analysis.corpora.encoding import ChatFormat, encode
 from analysis.corpora.files import open_documents
 from analysis.corpora.representatives import CheckpointEmbedding
 from analysis.drain import drain
@@ -79,7 +79,7 @@ def _worded(folder: str) -> Callable[[Path], object]:
                 root / examples.TEXTS / f"{name}.jsonl", DEFAULT_FIELDS
             ).read([0]):
                 for count in ("all",) if name == "text" else ("all", "response"):
-                    encoded = encode(document, tokenizer, count, name)
+                    encoded = encode(document, tokenizer, ChatFormat(count), name)
                     assert encoded.counted is None or len(encoded.counted) == len(encoded.ids)
 
     return read
