@@ -46,6 +46,10 @@ def _right_option(name: str, context: Any) -> str:
         return " It reads no text; --calibrated-on names the calibrated corpora that rank."
     if name == "--calibrated-on" and "--corpus" in options:
         return " It reads text, which --corpus names; --calibrated-on is for ranking."
+    if re.fullmatch("-[a-z]", name):
+        return (
+            f" Names of options begin with two dashes. `{context.command_path} --help` says more."
+        )
     owners = list(_commands_with(name, context.find_root()))
     if not owners:
         return did_you_mean(name, options)

@@ -16,6 +16,7 @@ RECIPE = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity:
 FILES = {
     "text.json": "this is no JSON",
     "list.json": "[1, 2]",
+    "settings.json": '{"architectures": [], "model_type": "olmoe", "dtype": "x", "top": 1}',
     "old.json": '{"schema_version": 0}',
     "bad.jsonl": '{"text": "a"}\n{"text": \n',
     "fields.jsonl": '{"txt": "a"}\n',
@@ -69,6 +70,15 @@ MISTAKES = {
     "export demo out --dtype bfloat16": ["no option --dtype. Commands with it: calibrate,"],
     "evaluate demo --calibrated-on x": ["It reads text, which --corpus names"],
     "prune recipe.yaml --sparsity 50%": ["Write it in the recipe.", "`moeprune prune --help`"],
+    "plan demo -criterion reap": ["begin with two dashes", "`moeprune plan --help`"],
+    "prune settings.json": ["settings.json is no recipe", "recipe init MODEL"],
+    "export demo out --plan plan.json --llama-cpp .": ["--llama-cpp goes with --gguf TYPE"],
+    "subsets demo --criterion aimer --sparsity 50% --corpus demo-math": ["such as reap"],
+    f"{PLAN.replace('demo-code', 'demo-code,demo-math')}": [
+        "--calibrated-on demo-code --calibrated-on demo-math",
+    ],
+    "report demo --plan plan.json --view sizes": ["--view is for figures", "leave one out"],
+    f"{PLAN} --protect 0-5": ["96 (50%) of 192 experts, but limits, such as --protect, keep all"],
     "recipe demo": ["No such command 'demo'. Known: init."],
     "plan demo --criterion REAP --sparsity 50%": ["'REAP'", "Did you mean 'reap'?"],
     "plan demo --criterion raep --sparsity 50%": ["'raep'", "Did you mean 'reap'?", "aimer"],
