@@ -47,6 +47,11 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
         ) from error
     if not isinstance(raw, dict):
         raise PlanError(f"The recipe {name} is no list of keys; it begins with model: MODEL.")
+    if "model" not in raw and len(raw.keys() - set(_TOP)) > 2:
+        raise PlanError(
+            f"{name} is no recipe: it has no key model, and mostly keys that recipes do not have; "
+            "`moeprune recipe init MODEL` writes one."
+        )
     if isinstance(raw.get("model"), dict):
         raise PlanError(f"{name} is a plan, not a recipe; `moeprune export` takes it as --plan.")
     raw, lines = _renewed(raw, lines)

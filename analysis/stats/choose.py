@@ -140,7 +140,10 @@ def _check_known(
             f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
             for each in namesakes
         )
-        if not namesakes:
+        if "," in name and set(parts := name.split(",")) <= by_corpus.keys():
+            words = " ".join(f"--calibrated-on {each}" for each in parts)
+            problem = f"{name!r} is several corpora; name each by its own option: {words}."
+        elif not namesakes:
             problem = unknown_name(kind, name, by_corpus)
         elif content_of(name):
             problem = (

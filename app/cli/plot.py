@@ -167,6 +167,8 @@ def report(
     """
     from app.report.page import report_html, report_of, views_of
 
+    if plan is not None and request.views:
+        raise PlanError("--view is for figures, and a page on a --plan has none; leave one out.")
     if plan is not None:
         _report_decision(request, plan, out_file)
         return

@@ -1,5 +1,7 @@
 """What a command line gets wrong before any command runs, in one line that says what would work."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -17,15 +19,15 @@ def usage_problem(error: typer.TyperException) -> str:
     see_help = f" `{program} --help` says more."
     name = str(getattr(raised, "option_name", ""))
     if name and context:
-        option_names = [each for item in context.command.params for each in item.opts]
-        hint = did_you_mean(name, option_names)
-        if name == "--corpus" and "--calibrated-on" in option_names:
-            hint = " It reads no text; --calibrated-on names the calibrated corpora that rank."
-        return f"`{program}` has no option {name}.{hint or see_help}"
+        return f"`{program}` has no option {name}.{_right_option(name, context) or see_help}"
     if name:
         return f"{name} needs a value: write {name} VALUE."
     if not isinstance(error, typer.BadParameter) or error.param is None:
         message = sentence(error.message) if error.message else ""
+        if extra := re.fullmatch(r"Got unexpected extra argument\(?s?\)? \((.+)\)\.", message):
+            message = _too_many(extra[1], context)
+        elif context and context.parent and message.startswith("No such") and "?" not in message:
+            message += f" Known: {', '.join(context.command.list_commands(context))}."
         return message + see_help if message.endswith(".") else message
     parameter = error.param.get_error_hint().replace("'", "")
     if not error.message:
@@ -35,3 +37,45 @@ def usage_problem(error: typer.TyperException) -> str:
     if isinstance(cause, ValidationError):
         return sentence(f"{parameter}: {plain_problem(cause.errors(include_url=False)[0])}")
     return f"{parameter}: {sentence(error.message)}"
+
+
+def _right_option(name: str, context: Any) -> str:
+    """What an option that a command lacks should have been, or the commands that have it."""
+    options = [each for item in context.command.params for each in item.opts]
+    if name == "--corpus" and "--calibrated-on" in options:
+        return " It reads no text; --calibrated-on names the calibrated corpora that rank."
+    if name == "--calibrated-on" and "--corpus" in options:
+        return " It reads text, which --corpus names; --calibrated-on is for ranking."
+    if re.fullmatch("-[a-z]", name):
+        return (
+            f" Names of options begin with two dashes. `{context.command_path} --help` says more."
+        )
+    owners = list(_commands_with(name, context.find_root()))
+    if not owners:
+        return did_you_mean(name, options)
+    in_recipe = any(_word(item) == "RECIPE" for item in context.command.params)
+    where = " Write it in the recipe." if in_recipe else f" Commands with it: {', '.join(owners)}."
+    return f"{where} `{context.command_path} --help` says more."
+
+
+def _commands_with(name: str, root: Any) -> Iterator[str]:
+    for command_name in root.command.list_commands(root):
+        _, command, _ = root.command.resolve_command(root, [command_name])
+        inside = getattr(command, "commands", None)
+        every = {f"{command_name} {key}": each for key, each in inside.items()} if inside else {}
+        for path, each in (every or {command_name: command}).items():
+            if any(name in item.opts for item in each.params):
+                yield path
+
+
+def _too_many(words: str, context: Any) -> str:
+    """The words of a command line beyond what its command takes."""
+    params = context.command.params
+    takes = " ".join(_word(item) for item in params if item.param_type_name == "argument")
+    has_plan = any("--plan" in item.opts for item in params)
+    hint = f" Write --plan {words}." if has_plan and words.endswith(".json") else ""
+    return f"`{context.command_path}` takes {takes or 'no words'}; {words} is too much.{hint}"
+
+
+def _word(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())

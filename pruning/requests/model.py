@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, command_line, option_words, repeated
@@ -69,6 +69,12 @@ class PrunedRequest(ExportOptions, ModelRequest):
         options.Revision | None,
         Option("Revision of --plan-model, if that is a hub model.", takes="REVISION"),
     ] = None
+
+    @model_validator(mode="after")
+    def _converter_has_its_type(self) -> "PrunedRequest":
+        if self.llama_cpp and not self.gguf:
+            raise ValueError("--llama-cpp goes with --gguf TYPE; add that, or leave it out")
+        return self
 
     @field_validator("plan_model_revision")
     @classmethod

@@ -10,7 +10,7 @@ from analysis.errors import PlanError
 from analysis.stats.choose import CorpusWeight, is_at_hand, parse_corpus_weight
 from pruning.plan import PruningPlan
 from pruning.requests import options
-from pruning.requests.base import Option, Request, command_line, option_words
+from pruning.requests.base import Option, Request, command_line, option_words, validated
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ModelRequest
 from pruning.spec import PlanSpec
@@ -91,11 +91,14 @@ class RepairRequest(RefitRequest):
             exclude_none=True,
         )
         return [
-            CalibrateRequest(
-                **shared,
-                corpus=part.corpus,
-                tokens=max(2, round(self.tokens * part.weight / total)),
-                stream_layers=True,
+            validated(
+                CalibrateRequest,
+                {
+                    **shared,
+                    "corpus": part.corpus,
+                    "tokens": max(2, round(self.tokens * part.weight / total)),
+                    "stream_layers": True,
+                },
             )
             for part in parts
         ]

@@ -49,11 +49,11 @@ def _prepare(
     """The model, the complete plan, the sequences of every corpus, and how the model runs."""
     model = load_model_index(request.model, revision=request.revision)
     plan = fit_plan(plan_from_dict(request.plan), model)
+    runs = stats_store(request.stats_dir).of_model(model.identity, "routed")
+    readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
     from pruning.repair.run import check_repairable
 
     check_repairable(model, plan)
-    runs = stats_store(request.stats_dir).of_model(model.identity, "routed")
-    readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
     prepared = []
     for reading in readings:
         prepared.append((yield from prepare_calibration(reading)))

@@ -61,7 +61,10 @@ def _selection(
 ) -> Selection:
     """A criterion on all tokens of corpora."""
     if get_criterion(criterion).source != "routed":
-        raise PlanError(f"{criterion} reads no calibration tokens, so parts of them say nothing.")
+        raise PlanError(
+            f"{criterion} reads no calibration tokens, so parts of them say nothing; give one that "
+            "does, such as reap."
+        )
     spec = request.spec_by(criterion, sparsity=request.sparsity).changed(corpora=corpora)
     planned = SpecRequest(
         model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
