@@ -226,10 +226,9 @@ def check_total(total: int, rooms: Sequence[Room], what: str = "experts") -> Non
     step, size = rooms[0].step, sum(room.size for room in rooms)
     if least <= total <= most and (total - least) % step == 0:
         return
-    if not most:
-        why = "limits, such as --protect, keep all of them; leave some out"
-    elif total > most:
+    if total > most:
         why = f"at most {_askable(most, rooms)} can go"
+        why += "" if most else ", since limits, such as --protect, keep all of them"
     elif total < least:
         why = f"at least {_askable(least, rooms)} must go"
     else:

@@ -78,7 +78,9 @@ MISTAKES = {
         "--calibrated-on demo-code --calibrated-on demo-math",
     ],
     "report demo --plan plan.json --view sizes": ["--view is for figures", "leave one out"],
-    f"{PLAN} --protect 0-5": ["96 (50%) of 192 experts, but limits, such as --protect, keep all"],
+    f"{PLAN} --protect 0-5": [
+        "at most 0 (0%) can go, since limits, such as --protect, keep all of them"
+    ],
     "recipe demo": ["No such command 'demo'. Known: init."],
     "plan demo --criterion REAP --sparsity 50%": ["'REAP'", "Did you mean 'reap'?"],
     "plan demo --criterion raep --sparsity 50%": ["'raep'", "Did you mean 'reap'?", "aimer"],
