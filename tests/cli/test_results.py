@@ -178,7 +178,6 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
     assert not wanted - Counter(printed.replace("│", " ").split())
 
 
-# Its results ship.
 EVALUATE = (
     "evaluate demo --corpus demo-code --corpus demo-prose --corpus demo-math --dtype float32 "
     "--measure nll --measure esap --measure kl --measure ppl --measure sap"
@@ -194,8 +193,8 @@ EVALUATE = (
         ("plans show plan.json", 80),
         ("blend demo --sparsity 50%", 80),
         ("fit demo --target-size 3.5MiB", 80),
-        (EVALUATE, 80),
-        (EVALUATE, 120),
+        pytest.param(EVALUATE, 80, marks=pytest.mark.slow),  # it evaluates for real
+        pytest.param(EVALUATE, 120, marks=pytest.mark.slow),
     ],
 )
 def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, width):
