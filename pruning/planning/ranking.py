@@ -112,7 +112,9 @@ class Ranking:
                     "keeps and --drop removes; leave one of the two out."
                 )
         pin = {layer: tuple(sorted(pinned[layer])) for layer in sorted(pinned)}
-        return spec.changed(keep_super=False, pin=pin)
+        # Not `changed`: the spec may lack a budget, which that refuses.
+        limits = spec.limits.model_copy(update={"keep_super": False, "pin": pin})
+        return spec.model_copy(update={"limits": limits})
 
     @cached_property
     def evidence(self) -> Evidence:
