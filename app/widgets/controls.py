@@ -55,32 +55,26 @@ def choose(
 
 def part_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice | None:
     """A choice between parts of a page, in the URL; None while none is open."""
-    values = list(options)
-    chosen = st.segmented_control(
-        label,
-        values,
-        key=key,
-        bind="query-params",
-        format_func=lambda value: options[value],
-        label_visibility="collapsed",
-    )
-    return chosen if chosen in values else None
+    chosen = _switch(label, key, options)
+    return chosen if chosen in options else None
 
 
 def view_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
     """A choice between views, in the URL; `options` maps values to their words."""
     values = list(options)
-    chosen = st.segmented_control(
+    return one_of(_switch(label, key, options, required=True, default=values[0]), values)
+
+
+def _switch(label: str, key: str, options: Mapping[Choice, str], **look: Any) -> Any:
+    return st.segmented_control(
         label,
-        values,
+        list(options),
         key=key,
         bind="query-params",
-        required=True,
-        default=values[0],
         format_func=lambda value: options[value],
         label_visibility="collapsed",
+        **look,
     )
-    return one_of(chosen, values)
 
 
 def control_row(**look: Any) -> DeltaGenerator:

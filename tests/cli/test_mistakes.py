@@ -74,13 +74,9 @@ MISTAKES = {
     "prune settings.json": ["settings.json is no recipe", "recipe init MODEL"],
     "export demo out --plan plan.json --llama-cpp .": ["--llama-cpp goes with --gguf TYPE"],
     "subsets demo --criterion aimer --sparsity 50% --corpus demo-math": ["such as reap"],
-    f"{PLAN.replace('demo-code', 'demo-code,demo-math')}": [
-        "--calibrated-on demo-code --calibrated-on demo-math",
-    ],
+    f"{PLAN.replace('demo-code', 'demo-code,demo-math')}": ["demo-code --calibrated-on demo-math"],
     "report demo --plan plan.json --view sizes": ["--view is for figures", "leave one out"],
-    f"{PLAN} --protect 0-5": [
-        "at most 0 (0%) can go, since limits, such as --protect, keep all of them"
-    ],
+    f"{PLAN} --protect 0-5": ["at most 0 (0%) can go, since limits, such as --protect,"],
     "recipe demo": ["No such command 'demo'. Known: init."],
     "plan demo --criterion REAP --sparsity 50%": ["'REAP'", "Did you mean 'reap'?"],
     "plan demo --criterion raep --sparsity 50%": ["'raep'", "Did you mean 'reap'?", "aimer"],

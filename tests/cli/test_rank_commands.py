@@ -240,18 +240,15 @@ def test_ranks_are_those_of_the_two_scores(works, here):
     assert f"equal decisions              {alike:.4g}" in output
 
 
+COMPARE = (
+    *("compare", "demo", "--criterion", "man", "--calibrated-on", "demo-math"),
+    *("--sparsity", "50%"),
+)
+
+
 def test_a_second_criterion_of_weights_takes_no_text(works, here):
     output = works(
-        *(
-            "compare",
-            "demo",
-            "--criterion",
-            "man",
-            "--calibrated-on",
-            "demo-math",
-            "--sparsity",
-            "50%",
-        ),
+        *COMPARE,
         *("--with-criterion", "aimer"),
     )
     assert "demo-weights" in output
@@ -260,16 +257,7 @@ def test_a_second_criterion_of_weights_takes_no_text(works, here):
 
 def test_texts_beside_each_other(works, here):
     works(
-        *(
-            "compare",
-            "demo",
-            "--criterion",
-            "man",
-            "--calibrated-on",
-            "demo-math",
-            "--sparsity",
-            "50%",
-        ),
+        *COMPARE,
         *("--with-criterion", "man", "--with-calibrated-on", "demo-code"),
     )
     made = pd.read_csv(here / "comparison.csv")
