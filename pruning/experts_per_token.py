@@ -20,12 +20,13 @@ def check_top_k(model: MoEModel, top_k: int) -> None:
             f"The router of {model.family.label} always selects {model.family.fixed_top_k} "
             "experts per token, whatever its configuration says; leave the top-k out."
         )
-    pairs = ((layer, model.located[layer.index]) for layer in model.layers)
-    if table := [layer for layer, tensors in pairs if any(t.slot.holds_ids for t in tensors)]:
-        raise PlanError(
-            f"Layer {table[0].index} of {model.name} looks experts up by token id, in a table of "
-            f"{table[0].top_k} for each token; leave the top-k out."
-        )
+    if any(tensor.holds_ids for tensor in model.family.router_tensors):
+        for layer in model.layers:
+            if any(tensor.slot.holds_ids for tensor in model.located[layer.index]):
+                raise PlanError(
+                    f"Layer {layer.index} of {model.name} looks experts up by token id, in a table "
+                    f"of {layer.top_k} for each token; leave the top-k out."
+                )
     own = max(layer.top_k for layer in model.layers)
     if not 1 <= top_k < own:
         raise PlanError(

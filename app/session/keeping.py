@@ -16,17 +16,22 @@ _MOST: Final = 128  # results of a function that is not marked by `most_results`
 
 def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     """The result of a function, cached for equal arguments; do not mutate it."""
-    result: T = _cached(function)(key=key_of([args, named]), _args=args, _named=named)
+    # As text: Streamlit takes 2 ms to hash the nested lists of one toggle, item by item.
+    key = repr(key_of([args, named]))
+    result: T = _cached(function)(key=key, _args=args, _named=named)
     return result
 
 
 def key_of(value: Any) -> Any:
     """Plain values that are equal for equal arguments; a TypeError if a type has none."""
     match value:
-        case None | str() | int() | float() | pd.DataFrame():  # Streamlit reads all of a table
+        case None | str() | int() | float():
             return value
         case Fraction():
             return str(value)
+        case pd.DataFrame():
+            rows = pd.util.hash_pandas_object(value).to_numpy()
+            return (*value.columns, rows.tobytes())
         case Path():
             return _file_key(value)
         case Mapping():

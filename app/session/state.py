@@ -49,7 +49,7 @@ from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec, spec_of
 
 Value = TypeVar("Value")
-Controls = Mapping[str, Any]  # key -> value, as in the session
+Controls = Mapping[Any, Any]  # key -> value: the session itself, or what a link says
 
 UNIFIED = "unified"
 # Criteria outside the unified family.
@@ -113,7 +113,7 @@ def one_of(value: object, options: Sequence[Value], usual: Value | None = None) 
 
 def controls_on_page() -> dict[str, Any]:
     """The values of all controls."""
-    return {str(key): value for key, value in st.session_state.items()}
+    return st.session_state.to_dict()  # `items` looks every key up by itself
 
 
 def is_about_neurons() -> bool:

@@ -20,7 +20,6 @@ from app.session.state import (
     USUAL,
     USUAL_BASELINE,
     apply_criterion,
-    controls_on_page,
     criterion_in,
     one_of,
 )
@@ -87,7 +86,7 @@ def criterion_controls() -> None:
     state = st.session_state
     is_unified = state["criterion"] not in OTHER
     if is_unified:
-        criterion = criterion_in(controls_on_page())
+        criterion = criterion_in(st.session_state)
         state["criterion"] = criterion.name if criterion else UNIFIED
     options = [*BASELINES, *([UNIFIED] if state["criterion"] == UNIFIED else [])]
     lasting_input(
@@ -156,13 +155,13 @@ def neuron_criterion_controls() -> None:
 
 def formula_part() -> None:
     """Show the formula of the toggles."""
-    if (criterion := criterion_in(controls_on_page())) is not None:
+    if (criterion := criterion_in(st.session_state)) is not None:
         st.markdown(f"${criterion.formula}$", width="content")
 
 
 def gate_control() -> None:
     """Draw the gate convention, if the criterion has one."""
-    criterion = criterion_in(controls_on_page())
+    criterion = criterion_in(st.session_state)
     if criterion is None or not criterion.uses_gate:
         return
     lasting_input(

@@ -18,7 +18,6 @@ from app.session.state import (
     EQUAL_SHARE,
     OPTIONS,
     USUAL,
-    controls_on_page,
     corpus_options,
     criterion_in,
     is_about_neurons,
@@ -93,7 +92,7 @@ def _corpus_control(corpora: Sequence[str]) -> None:
         format_func=literal,
         help="Its statistics rank the experts; (blend) mixes all.",
     )
-    criterion = criterion_in(controls_on_page())
+    criterion = criterion_in(st.session_state)
     if not is_about_neurons() and criterion is not None and criterion.source != "routed":
         st.caption(f"{criterion.label} reads no corpus.")
     if st.session_state["corpus"] == BLEND:
