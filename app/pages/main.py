@@ -63,6 +63,7 @@ pages = [
     page_at(name, draw_page, f":material/{each.icon}:", is_listed=each.is_listed)
     for name, each in PAGES.items()
 ]
+pages.append(page_at(FIRST, draw_page, is_bare=False, is_listed=False))  # as links may spell it
 page = st.navigation(pages, position="top")
 entry = PAGES[page.url_path or FIRST]
 heading = st.empty()

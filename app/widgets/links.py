@@ -14,15 +14,20 @@ def page_at(
     draw: Callable[[], None] = lambda: None,
     icon: str | None = None,
     *,
+    is_bare: bool | None = None,
     is_listed: bool = True,
 ) -> Page:
-    """The page at the URL path `name`; only the one that navigation has needs the rest."""
+    """The page at the URL path `name`; only the one that navigation has needs the rest.
+
+    The first page is that of the bare URL too, unless `is_bare` says otherwise.
+    """
+    is_default = name == FIRST if is_bare is None else is_bare
     return st.Page(
         draw,
         title=name.capitalize(),
         icon=icon,
-        url_path=name,
-        default=name == FIRST,
+        url_path="" if is_default else name,
+        default=is_default,
         visibility="visible" if is_listed else "hidden",
     )
 

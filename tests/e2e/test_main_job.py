@@ -251,6 +251,10 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
     first.wait_for_timeout(1000)
     expect(first).to_have_url(re.compile(BLEND))
     expect(settled(first).locator(".st-key-plan-bar strong").first).to_have_text(best)
+    # Spelt like the other pages, Start is that page too.
+    first.goto(f"{dashboard.url}/start?criterion=reap")
+    expect(first.locator(".st-key-plan-bar strong").first).to_have_text(re.compile("REAP"))
+    assert settled(first).get_by_text("Page not found").count() == 0
 
 
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
