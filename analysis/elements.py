@@ -35,6 +35,14 @@ def _float_of_byte() -> FloatArray:
     return np.where(codes < 128, sizes, -sizes)
 
 
+def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of the nearest BF16 numbers; of two that are as near, the even one."""
+    bits = values.view(np.uint32)
+    # Half of the last place, less one bit where the place is even; the upper half is the number.
+    rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
 def fp8_values(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The numbers of FP8 bytes before they are scaled; exact."""
     return _float_of_byte().astype(np.float32)[codes]

@@ -42,7 +42,7 @@ DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_QUANTISED = "quantization_config"
+QUANTISED = "quantization_config"
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
 # The same weights once more in the publisher's own format, as gpt-oss and Mistral have them: shards
 # are never read from folders, and `*` also stands for one.
@@ -147,11 +147,11 @@ class MoEModel:
     @property
     def quantisation_settings(self) -> Config:
         """What config.json says of the quantisation; empty if there is none."""
-        candidates = (each.get(_QUANTISED) for each in (self.checkpoint.config, self.config))
+        candidates = (each.get(QUANTISED) for each in (self.checkpoint.config, self.config))
         settings: object = next(filter(None, candidates), {})
         if not isinstance(settings, Mapping):
             raise CheckpointError(
-                f"{_QUANTISED} in config.json is {settings!r}; it needs an object, such as "
+                f"{QUANTISED} in config.json is {settings!r}; it needs an object, such as "
                 '{"quant_method": "fp8"}.'
             )
         return settings

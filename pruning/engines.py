@@ -5,7 +5,7 @@ Of transformers and `load_pruned` the tests of every family tell; of serving eng
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -87,6 +87,10 @@ class Contents:
     def is_uniform(self) -> bool:
         """Whether every sparse layer has as many experts of the same width."""
         return len(set(self.counts)) == 1 and not self.has_own_widths
+
+    def dequantised(self) -> "Contents":
+        """The same with all weights in bfloat16."""
+        return replace(self, quantisation="", unloadable="", cut_blocks="")
 
 
 def contents_of(

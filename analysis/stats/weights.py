@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.checkpoint import TensorEntry
-from analysis.elements import FLOAT_BYTES, as_float64, fp8_values
+from analysis.elements import FLOAT_BYTES, fp8_values
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import PROJECTIONS, MoEFamily
-from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape
+from analysis.fp8 import apply_scales
+from analysis.fp8_matrices import Fp8Matrix, fp8_matrix
 from analysis.launcher import launched_world
 from analysis.lazy import pd
 from analysis.model import LocatedTensor, MoEModel, is_expert_weight
@@ -113,23 +113,6 @@ def absolute_and_square_sums(data: NDArray[np.uint8], dtype: str) -> tuple[float
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaling:
-    """The scales of an FP8 matrix, and what they span."""
-
-    file: Path
-    entry: TensorEntry
-    block: tuple[int, ...]  # rows and columns that share a scale
-    row: int  # elements of the matrix per row
-
-    def read(self) -> NDArray[np.float32]:
-        """All scales; one of 16,384 elements."""
-        with self.file.open("rb") as file:
-            file.seek(self.entry.start)
-            raw = file.read(self.entry.nbytes)
-        return as_float64(raw, self.entry.dtype).reshape(self.entry.shape).astype(np.float32)
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
     """A byte range with elements of one projection of an expert; only `columns` if given."""
 
@@ -141,11 +124,11 @@ class _Piece:
     start: int
     end: int
     columns: tuple[int, slice] | None = None  # elements per row, and which of them
-    scaling: _Scaling | None = None  # of FP8
+    matrix: Fp8Matrix | None = None  # if it is in FP8
 
     @property
     def item(self) -> int:
-        return 1 if self.scaling else FLOAT_BYTES[self.dtype]
+        return 1 if self.matrix else FLOAT_BYTES[self.dtype]
 
     @property
     def numel(self) -> int:
@@ -175,24 +158,24 @@ class _MappedShard:
             self._map.madvise(mmap.MADV_DONTNEED, aligned, group[-1].end - aligned)
         return sums
 
-    def _scaled_sums(self, piece: _Piece, scaling: _Scaling) -> tuple[float, float]:
+    def _scaled_sums(self, piece: _Piece, matrix: Fp8Matrix) -> tuple[float, float]:
         """Both sums of an FP8 matrix, dequantised to float32 in whole rows of blocks."""
-        scales = scaling.read()
-        row, height = scaling.row, scaling.block[0]
+        scales = matrix.scales()
+        row, height = matrix.entry.shape[1], matrix.block[0]
         blocks = max(1, _CHUNK_BYTES // (4 * row * height))
         first, second = 0.0, 0.0
         for top in range(0, len(scales), blocks):
             start = piece.start + top * height * row
             end = min(start + blocks * height * row, piece.end)
             values = fp8_values(self._bytes[start:end]).reshape(-1, row)
-            apply_scales(values, scales[top : top + blocks], scaling.block)
+            apply_scales(values, scales[top : top + blocks], matrix.block)
             sums = absolute_and_square_sums(values.reshape(-1).view(np.uint8), "F32")
             first, second = first + sums[0], second + sums[1]
         return first, second
 
     def _sums(self, piece: _Piece) -> tuple[float, float]:
-        if piece.scaling:
-            return self._scaled_sums(piece, piece.scaling)
+        if piece.matrix:
+            return self._scaled_sums(piece, piece.matrix)
         row, chosen = piece.columns or (0, slice(None))
         whole_rows = row * piece.item or 1
         chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
@@ -227,17 +210,6 @@ def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece
                 yield _Piece(slot.layer, expert, part, entry.shard, entry.dtype, *span)
 
 
-def _scaling(model: MoEModel, entry: TensorEntry) -> _Scaling | None:
-    """The scales of an FP8 matrix; None for others, and where scales are missing or not numbers."""
-    grid = model.checkpoint.tensors.get(f"{entry.name}_scale_inv")
-    if model.quantisation != "fp8" or entry.dtype != FP8_DTYPE or grid is None:
-        return None
-    block = block_shape(entry.shape, grid.shape, model.stated_block)
-    if block is None or len(block) != 2 or grid.dtype not in FLOAT_BYTES:
-        return None
-    return _Scaling(model.checkpoint.path / grid.shard, grid, block, entry.shape[1])
-
-
 def _pieces(model: MoEModel) -> list[_Piece]:
     pieces: list[_Piece] = []
     for tensor in (each for layer in model.layers for each in model.located[layer.index]):
@@ -248,10 +220,10 @@ def _pieces(model: MoEModel) -> list[_Piece]:
             pieces += _stacked_pieces(model.family, tensor)
         else:
             where = (entry.shard, entry.dtype, entry.start, entry.end)
-            scaling = _scaling(model, entry)
-            pieces.append(_Piece(slot.layer, slot.expert, slot.projection, *where, None, scaling))
+            matrix = fp8_matrix(model, entry)
+            pieces.append(_Piece(slot.layer, slot.expert, slot.projection, *where, None, matrix))
     for piece in pieces:
-        if piece.dtype not in FLOAT_BYTES and not piece.scaling:
+        if piece.dtype not in FLOAT_BYTES and not piece.matrix:
             raise UnsupportedModelError(
                 f"Expert weights of dtype {piece.dtype} in {piece.shard} cannot be measured; "
                 f"supported: {', '.join(FLOAT_BYTES)}. Dequantise the checkpoint first."
@@ -293,7 +265,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         return shards[group[0].shard].measure(group)
 
     for dtype in {
-        "F32" if piece.scaling else piece.dtype for piece in pieces
+        "F32" if piece.matrix else piece.dtype for piece in pieces
     }:  # compile once, not in each thread
         absolute_and_square_sums(np.empty(0, dtype=np.uint8), dtype)
     sums: list[tuple[float, float]] = []

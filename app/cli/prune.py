@@ -47,6 +47,7 @@ from pruning.requests.recipe import (
     weights_request,
 )
 from pruning.search.store import PLAN_NAME, REPAIRED_NAME
+from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
@@ -145,6 +146,11 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
         checks.append(lambda: plan_for_copy(keep_all(model), model, pruned))
         if recipe.plan.by_neuron:
             checks.append(lambda: check_cuttable(pruned))
+    if recipe.export:
+        is_asked_for, is_repaired = recipe.export.dequantise, recipe.repair is not None
+        checks.append(
+            lambda: plan_dequantisation(pruned, is_asked_for=is_asked_for, is_repaired=is_repaired)
+        )
     if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
         checks.append(lambda: check_place(folder, pruned.checkpoint.path))
     problems = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from analysis.checkpoint import TensorEntry, read_shard
 from analysis.content import file_sha256
 from analysis.errors import ExportError
+from analysis.fp8_matrices import fp8_matrix
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
 from pruning.repair.record import RepairRecord
@@ -69,8 +70,13 @@ def _check_tensors(repairs: Mapping[str, RepairedTensor], model: MoEModel) -> No
         slot, source = model.slots.get(name), model.checkpoint.tensors.get(name)
         if slot is None or source is None or (slot.projection, slot.role) != ("down", "weight"):
             raise ExportError(f"{new.file.name} holds {name}, which no repair changes; {_AGAIN}.")
-        if (new.entry.dtype, new.entry.shape) != (source.dtype, source.shape):
+        if (new.entry.dtype, new.entry.shape) != (repaired_dtype(model, source), source.shape):
             raise ExportError(
                 f"{new.file.name} holds {name} as {new.entry.dtype} {new.entry.shape}, the source "
                 f"as {source.dtype} {source.shape}; {_AGAIN}."
             )
+
+
+def repaired_dtype(model: MoEModel, entry: TensorEntry) -> str:
+    """The dtype of a tensor of the source once it is repaired: of FP8, BF16."""
+    return "BF16" if fp8_matrix(model, entry) else entry.dtype

@@ -5,7 +5,7 @@ tensors; a stacked tensor is there whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors
@@ -13,11 +13,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from analysis.calibration.skeleton import StoredTensor
+from analysis.calibration.skeleton import TORCH_TYPES, StoredTensor
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, SlotKind
+from analysis.fp8 import apply_scales
+from analysis.fp8_matrices import fp8_matrix
 from analysis.model import MoEModel
+from analysis.widths import SCALE_ROLE
+from pruning.repair.files import repaired_dtype
 
 _PLAIN = frozenset(("F64", "F32", "BF16", "F16"))
 DOWN = "down_proj"
@@ -55,7 +59,9 @@ def down_tensors(model: MoEModel) -> dict[int, DownTensors]:
         for item in model.located[layer.index]:
             if item.slot.projection != "down" or item.slot.kind is SlotKind.ROUTER:
                 continue
-            if item.entry.dtype not in _PLAIN or item.slot.role not in ("weight", "bias"):
+            if fp8_matrix(model, item.entry) or item.slot.role == SCALE_ROLE:
+                pass  # the repaired ones are in BF16
+            elif item.entry.dtype not in _PLAIN or item.slot.role not in ("weight", "bias"):
                 reason = f"{item.entry.name} is quantised ({item.entry.dtype})"
                 raise cannot(model, reason, "repair a copy in BF16, or prune without a repair")
             if item.slot.role == "weight":
@@ -72,12 +78,12 @@ def down_tensors(model: MoEModel) -> dict[int, DownTensors]:
 class SourceWeights:
     """The source's down projections of some experts, as a loaded model has them."""
 
-    tensors: dict[str, Tensor]  # by name, as on disk
+    tensors: dict[str, Tensor]  # by name, as on disk; those of FP8 in BF16
     places: Mapping[int, tuple[str, int | None]]  # expert -> tensor, and its place if stacked
     is_transposed: bool  # whether the model has them the other way round
 
     def matrix(self, expert: int) -> Tensor:
-        """An expert's matrix as the loaded model has it; a view, of the dtype on disk."""
+        """An expert's matrix as the loaded model has it; a view, of the repair's dtype."""
         name, place = self.places[expert]
         matrix = self.tensors[name] if place is None else self.tensors[name][place]
         return matrix.T if self.is_transposed else matrix
@@ -108,8 +114,8 @@ def read_source(
     model: MoEModel, tensors: DownTensors, kept: Sequence[int], loaded_EXX: Tensor
 ) -> SourceWeights:
     """The source's matrices of the kept experts, found to be those of the loaded layer."""
-    folder = model.checkpoint.path
-    stored = {entry.name: StoredTensor(folder, entry)[...] for entry in tensors.named(kept)}
+    entries = tensors.named(kept)
+    stored = {entry.name: _numbers(model, entry) for entry in entries}
     places = {
         expert: (tensors.entries[expert].name, expert if tensors.is_stacked else None)
         for expert in kept
@@ -117,8 +123,23 @@ def read_source(
     for is_transposed in (False, True):
         source = SourceWeights(stored, places, is_transposed)
         if all(_is_same(source.matrix(expert), loaded_EXX[expert]) for expert in kept):
-            return source
+            plain = {
+                entry.name: stored[entry.name].to(TORCH_TYPES[repaired_dtype(model, entry)])
+                for entry in entries
+            }
+            return replace(source, tensors=plain)
     raise cannot(model, f"layer {tensors.layer} has its down projections in another form on disk")
+
+
+def _numbers(model: MoEModel, entry: TensorEntry) -> Tensor:
+    """A tensor of the source; FP8 in float32."""
+    stored = StoredTensor(model.checkpoint.path, entry)[...]
+    matrix = fp8_matrix(model, entry)
+    if matrix is None:
+        return stored
+    values = stored.to(torch.float32)
+    apply_scales(values, torch.from_numpy(matrix.scales()), matrix.block)
+    return values
 
 
 def _is_same(stored: Tensor, loaded: Tensor) -> bool:

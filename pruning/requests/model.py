@@ -41,6 +41,7 @@ class ExportOptions(Request):
     hash_source: options.HashSource = False
     max_shard_size: options.MaxShardSize | None = None
     pad: options.Pad = False
+    dequantise: options.Dequantise = False
     keep_list: options.KeepList = False
     gguf: options.GgufType | None = None
     verify: options.Verify = False

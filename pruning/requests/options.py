@@ -316,6 +316,10 @@ Pad = Annotated[
         "only for families whose router can rule these out."
     ),
 ]
+Dequantise = Annotated[
+    Switch,
+    Option("Write FP8 weights in bfloat16: to repair, fine-tune or convert them. Twice the bytes."),
+]
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
 ]

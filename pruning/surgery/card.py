@@ -24,6 +24,7 @@ from pruning.plan import PruningPlan, tool_version
 from pruning.repair.record import RepairRecord
 from pruning.serving import serve_commands
 from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
 
@@ -233,18 +234,22 @@ def model_card(  # noqa: PLR0913
     padding: Padding | None = None,
     repair: RepairRecord | None = None,
     losses: Sequence[PlanLoss] = (),
+    in_bf16: int = 0,
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
-    `repair` is the record of the plan's repair; `losses` are the measured plans of the model.
+    `repair` is the record of the plan's repair; `losses` are the measured plans of the model;
+    `in_bf16` are the bytes of weights if FP8 of the source is in BF16, else 0.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
     contents = contents_of(model, plan, widths, padded=padding is not None, keeps_heads=keeps)
+    if in_bf16:
+        contents = contents.dequantised()
     found = verdicts(contents)
     readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
-    serving = serve_commands(found, _PLACE, model.dtype)
+    serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
     is_hub_id = model.name.count("/") == 1
     metadata = ModelCardData(
         base_model=source.get("base_model") or (model.name if is_hub_id else None),
@@ -257,6 +262,7 @@ def model_card(  # noqa: PLR0913
             if source.get(key)
         },
     )
+    before, after = sizes.loaded()
     text = _CARD.format(
         metadata=metadata.to_yaml(),
         model=in_markdown(model.name),
@@ -266,7 +272,8 @@ def model_card(  # noqa: PLR0913
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
         serving=_SERVING.format(commands=fenced("\n".join(serving), "bash")) if serving else "",
-        repair=", except the down projections of experts, which were refitted" * bool(repair),
+        repair=", with FP8 written in bfloat16" * bool(in_bf16)
+        + ", except the down projections of experts, which were refitted" * bool(repair),
         cost=_cost_part(plan, losses) if losses else "",
         repaired=_repair_part(repair) if repair else "",
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
@@ -277,7 +284,7 @@ def model_card(  # noqa: PLR0913
             )
         ),
         sizes=sizes,
-        on_disk=" | ".join(map(format_bytes, sizes.loaded())),
+        on_disk=" | ".join(map(format_bytes, (before, in_bf16 or after))),
         loaded=" | ".join(map(format_bytes, sizes.loaded("bfloat16"))),
         recipe=_RECIPE.format(recipe=fenced(recipe, "yaml")) if recipe else "",
     )

@@ -228,7 +228,13 @@ def check_against_source(
         widths = plan_widths(source, plan, manifest.widths)
         repairs = repairs_of(source, plan, manifest)
         expected = expected_tensors(
-            source, plan, manifest.heads, widths, padded=manifest.padded, repairs=repairs
+            source,
+            plan,
+            manifest.heads,
+            widths,
+            padded=manifest.padded,
+            dequantised=manifest.dequantised,
+            repairs=repairs,
         )
         pairs = Pairs(path, source.checkpoint.path, expected, open_checkpoint(path).tensors)
     except (PlanError, ExportError, CheckpointError) as error:
@@ -240,7 +246,7 @@ def check_against_source(
 
 
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
-    expected = {name: (each.source.dtype, each.shape) for name, each in pairs.expected.items()}
+    expected = {name: (each.dtype, each.shape) for name, each in pairs.expected.items()}
     actual = {name: (entry.dtype, entry.shape) for name, entry in pairs.entries.items()}
     problems = [
         f"{name} should be {expected.get(name, 'absent')}, but is {actual.get(name, 'absent')}"
@@ -248,11 +254,15 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
         if expected.get(name) != actual.get(name)
     ]
     total = len(source.checkpoint.tensors)
-    cut, repaired = _counts(pairs, pairs.expected)
+    cut, repaired, dequantised = _counts(pairs, pairs.expected)
     stay = {each.source.name for each in pairs.expected.values()}
+    copied = len(stay) - cut - repaired - dequantised
+    rare = f"{repaired} repaired, " * bool(repaired) + f"{dequantised} in BF16, " * bool(
+        dequantised
+    )
     fine = (
-        f"each of the source's {total} tensors is accounted for: {len(stay) - cut - repaired} "
-        f"copied, {cut} cut, {f'{repaired} repaired, ' * bool(repaired)}{total - len(stay)} dropped"
+        f"each of the source's {total} tensors is accounted for: {copied} copied, {cut} cut, "
+        f"{rare}{total - len(stay)} dropped"
     )
     if len(expected) > len(stay):  # only an embedding has two names
         fine += "; the embedding is written again as the head"
@@ -261,10 +271,14 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     return check_that(SOURCE, problems, fine)
 
 
-def _counts(pairs: Pairs, names: Iterable[str]) -> tuple[int, int]:
-    """How many of these tensors are cut, and how many repaired."""
+def _counts(pairs: Pairs, names: Iterable[str]) -> tuple[int, int, int]:
+    """How many of these tensors are cut, repaired, and dequantised."""
     tensors = [pairs.expected[name] for name in names]
-    return sum(each.is_cut for each in tensors), sum(each.is_repaired for each in tensors)
+    return (
+        sum(each.is_cut for each in tensors),
+        sum(each.is_repaired for each in tensors),
+        sum(each.is_dequantised for each in tensors),
+    )
 
 
 def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list[str]:
@@ -272,12 +286,14 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     problems = []
     for shard in manifest.shards:
         names = [name for name, entry in pairs.entries.items() if entry.shard == shard.name]
-        cut, repaired = _counts(pairs, names)
-        copied = len(names) - cut - repaired
-        if (cut, copied, repaired) != (shard.cut, shard.copied, shard.repaired):
+        cut, repaired, dequantised = _counts(pairs, names)
+        counts = len(names) - cut - repaired - dequantised, cut, repaired, dequantised
+        stated = shard.copied, shard.cut, shard.repaired, shard.dequantised
+        if counts != stated:
             problems.append(
-                f"{shard.name} holds {copied} copied, {cut} cut and {repaired} repaired tensors, "
-                f"but the manifest counts {shard.copied}, {shard.cut} and {shard.repaired}"
+                f"{shard.name} holds {counts[0]} copied, {cut} cut, {repaired} repaired and "
+                f"{dequantised} dequantised tensors, but the manifest counts "
+                f"{', '.join(map(str, stated))}"
             )
     stay = {each.source.name for each in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
@@ -340,6 +356,7 @@ def _difference(pairs: Pairs, names: Sequence[str], reader: Reader) -> str:
             if not np.array_equal(expected, actual):
                 byte = place + int(np.argmax(expected != actual))
                 whose = "the plan's cut" if tensor.is_cut else "a copy"
+                whose = "BF16" if tensor.is_dequantised else whose
                 owner = "repair" if tensor.is_repaired else "source"
                 return (
                     f"{name} is not {whose} of the {owner}'s {tensor.source.name}: byte {byte} of "

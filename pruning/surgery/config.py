@@ -12,7 +12,7 @@ from analysis.checkpoint import CONFIG_NAME
 from analysis.families import MoEFamily
 from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WIDTHS_KEY
 from analysis.heads import prediction_heads
-from analysis.model import MoEModel
+from analysis.model import QUANTISED, MoEModel
 from analysis.nonuniform.modeling_file import auto_map
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.neurons.widths import WidthPlan, widths_config
@@ -78,6 +78,21 @@ def pruned_config(
         config = family.edited(config, tie_word_embeddings=False)
     config = with_model_classes(config, family)
     return raw if config == source else json_file(config)
+
+
+def in_bfloat16(raw: bytes, family: MoEFamily) -> bytes:
+    """A `config.json` without its quantisation, wherever it states that, and with the dtype."""
+    parts: list[Config] = [json.loads(raw)]
+    for key in family.config_path:
+        parts.append(parts[-1][key])
+    for part in parts:
+        part.pop(QUANTISED, None)
+        for key in ("dtype", "torch_dtype"):
+            if key in part:
+                part[key] = "bfloat16"
+    if not any({"dtype", "torch_dtype"} & part.keys() for part in parts):
+        parts[0]["torch_dtype"] = "bfloat16"
+    return json_file(parts[0])
 
 
 def own_sizes(config: Mapping[str, Any], family: MoEFamily) -> frozenset[str]:

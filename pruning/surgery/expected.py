@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.checkpoint import TensorEntry
+from analysis.elements import as_float64, fp8_values
 from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape
 from analysis.model import MoEModel
 from analysis.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from pruning.heads import HeadPlan
@@ -103,6 +105,35 @@ class Table:
         yield np.array([[new[expert] for expert in row] for row in rows], f"<i{width}").view("u1")
 
 
+@dataclass(frozen=True, slots=True)
+class InBfloat16:
+    """An FP8 matrix and its scales, which the export holds as BF16."""
+
+    entry: TensorEntry  # in the source
+    grid: TensorEntry  # its scales
+    block: tuple[int, int]
+    folder: Path  # of the source
+    is_whole = True
+
+    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+        """The bytes that the export must hold, a row of blocks at a time."""
+        size = {"F32": 4, "BF16": 2, "F16": 2}[self.grid.dtype]
+        raw = mapped(self.folder / self.grid.shard, self.grid.start, (*self.grid.shape, size))
+        scales = as_float64(raw.tobytes(), self.grid.dtype).reshape(self.grid.shape)
+        codes = mapped(shard, self.entry.start, self.entry.shape)
+        for number, scales_c in enumerate(scales):
+            rows = codes[number * self.block[0] : (number + 1) * self.block[0]]
+            values = fp8_values(rows)
+            apply_scales(values, scales_c.astype(np.float32)[None, :], (len(rows), self.block[1]))
+            # Nearest number of 8 bits, the even one of two: by arithmetic, not by bits.
+            exact = values.astype(np.float64)
+            step = np.exp2(np.maximum(np.frexp(exact)[1], -125) - 8.0)
+            nearest = (np.rint(exact / step) * step).astype("<f4")
+            halves = nearest.view("<u2").reshape(*rows.shape, 2)[..., 1]
+            bits = np.where(np.isnan(nearest), np.uint16(0x7FC0), halves)
+            yield bits.astype("<u2").view(np.uint8)
+
+
 def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Bytes of a file as an array, read when touched and freed with the array."""
     if 0 in shape:
@@ -125,7 +156,8 @@ class ExpectedTensor:
     name: str  # in the export
     source: TensorEntry  # where it comes from
     shape: tuple[int, ...]
-    parts: tuple[TensorPart | Table, ...]  # its bytes, in order
+    parts: tuple[TensorPart | Table | InBfloat16, ...]  # its bytes, in order
+    dtype: str
     is_repaired: bool = False
     # The repair's file that its bytes come from; None: the source's shard, or it is elsewhere.
     file: Path | None = None
@@ -134,6 +166,11 @@ class ExpectedTensor:
     def is_known(self) -> bool:
         """Whether its bytes are here."""
         return self.file is not None or not self.is_repaired
+
+    @property
+    def is_dequantised(self) -> bool:
+        """Whether it is FP8 in the source."""
+        return any(isinstance(part, InBfloat16) for part in self.parts)
 
     @property
     def is_cut(self) -> bool:
@@ -150,13 +187,14 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
     widths: WidthPlan | None,
     *,
     padded: bool = False,
+    dequantised: bool = False,
     repairs: Mapping[str, RepairedTensor | None] = MappingProxyType({}),
 ) -> dict[str, ExpectedTensor]:
     """Every tensor that an export must hold, by its name there; others are dropped.
 
     The plan is complete, see `fit_plan`; `widths` are for plans that remove neurons; `padded`:
-    layers that keep fewer experts are filled up with -1 in place of ids; `repairs` has the tensors
-    of the source with new bytes, None where these are elsewhere.
+    layers that keep fewer experts are filled up with -1 in place of ids; `dequantised`: FP8 is in
+    BF16; `repairs` has the tensors of the source with new bytes, None where these are elsewhere.
     """
     slots = head_slots(model, heads)
     kept = {layer.index: plan.kept[layer.index] for layer in model.layers}
@@ -171,7 +209,11 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
     maker = _Maker(model.family, kept, counts, slots, widths, scale_blocks(model))
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     tensors: dict[str, ExpectedTensor] = {}
+    in_bf16 = _in_bfloat16(model) if dequantised else {}
+    scales = {each.grid.name for each in in_bf16.values()}
     for entry in model.checkpoint.tensors.values():
+        if entry.name in scales:
+            continue
         if entry.name in grown and widths:
             # Shared experts grow to a multiple of the new width.
             axis, after = grown[entry.name][1], (widths.shared or 0) * widths.scalar
@@ -179,18 +221,33 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
             ids[entry.shape[axis] :] = -1
             part = _cut(entry.start, entry, entry.shape, axis, ids)
             is_unchanged = entry.shape[axis] == after
-            resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
+            resized = ExpectedTensor(entry.name, entry, part.result[:-1], (part,), entry.dtype)
             tensors[entry.name] = _copy(entry, entry.name) if is_unchanged else resized
             continue
         new = repairs.get(entry.name)
         if tensor := maker.make(new.entry if new else entry):
+            matrix = in_bf16.get(entry.name)
             if entry.name in repairs:
                 file = new.file if new else None
                 tensor = replace(tensor, source=entry, is_repaired=True, file=file)
-            tensors[tensor.name] = tensor
-            tensors |= {each.name: each for each in maker.empty(entry)}
+            elif matrix:
+                tensor = replace(tensor, parts=(matrix,))
+            tensors[tensor.name] = replace(tensor, dtype="BF16") if matrix else tensor
+            tensors |= {each.name: each for each in maker.empty(entry, in_bf16=matrix is not None)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())
     return tensors if keeps_all and not plan.kept_neurons else tensors | _own_head(model)
+
+
+def _in_bfloat16(model: MoEModel) -> dict[str, InBfloat16]:
+    """The FP8 matrices of a checkpoint, by name."""
+    tensors, found = model.checkpoint.tensors, {}
+    for entry in tensors.values():
+        grid = tensors.get(f"{entry.name}_scale_inv")
+        block = block_shape(entry.shape, grid.shape, model.stated_block) if grid else None
+        if entry.dtype == FP8_DTYPE and grid and block:
+            size = (block[0], block[1])
+            found[entry.name] = InBfloat16(entry, grid, size, model.checkpoint.path)
+    return found
 
 
 def _own_head(model: MoEModel) -> dict[str, ExpectedTensor]:
@@ -221,7 +278,7 @@ class _Maker:
             return _copy(entry, entry.name)
         return self._of_experts(entry, slot, self.kept[slot.layer], self.widths)
 
-    def empty(self, entry: TensorEntry) -> Iterator[ExpectedTensor]:
+    def empty(self, entry: TensorEntry, *, in_bf16: bool) -> Iterator[ExpectedTensor]:
         """Tensors of zeros, shaped like those of the first expert that stays."""
         slot = self.family.locate(entry.name)
         if slot is None or slot.kind is not SlotKind.EXPERT or entry.name in self.heads.cut:
@@ -229,10 +286,11 @@ class _Maker:
         ids = self.kept.get(slot.layer, ())
         if -1 not in ids or slot.expert != min(id for id in ids if id >= 0):
             return
-        part = _cut(entry.start, entry, entry.shape, 0, np.full(entry.shape[0], -1))
+        parts = (_cut(entry.start, entry, entry.shape, 0, np.full(entry.shape[0], -1)),)
         for place in np.flatnonzero(np.array(ids) < 0).tolist():
             name = slot.template.format(expert=place)
-            yield ExpectedTensor(name, entry, entry.shape, (part,))
+            dtype = "BF16" if in_bf16 else entry.dtype
+            yield ExpectedTensor(name, entry, entry.shape, parts * (1 + in_bf16), dtype)
 
     def _of_experts(
         self, entry: TensorEntry, slot: Slot, kept: Sequence[int], widths: WidthPlan | None
@@ -240,17 +298,19 @@ class _Maker:
         if slot.holds_ids:
             if list(kept) == list(range(self.counts[slot.layer])):
                 return _copy(entry, entry.name)
-            return ExpectedTensor(entry.name, entry, entry.shape, (Table(entry, tuple(kept)),))
+            table = Table(entry, tuple(kept))
+            return ExpectedTensor(entry.name, entry, entry.shape, (table,), entry.dtype)
         if slot.kind is SlotKind.ROUTER:
             part = _cut(entry.start, entry, entry.shape, slot.axis, np.array(kept))
             if slot.role.endswith("bias"):
                 part = replace(part, filling=-10_000.0, dtype=entry.dtype)
-            return ExpectedTensor(entry.name, entry, part.result[:-1], (part,))
+            return ExpectedTensor(entry.name, entry, part.result[:-1], (part,), entry.dtype)
         where = neuron_axis(self.family, slot) if widths else None
         if slot.expert is None:
             parts = tuple(_matrix(entry, where, slot, expert, widths) for expert in kept)
             cut = next((part.result[:-1] for part in parts if part.ids is not None), None)
-            return ExpectedTensor(entry.name, entry, (len(parts), *(cut or entry.shape[1:])), parts)
+            shape = (len(parts), *(cut or entry.shape[1:]))
+            return ExpectedTensor(entry.name, entry, shape, parts, entry.dtype)
         if slot.expert not in kept:
             return None
         # The new id of an expert is its place among the kept ones.
@@ -262,11 +322,12 @@ class _Maker:
         else:
             part = _matrix(entry, where, slot, slot.expert, widths)
         shape = entry.shape if part.ids is None else part.result[:-1]
-        return ExpectedTensor(name, entry, shape, (part,))
+        return ExpectedTensor(name, entry, shape, (part,), entry.dtype)
 
 
 def _copy(entry: TensorEntry, name: str) -> ExpectedTensor:
-    return ExpectedTensor(name, entry, entry.shape, (TensorPart(entry.start, (entry.nbytes,)),))
+    whole = TensorPart(entry.start, (entry.nbytes,))
+    return ExpectedTensor(name, entry, entry.shape, (whole,), entry.dtype)
 
 
 def _cut(

@@ -31,7 +31,8 @@ from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
 from pruning.surgery.card import CARD_NAME, model_card
-from pruning.surgery.config import own_sizes, pruned_config
+from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
+from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
 from pruning.surgery.module_names import SETTINGS_FILES, experts_in_shards, renumbered_file
@@ -81,6 +82,7 @@ class ExportSettings:
     max_shard_bytes: int | None = None
     # Fill up layers that keep fewer experts with experts of zeros, see `padding`.
     pad: bool = False
+    dequantise: bool = False  # write FP8 in BF16
     losses: tuple[PlanLoss, ...] = ()  # of the model's measured plans, for the card
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
 
@@ -94,6 +96,7 @@ class PreparedExport:
     heads: HeadPlan
     widths: WidthPlan | None  # if neurons are removed
     padding: Padding | None  # if experts of zeros are asked for
+    dequantisation: Dequantisation | None  # if FP8 is written in BF16
     out: Path  # absolute
     shards: tuple[PlannedShard, ...]
     files: dict[str, bytes]  # other files by name relative to `out`, without card and manifest
@@ -132,7 +135,10 @@ def planned_export(
     padding = plan_padding(model, plan) if options.pad else None
     if padding and not padding.experts:
         padding = None  # every layer keeps as many
-    shards = plan_shards(model, plan, heads, widths, padding)
+    dequantisation = plan_dequantisation(
+        model, widths, is_asked_for=options.dequantise, is_repaired=repair is not None
+    )
+    shards = plan_shards(model, plan, heads, widths, padding, dequantisation)
     if options.max_shard_bytes:
         shards = reshard(model, shards, options.max_shard_bytes)
     # In writing order: the index after the configuration, both after the rest.
@@ -141,14 +147,29 @@ def planned_export(
     for name in files.keys() & SETTINGS_FILES:
         files[name] = renumbered_file(files[name], experts)
     config = pruned_config(model, plan, heads, widths, padded=padding is not None)
+    if dequantisation:
+        config = in_bfloat16(config, model.family)
     config = renumbered_file(config, experts, is_config=True)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
-    card = model_card(model, plan, heads, recipe, widths, padding, repair, options.losses)
-    return PreparedExport(model, plan, heads, widths, padding, target, shards, files, card)
+    in_bf16 = sum(each.nbytes for shard in shards for each in shard.tensors)
+    card = model_card(
+        model,
+        plan,
+        heads,
+        recipe,
+        widths,
+        padding,
+        repair,
+        options.losses,
+        in_bf16=in_bf16 if dequantisation else 0,
+    )
+    return PreparedExport(
+        model, plan, heads, widths, padding, dequantisation, target, shards, files, card
+    )
 
 
 def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, bytes]:
@@ -301,6 +322,7 @@ def _write_export(
         heads=prepared.heads,
         widths=prepared.widths.choice if prepared.widths else None,
         padded=prepared.padding is not None,
+        dequantised=prepared.dequantisation is not None,
         repair_files=repair.files if repair else {},
         assumptions=prepared.model.family.assumptions,
         shards=shards,

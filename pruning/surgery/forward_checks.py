@@ -83,20 +83,27 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
 
 
 def check_logits(
-    exported: MoEModel, source: MoEModel, plan: PruningPlan, ids: torch.Tensor
+    exported: MoEModel,
+    source: MoEModel,
+    plan: PruningPlan,
+    ids: torch.Tensor,
+    *,
+    dequantised: bool = False,
 ) -> tuple[Check, float]:
     """Compare logits in float32 with the original, its removed experts and neurons masked.
 
     If the plan is repaired, what stays is; it selects as few experts per token. Also returns the
     largest difference. Without neurons, sums run in another order and differ by more than allowed
-    in float32, so these are compared in float64. One model is in memory at once.
+    in float32, so these are compared in float64. One model is in memory at once. `dequantised`: the
+    weights of both are rounded to bfloat16 first, as those of the export are.
     """
     dtype = torch.float64 if plan.kept_neurons else torch.float32
-    pruned, _ = _load(exported, dtype)
+    stored = torch.bfloat16 if dequantised else dtype
+    pruned = _load(exported, stored)[0].to(dtype)
     pruned_logits = _logits(pruned, ids)
     del pruned
     gc.collect()  # models hold reference cycles; else both would be in memory
-    original, _ = _load(source, dtype)
+    original = _load(source, stored)[0].to(dtype)
     with masked(original, source.family, plan):
         difference = float((_logits(original, ids) - pruned_logits).abs().max())
     # A NaN is not <= anything, so it fails.

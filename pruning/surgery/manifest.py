@@ -38,10 +38,12 @@ class ShardRecord:
     cut: int  # tensors that lost experts or neurons
     dropped: int  # tensors of the source's shard that the export lacks
     repaired: int = 0  # tensors with the bytes of a repair, cut or not
+    dequantised: int = 0  # tensors in BF16 that are FP8 in the source
 
     def to_json(self) -> dict[str, Any]:
-        """Its values; `repaired` only where there are some."""
-        return {key: value for key, value in asdict(self).items() if key != "repaired" or value}
+        """Its values; of `repaired` and `dequantised` only what there is."""
+        rare = ("repaired", "dequantised")
+        return {key: value for key, value in asdict(self).items() if key not in rare or value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Manifest:
     # The model that the plan was made for, if the source is a quantised copy of it.
     plan_source: SourceRecord | None = None
     padded: bool = False  # layers that keep fewer experts are filled up, see `padding`
+    dequantised: bool = False  # FP8 of the source is in BF16
     # Files of the plan's repair, by name: SHA-256 of their bytes.
     repair_files: Mapping[str, str] = field(default_factory=dict)
 
@@ -115,6 +118,7 @@ class Manifest:
             "heads": self.heads.to_json(),
             **({"widths": self.widths.to_json()} if self.widths else {}),
             **({"padded": True} if self.padded else {}),
+            **({"dequantised": True} if self.dequantised else {}),
             **({"discovered": list(self.assumptions)} if self.assumptions else {}),
             **({"repair_files": dict(self.repair_files)} if self.repair_files else {}),
             "shards": [shard.to_json() for shard in self.shards],
@@ -161,6 +165,7 @@ def read_manifest(path: Path) -> Manifest:
             heads=HeadPlan.from_json(raw["heads"]),
             widths=WidthChoice.from_json(raw["widths"]) if "widths" in raw else None,
             padded=raw.get("padded") is True,
+            dequantised=raw.get("dequantised") is True,
             repair_files={str(k): str(v) for k, v in raw.get("repair_files", {}).items()},
             assumptions=tuple(map(str, raw.get("discovered", ()))),
             shards=tuple(
@@ -170,6 +175,7 @@ def read_manifest(path: Path) -> Manifest:
                     tensors=tuple(map(str, shard["tensors"])),
                     **{key: int(shard[key]) for key in ("bytes", "copied", "cut", "dropped")},
                     repaired=int(shard.get("repaired", 0)),
+                    dequantised=int(shard.get("dequantised", 0)),
                 )
                 for shard in raw["shards"]
             ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.elements import bfloat16_bits, fp8_values
 from analysis.errors import ExportError
 from analysis.token_tables import renumbered
 
@@ -171,7 +172,44 @@ class Renumber:
         target[:] = renumbered(table, self.kept, self.num_experts, self.first).tobytes()
 
 
-Piece = Span | Gather | Fill | Renumber
+@dataclass(frozen=True, slots=True, eq=False)
+class Dequantise:
+    """Rows of an FP8 matrix, as BF16."""
+
+    start: int  # first byte of the first row
+    rows: int
+    scales: NDArray[np.float32]  # (blocks down, blocks across) of the whole matrix
+    block: tuple[int, int]  # rows and columns that share a scale; the last may be cut
+    columns: int
+    first: int = 0  # place of the first row in the matrix
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that come out, twice as many as are read."""
+        return 2 * self.rows * self.columns
+
+    def parts(self, limit: int) -> Iterator["Dequantise"]:
+        """The same in parts of at most `limit` bytes, or of one row."""
+        step = max(1, limit // (2 * self.columns))
+        for first in range(0, self.rows, step):
+            yield replace(
+                self,
+                start=self.start + first * self.columns,
+                rows=min(step, self.rows - first),
+                first=self.first + first,
+            )
+
+    def read(self, file: int, target: memoryview, name: str) -> None:
+        """Fill `target` from an open file."""
+        codes = np.empty((self.rows, self.columns), np.uint8)
+        read_into(file, codes.reshape(-1).data, self.start, name)
+        down = (self.first + np.arange(self.rows)) // self.block[0]
+        across = np.arange(self.columns) // self.block[1]
+        values = fp8_values(codes) * self.scales[down[:, None], across]
+        target[:] = bfloat16_bits(values).astype("<u2").tobytes()
+
+
+Piece = Span | Gather | Fill | Renumber | Dequantise
 
 
 def read_into(file: int, target: memoryview, position: int, name: str) -> None:

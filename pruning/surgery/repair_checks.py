@@ -9,7 +9,12 @@ from analysis.errors import ExportError, PlanError
 from analysis.families import SlotKind
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
-from pruning.repair.files import RepairedTensor, layer_files, repaired_tensors
+from pruning.repair.files import (
+    RepairedTensor,
+    layer_files,
+    repaired_dtype,
+    repaired_tensors,
+)
 from pruning.repair.reference import layer_file
 from pruning.surgery.manifest import Manifest
 
@@ -51,7 +56,7 @@ def repairs_of(
         raise ExportError(f"{which} holds {name}, which is no down projection of a kept expert")
     for name, new in repairs.items():
         entry = source.checkpoint.tensors[name]
-        if (new.entry.dtype, new.entry.shape) != (entry.dtype, entry.shape):
+        if (new.entry.dtype, new.entry.shape) != (repaired_dtype(source, entry), entry.shape):
             raise ExportError(f"{which} holds {name} in another type or shape than the source")
     return repairs
 

@@ -13,9 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint import INDEX_NAME, Shard, TensorEntry
+from analysis.checkpoint import INDEX_NAME, ITEM_BYTES, Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
+from analysis.fp8_matrices import Fp8Matrix
 from analysis.model import OUTPUT_HEAD, MoEModel
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
@@ -23,9 +24,10 @@ from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, untied_embedding
 from pruning.repair.files import RepairedTensor, repaired_tensors
 from pruning.surgery.config import json_file
+from pruning.surgery.dequantising import BF16, Dequantisation
 from pruning.surgery.heads import head_slots
 from pruning.surgery.padding import EMPTY, Ids, Padding, is_matrix, never
-from pruning.surgery.pieces import Fill, Gather, Piece, Renumber, Span
+from pruning.surgery.pieces import Dequantise, Fill, Gather, Piece, Renumber, Span
 from pruning.surgery.widths import check_scales, resized_experts, resized_scale, resized_shared
 
 
@@ -37,7 +39,20 @@ class PlannedTensor:
     name: str  # in the pruned checkpoint
     shape: tuple[int, ...]  # in the pruned checkpoint
     spans: tuple[Piece, ...]  # its bytes, in order
+    dtype: str  # in the pruned checkpoint
     repaired: Path | None = None  # the repair's file that they are in; None: the source's shard
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element, 0 for less than one."""
+        if self.dtype != self.source.dtype:
+            return ITEM_BYTES[self.dtype]
+        return self.source.nbytes // (self.source.numel or 1)
+
+    @property
+    def is_dequantised(self) -> bool:
+        """Whether its bytes are the source's FP8 in another type."""
+        return any(isinstance(piece, Dequantise) for piece in self.spans)
 
     @property
     def place(self) -> tuple[Path | None, str]:
@@ -89,6 +104,11 @@ class PlannedShard:
     def repaired(self) -> int:
         """Tensors with the bytes of a repair."""
         return sum(bool(tensor.repaired) for tensor in self.tensors)
+
+    @property
+    def dequantised(self) -> int:
+        """Tensors that are FP8 in the source."""
+        return sum(tensor.is_dequantised for tensor in self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -195,42 +215,46 @@ def plan_tensor(
     """
     all_bytes = (Span(entry.start, entry.end),)
     if slot is None or kept is None:
-        return PlannedTensor(entry, entry.name, entry.shape, all_bytes)
+        return PlannedTensor(entry, entry.name, entry.shape, all_bytes, entry.dtype)
     if slot.holds_ids:
         pieces = _renumber(entry, kept, counts or {}, slot.layer)
-        return PlannedTensor(entry, entry.name, entry.shape, pieces)
+        return PlannedTensor(entry, entry.name, entry.shape, pieces, entry.dtype)
     if slot.kind is SlotKind.EXPERT:
         if slot.expert not in kept:
             return None
         name = slot.template.format(expert=kept.index(slot.expert))
-        return PlannedTensor(entry, name, entry.shape, all_bytes)
+        return PlannedTensor(entry, name, entry.shape, all_bytes, entry.dtype)
     shape = (*entry.shape[: slot.axis], len(kept), *entry.shape[slot.axis + 1 :])
     is_added = slot.kind is SlotKind.ROUTER and not is_matrix(slot.role) and EMPTY in kept
     empty = never(entry.dtype) if is_added else b"\0"
-    return PlannedTensor(entry, entry.name, shape, _entries(entry, slot.axis, kept, empty))
+    pieces = _entries(entry, slot.axis, kept, empty)
+    return PlannedTensor(entry, entry.name, shape, pieces, entry.dtype)
 
 
-def _empty_experts(entry: TensorEntry, slot: Slot | None, kept: Ids) -> Iterator[PlannedTensor]:
+def _empty_experts(tensor: PlannedTensor, slot: Slot | None, kept: Ids) -> Iterator[PlannedTensor]:
     """Tensors of zeros like this one, if it is of the first expert, for those that are EMPTY."""
     ids = kept.get(slot.layer) if slot and slot.kind is SlotKind.EXPERT else None
     if slot and ids and slot.expert == ids[0]:
-        zeros = (Fill(b"\0", entry.nbytes),)
+        zeros = (Fill(b"\0", tensor.nbytes),)
         for place, expert in enumerate(ids):
             if expert == EMPTY:
-                yield PlannedTensor(entry, slot.template.format(expert=place), entry.shape, zeros)
+                name = slot.template.format(expert=place)
+                yield replace(tensor, name=name, spans=zeros, repaired=None)
 
 
-def plan_shards(
+def plan_shards(  # noqa: PLR0913  (all that decides an export)
     model: MoEModel,
     plan: PruningPlan,
     heads: HeadPlan | None = None,
     widths: WidthPlan | None = None,
     padding: Padding | None = None,
+    dequantisation: Dequantisation | None = None,
 ) -> tuple[PlannedShard, ...]:
     """The shards that an export writes, without those of which nothing is left.
 
     The plan is complete, see `fit_plan`; heads are kept by default; `widths` are for plans that
-    remove neurons; `padding` fills up layers that keep fewer experts.
+    remove neurons; `padding` fills up layers that keep fewer experts; `dequantisation` is for
+    exports of FP8 in BF16.
     """
     check_located(model)
     check_scales(model, widths)
@@ -242,9 +266,11 @@ def plan_shards(
     counts = {layer.index: layer.num_experts for layer in model.layers}
     tied = untied_embedding(model, plan)
     repairs = repaired_tensors(plan.repair)
+    in_bf16 = dequantisation or Dequantisation()
+    dropped = slots.dropped | in_bf16.scales
 
     def target(entry: TensorEntry) -> PlannedTensor | None:
-        if entry.name in slots.dropped:
+        if entry.name in dropped:
             return None
         if entry.name in slots.cut:
             return plan_tensor(entry, *slots.cut[entry.name])
@@ -262,27 +288,42 @@ def plan_shards(
         return replace(target, shape=resized.shape, spans=resized.pieces)
 
     def targets(entry: TensorEntry) -> Iterator[PlannedTensor]:
-        if tensor := _repaired(target, entry, repairs):
+        if tensor := _with_bytes(target, entry, repairs, in_bf16):
             yield tensor
-            yield from _empty_experts(entry, model.slots.get(entry.name), kept)
+            yield from _empty_experts(tensor, model.slots.get(entry.name), kept)
         if entry == tied:
-            yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, (Span(entry.start, entry.end),))
+            whole = (Span(entry.start, entry.end),)
+            yield PlannedTensor(entry, OUTPUT_HEAD, entry.shape, whole, entry.dtype)
 
     planned = (_plan_shard(shard, targets) for shard in model.checkpoint.shards)
     return tuple(shard for shard in planned if shard.tensors)
 
 
-def _repaired(
+def _dequantised(tensor: PlannedTensor, matrix: Fp8Matrix) -> PlannedTensor:
+    """The same in BF16; experts that stay keep their matrices whole."""
+    if tensor.is_cut:
+        raise ExportError(
+            f"{tensor.source.name} is in FP8 and loses some of its rows or columns; export without "
+            "--dequantise."
+        )
+    rows, columns = matrix.entry.shape
+    piece = Dequantise(matrix.entry.start, rows, matrix.scales(), matrix.block, columns)
+    return replace(tensor, spans=(piece,), dtype=BF16)
+
+
+def _with_bytes(
     target: Callable[[TensorEntry], PlannedTensor | None],
     entry: TensorEntry,
     repairs: Mapping[str, RepairedTensor],
+    in_bf16: Dequantisation,
 ) -> PlannedTensor | None:
-    """The target of a tensor; if it is repaired, of the same one with its bytes elsewhere."""
+    """The target of a tensor, with the bytes of its repair, or in BF16, if it has either."""
     new = repairs.get(entry.name)
     planned = target(new.entry if new else entry)
-    if planned is None or new is None:
-        return planned
-    return replace(planned, source=entry, repaired=new.file)
+    if planned and new:
+        return replace(planned, source=entry, repaired=new.file)
+    matrix = in_bf16.matrices.get(entry.name)
+    return _dequantised(planned, matrix) if planned and matrix else planned
 
 
 def _plan_shard(
@@ -296,7 +337,10 @@ def _plan_shard(
         tensors += planned
         cut += sum(tensor.is_cut for tensor in planned)
     # A shard without cuts still changes if experts are repaired or get other ids, or by a head.
-    changed = any(tensor.repaired or tensor.name != tensor.source.name for tensor in tensors)
+    changed = any(
+        tensor.repaired or tensor.is_dequantised or tensor.name != tensor.source.name
+        for tensor in tensors
+    )
     if not (cut or dropped or changed):
         reading = ShardReading(shard.name, (Span(0, shard.size),))
         return PlannedShard(shard.name, b"", (reading,), tuple(tensors), 0, 0)
@@ -309,9 +353,7 @@ def assemble(
     """A shard with these tensors, of one or several source shards; `metadata` is its header's."""
     # Largest elements first, as safetensors does, so that a cut tensor of narrow elements does not
     # misalign a wider one after it. Sorting is stable, so mostly nothing moves.
-    order = sorted(
-        tensors, key=lambda tensor: -(tensor.source.nbytes // (tensor.source.numel or 1))
-    )
+    order = sorted(tensors, key=lambda tensor: -tensor.item_bytes)
     readings = tuple(
         ShardReading(source, _join(span for tensor in run for span in tensor.spans), folder)
         for (folder, source), run in groupby(order, key=lambda tensor: tensor.place)
@@ -320,7 +362,7 @@ def assemble(
     position = 0
     for tensor in order:
         raw[tensor.name] = {
-            "dtype": tensor.source.dtype,
+            "dtype": tensor.dtype,
             "shape": list(tensor.shape),
             "data_offsets": [position, position + tensor.nbytes],
         }
@@ -375,7 +417,8 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
         )
     tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
     if len(tensors) == len(model.checkpoint.tensors) and not any(
-        tensor.name != tensor.source.name or tensor.shape != tensor.source.shape
+        tensor.name != tensor.source.name
+        or (tensor.shape, tensor.dtype) != (tensor.source.shape, tensor.source.dtype)
         for _, tensor in tensors
     ):
         return (model.checkpoint.path / INDEX_NAME).read_bytes()

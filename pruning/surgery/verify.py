@@ -159,5 +159,7 @@ def _verify_forward(
     if report.level is Level.LOAD or original is None:
         return report
     yield Progress("comparing logits", 0, 1, "models")
-    check, difference = check_logits(exported, original, manifest.plan, ids)
+    check, difference = check_logits(
+        exported, original, manifest.plan, ids, dequantised=manifest.dequantised
+    )
     return replace(report, checks=(*report.checks, check), max_abs_diff=difference)

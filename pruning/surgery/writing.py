@@ -150,10 +150,11 @@ def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
         bytes=planned.nbytes,
         sha256=digest,
         tensors=tuple(tensor.name for tensor in planned.tensors),
-        copied=len(planned.tensors) - planned.cut - planned.repaired,
+        copied=len(planned.tensors) - planned.cut - planned.repaired - planned.dequantised,
         cut=planned.cut,
         dropped=planned.dropped,
         repaired=planned.repaired,
+        dequantised=planned.dequantised,
     )
 
 

@@ -75,7 +75,8 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
         return None
     converter = find_converter(request.llama_cpp)
     keeps_heads = request.mtp in (HeadChoice.KEEP, HeadChoice.PRUNE)
-    converter_options(contents_of(model, plan, padded=request.pad, keeps_heads=keeps_heads))
+    contents = contents_of(model, plan, padded=request.pad, keeps_heads=keeps_heads)
+    converter_options(contents.dequantised() if request.dequantise else contents)
     return converter
 
 
@@ -108,6 +109,7 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
         "mtp": planned.heads == manifest.heads,
         "width_mode": (planned.widths.choice if planned.widths else None) == manifest.widths,
         "pad": (planned.padding is not None) == manifest.padded,
+        "dequantise": options.dequantise == manifest.dequantised,
         "keep_list": options.keep_list == (KEEP_LIST_NAME in manifest.files),
         "hash_source": options.hash_source <= bool(manifest.source.content_sha256),
         "max_shard_size": sizes == {shard.name: shard.bytes for shard in manifest.shards},
@@ -140,6 +142,7 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
         widths=WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
+        dequantise=request.dequantise,
         losses=stored_losses(EvaluationStore(store.directories), model.identity),
         keep_list=request.keep_list,
     )

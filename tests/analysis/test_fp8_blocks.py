@@ -1,12 +1,10 @@
 """FP8 whose last blocks are cut: the same numbers as of the matrices that it stands for."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from calibrations import calibrated, make_sequences
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain
@@ -15,50 +13,14 @@ from analysis.fp8 import block_shape
 from analysis.model import load_model_index
 from analysis.nonuniform.loading import load_pruned
 from analysis.stats.weights import measure_weights
-from families.configs import BY_NAME
-from families.configs import tiny_model as family_model
+from builders.fp8 import write_fp8_pair
 from pruning.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
-
-# No size is a multiple of these; some have a number of scales that divides them all the same.
-BLOCK = (5, 7)
-
-
-def quantised(matrix):
-    """Bytes, scales, and in float32 what they stand for; each element by the index of its block."""
-    weights = matrix.float().numpy()
-    rows, columns = (
-        np.arange(size) // block for size, block in zip(weights.shape, BLOCK, strict=True)
-    )
-    scales = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=np.float32)
-    np.maximum.at(scales, (rows[:, None], columns[None, :]), np.abs(weights))
-    scales /= np.float32(448)
-    each = scales[rows[:, None], columns[None, :]]
-    codes = torch.from_numpy(weights / each).to(torch.float8_e4m3fn)
-    return codes, torch.from_numpy(scales), torch.from_numpy(codes.float().numpy() * each)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """Folders of a DeepSeek-V3 in FP8, and of the same in float32."""
-    folder = tmp_path_factory.mktemp("blocks")
-    fp8, plain = folder / "fp8", folder / "plain"
-    family_model(BY_NAME["deepseek_v3"]).save_pretrained(plain, save_original_format=True)
-    file = plain / "model.safetensors"
-    stored, meant = {}, {}
-    for name, tensor in load_file(file).items():
-        stored[name] = meant[name] = tensor
-        if name.endswith(".weight") and "proj" in name:
-            codes, scales, meant[name] = quantised(tensor)
-            stored |= {name: codes, f"{name}_scale_inv": scales}
-    fp8.mkdir()
-    save_file(stored, fp8 / file.name, {"format": "pt"})
-    save_file(meant, file, {"format": "pt"})
-    settings = {"quant_method": "fp8", "weight_block_size": BLOCK, "fmt": "e4m3"}
-    settings |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
-    config = json.loads((plain / "config.json").read_text())
-    (fp8 / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
-    return fp8, plain
+    return write_fp8_pair(tmp_path_factory.mktemp("blocks"))
 
 
 def run(path, stats, **changes):

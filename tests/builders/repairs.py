@@ -23,10 +23,14 @@ def token_sequences(rows: int = 30, length: int = 16, seed: int = 0) -> TokenSeq
 
 
 def repaired(
-    model: MoEModel, plan: PruningPlan, stats: Path, sequences: TokenSequences | None = None
+    model: MoEModel,
+    plan: PruningPlan,
+    stats: Path,
+    sequences: TokenSequences | None = None,
+    dtype: str = "float32",
 ) -> tuple[PruningPlan, RepairRecord]:
     """The complete plan with its repair, and the record of the repair."""
     plan, sequences = fit_plan(plan, model), sequences or token_sequences()
-    settings = CalibrationSettings(sequences.longest, dtype="float32", batch_size=4)
+    settings = CalibrationSettings(sequences.longest, dtype=dtype, batch_size=4)
     record = drain(repair_plan(model, plan, [sequences], settings, RepairStore([stats])))
     return replace(plan, repair=record.reference.among([stats])), record

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from analysis.model import load_model_index
 from builders import edit_json
+from builders.fp8 import write_fp8_pair
+from builders.tokens import random_ids
 from families.configs import BY_NAME, tiny_model
 from layouts.small_packed import original_of, small_packed
 from pruning.plan import PruningPlan, load_plan, model_ref
@@ -181,3 +183,27 @@ def test_an_export_that_is_there_finished_is_not_written_again(works, refused, t
     works("plan", tiny, "--criterion", "random", "--sparsity", "0.5", "-o", "other.json")
     other = refused("export", tiny, "out", "--plan", "other.json")
     assert "holds an export of another plan" in other
+
+
+def test_a_repaired_fp8_checkpoint_is_exported_in_bfloat16(works, refused, here):
+    """From the recipe, which says so before any work, to an export that loads."""
+    fp8, _ = write_fp8_pair(here)
+    text = random_ids(here / "text.jsonl", (40, 16), vocab=51)
+    recipe = here / "r.yaml"
+    for more in ("", ", dequantise: true, verify: true"):
+        recipe.write_text(
+            f"model: {fp8}\ncorpora: [{text}]\ntokens: 640\nseq_len: 16\ncriterion: reap\n"
+            f"budget: {{sparsity: 50%}}\nrepair: {{tokens: 640}}\nexport: {{out: out{more}}}\n"
+            "dtype: bfloat16\n"
+        )
+        if not more:
+            assert "in bfloat16, so the whole export has to be: add --dequantise" in refused(
+                "prune", recipe, "--stats-dir", "stats"
+            )
+            assert not (here / "stats").exists()
+        else:
+            assert "PASS: out" in works("prune", recipe, "--stats-dir", "stats")
+    assert read_manifest(here / "out").dequantised
+    words = ("export", fp8, "out", "--plan", "r.repaired.json", "--stats-dir", "stats")
+    assert "out is finished" in works(*words, "--dequantise", "--dry-run")
+    assert "so the whole export has to be" in refused(*words)

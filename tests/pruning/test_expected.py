@@ -239,8 +239,8 @@ def test_counts_of_copied_and_cut_tensors(out, source):
     assert shard.cut + shard.copied == len(load_file(out / shard.name))
     changes = changed_shard(out, number, cut=shard.cut + 1, copied=shard.copied - 1)
     assert problem(out, source, **changes) == (
-        f"{shard.name} holds {shard.copied} copied, {shard.cut} cut and 0 repaired tensors, but "
-        f"the manifest counts {shard.copied - 1}, {shard.cut + 1} and 0"
+        f"{shard.name} holds {shard.copied} copied, {shard.cut} cut, 0 repaired and 0 dequantised "
+        f"tensors, but the manifest counts {shard.copied - 1}, {shard.cut + 1}, 0, 0"
     )
 
 

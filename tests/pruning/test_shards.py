@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import struct
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_what_no_plan_names_is_copied(slot):
     entry = Source().add("norm", (7,))
     kept = None if slot else (0, 1)
     assert plan_tensor(entry, slot, kept) == PlannedTensor(
-        entry, "norm", (7,), (Span(entry.start, entry.end),)
+        entry, "norm", (7,), (Span(entry.start, entry.end),), entry.dtype
     )
 
 
@@ -110,9 +111,9 @@ def test_rows_that_are_no_whole_bytes_are_refused():
 def test_zeros_among_neurons_are_a_cut_even_if_the_shape_stays():
     entry = Source().add("up", (4, 3))
     gather = Gather(entry.start, 1, 4, 6, np.array([0, 2, -1, -1], np.int32))
-    assert PlannedTensor(entry, "up", (4, 3), (gather,)).is_cut
-    assert PlannedTensor(entry, "up", (4, 3), (gather,)).nbytes == entry.nbytes
-    assert not PlannedTensor(entry, "up", (4, 3), (Span(entry.start, entry.end),)).is_cut
+    whole = PlannedTensor(entry, "up", (4, 3), (Span(entry.start, entry.end),), entry.dtype)
+    cut = replace(whole, spans=(gather,))
+    assert (cut.is_cut, cut.nbytes, whole.is_cut) == (True, entry.nbytes, False)
 
 
 def planned_of(sources):
@@ -172,7 +173,7 @@ def test_headers_of_all_lengths_fill_up_to_eight_bytes():
     entry = source.add("x", (1,), "I64")
     lengths = set()
     for letters in range(1, 18):
-        tensor = PlannedTensor(entry, "x" * letters, (1,), (Span(entry.start, entry.end),))
+        tensor = PlannedTensor(entry, "x" * letters, (1,), (Span(0, 8),), "I64")
         shard = assemble("model.safetensors", [tensor], {})
         entry_of = {"x" * letters: {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}
         text = json.dumps(entry_of, separators=(",", ":")).encode()

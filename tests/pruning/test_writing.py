@@ -21,7 +21,7 @@ def shard_of(path, name, pieces):
     """A shard of one tensor of bytes that consists of pieces of a source file."""
     nbytes = sum(piece.nbytes for piece in pieces)
     entry = TensorEntry("x", path.name, "U8", (path.stat().st_size,), 0, path.stat().st_size)
-    return assemble(name, [PlannedTensor(entry, "x", (nbytes,), tuple(pieces))], {})
+    return assemble(name, [PlannedTensor(entry, "x", (nbytes,), tuple(pieces), "U8")], {})
 
 
 @pytest.fixture

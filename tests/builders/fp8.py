@@ -1,0 +1,48 @@
+"""A checkpoint in FP8 whose last blocks are cut, and the plain one that it stands for."""
+
+import json
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from families.configs import BY_NAME, tiny_model
+
+# No size is a multiple of these; some have a number of scales that divides them all the same.
+BLOCK = (5, 7)
+
+
+def quantised(matrix, scale_dtype=torch.float32):
+    """Bytes, scales, and in float32 what they stand for; each element by the index of its block."""
+    weights = matrix.float().numpy()
+    rows, columns = (
+        np.arange(size) // block for size, block in zip(weights.shape, BLOCK, strict=True)
+    )
+    scales = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=np.float32)
+    np.maximum.at(scales, (rows[:, None], columns[None, :]), np.abs(weights))
+    stored = torch.from_numpy(scales / np.float32(448)).to(scale_dtype)
+    each = stored.float().numpy()[rows[:, None], columns[None, :]]
+    codes = torch.from_numpy(weights / each).to(torch.float8_e4m3fn)
+    return codes, stored, torch.from_numpy(codes.float().numpy() * each)
+
+
+def write_fp8_pair(folder, plain_dtype=torch.float32, scale_dtype=torch.float32):
+    """Folders of a DeepSeek-V3 in FP8, and of the same with plain matrices."""
+    fp8, plain = folder / "fp8", folder / "plain"
+    tiny_model(BY_NAME["deepseek_v3"]).save_pretrained(plain, save_original_format=True)
+    file = plain / "model.safetensors"
+    stored, meant = {}, {}
+    for name, tensor in load_file(file).items():
+        stored[name] = meant[name] = tensor
+        if name.endswith(".weight") and "proj" in name:
+            codes, scales, numbers = quantised(tensor, scale_dtype)
+            meant[name] = numbers.to(plain_dtype)
+            stored |= {name: codes, f"{name}_scale_inv": scales}
+    fp8.mkdir()
+    save_file(stored, fp8 / file.name, {"format": "pt"})
+    save_file(meant, file, {"format": "pt"})
+    settings = {"quant_method": "fp8", "weight_block_size": BLOCK, "fmt": "e4m3"}
+    settings |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
+    config = json.loads((plain / "config.json").read_text())
+    (fp8 / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    return fp8, plain
