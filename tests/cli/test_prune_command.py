@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,26 +21,8 @@ FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
 
 
 @pytest.fixture
-def recipe(tiny, corpora, here):
-    """Write a recipe for `tiny`; layers 0, 2, 3 of 6 experts, top-2."""
-
-    def write(**changes):
-        keys = {
-            "model": str(tiny),
-            "corpora": [str(corpora[0])],
-            "tokens": 64,
-            "seq_len": 16,
-            "criterion": "man",
-            "budget": {"sparsity": "50%"},
-            "export": {"out": "pruned", "verify": False},
-            **changes,
-        }
-        # JSON is YAML.
-        text = json.dumps({key: value for key, value in keys.items() if value is not None})
-        (here / "r.yaml").write_text(f"# mine\n{text}\n")
-        return here / "r.yaml"
-
-    return write
+def recipe(recipe):
+    return partial(recipe, criterion="man", export={"out": "pruned", "verify": False})
 
 
 def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
