@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from exports import keeping_neurons, uneven
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from analysis.errors import UnsupportedModelError
-from analysis.model import load_model_index
 from builders.repairs import repaired, token_sequences
 from families.built import HAND_ON_MORE, stock_load
-from families.configs import BY_NAME, EVERY, tiny_model
+from families.configs import BY_NAME, EVERY
 from pruning.masking import masked
 from pruning.plan import fit_plan
 
@@ -58,14 +57,3 @@ def test_neurons_that_stay_take_over_and_those_that_go_do_nothing(built, tmp_pat
     name = next(each for each in new if ".experts.1." in each)
     changed = (new[name] != before[name]).any(dim=0)
     assert changed.nonzero().flatten().tolist() == [0, 2, 5]
-
-
-def test_quantised_and_packed_projections_are_refused_before_anything_is_loaded(tmp_path):
-    tiny_model(BY_NAME["olmoe"]).save_pretrained(tmp_path / "m", save_original_format=True)
-    (shard,) = (tmp_path / "m").glob("*.safetensors")
-    tensors = load_file(shard)
-    name = next(each for each in tensors if "down_proj" in each)
-    save_file({**tensors, name: tensors[name].to(torch.float8_e4m3fn)}, shard, {"format": "pt"})
-    model = load_model_index(str(tmp_path / "m"))
-    with pytest.raises(UnsupportedModelError, match=r"cannot be repaired: .*down_proj.* quantised"):
-        repaired(model, uneven(model), tmp_path / "stats", SEQUENCES)
