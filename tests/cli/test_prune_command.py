@@ -311,18 +311,8 @@ def test_a_plan_is_evaluated_as_by_the_command(recipe, works, tiny, corpora, her
     found = json.loads((here / "r.result.json").read_text())
     works(
         *("evaluate", tiny, "--plan", "r.plan.json", f"--corpus={corpora[1]}", "--samples", "3"),
-        *(
-            "--measure",
-            "esap",
-            "--measure",
-            "kl",
-            "--seq-len",
-            "16",
-            "--stats-dir",
-            "stats",
-            "-o",
-            "x.json",
-        ),
+        *("--measure", "esap", "--measure", "kl", "--seq-len", "16"),
+        *("--stats-dir", "stats", "-o", "x.json"),
     )
     assert found["metrics"] == json.loads((here / "x.json").read_text())["metrics"]
     assert set(found["metrics"]) == {"esap", "kl"}
@@ -349,13 +339,8 @@ def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
     assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
     works(
         *("plan", tiny, "--granularity", "neuron", "--criterion", "heapr", "--sparsity", "50%"),
-        *(
-            f"--calibrated-on={corpora[0]}",
-            f"--calibrated-on={corpora[1]}:3",
-            "--stats-dir",
-            "stats",
-        ),
-        *("-o", "by-hand.json"),
+        *(f"--calibrated-on={corpora[0]}", f"--calibrated-on={corpora[1]}:3"),
+        *("--stats-dir", "stats", "-o", "by-hand.json"),
     )
     plan = json.loads((here / "r.plan.json").read_text())
     assert plan == json.loads((here / "by-hand.json").read_text())

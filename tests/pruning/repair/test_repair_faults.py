@@ -19,7 +19,7 @@ from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError, StatsError, UserError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
-from builders import edit_json, resealed
+from builders import edit_json, put, resealed
 from builders.repairs import token_sequences
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.record import EvaluationStore
@@ -283,18 +283,6 @@ class TestRefusals:
         with pytest.raises(UserError) as error:
             plan_from_dict(raw)
         assert "'repair' needs record_id" in says(error)
-
-
-def put(*path, to):
-    """Set what lies at the end of a path of keys and positions."""
-
-    def change(raw):
-        *where, last = path
-        for key in where:
-            raw = raw[key]
-        raw[last] = to
-
-    return change
 
 
 @pytest.mark.parametrize(
