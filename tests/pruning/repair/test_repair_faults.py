@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +96,7 @@ class TestSameBytes:
 
     @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"no")])
     def test_one_whose_files_are_gone_is_made_again(self, whole, model, tmp_path, damage):
-        drain(repair(model, tmp_path))
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
         damage(sorted(tmp_path.glob("repairs/*/*.safetensors"))[1])
         drain(repair(model, tmp_path))
         assert layers_of(tmp_path) == layers_of(whole[0])
@@ -142,7 +143,7 @@ class TestSameBytes:
         assert layers_of(tmp_path) == layers_of(whole[0])
 
     @pytest.mark.slow
-    def test_killed_and_resumed(self, model, tmp_path):
+    def test_killed_and_resumed(self, whole, model, tmp_path):
         paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, HERE)))
         words = [sys.executable, "-c", KILLED, str(model.checkpoint.path), str(tmp_path / "killed")]
         # As many threads as here: others add in another order.
@@ -150,8 +151,7 @@ class TestSameBytes:
         ended = subprocess.run(words, env={**os.environ, **threads}, check=False)
         assert ended.returncode == -signal.SIGKILL
         drain(repair(model, tmp_path / "killed"))
-        drain(repair(model, tmp_path / "whole"))
-        assert layers_of(tmp_path / "killed") == layers_of(tmp_path / "whole")
+        assert layers_of(tmp_path / "killed") == layers_of(whole[0])
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +225,9 @@ class TestRefusals:
         with FileLock(lock), pytest.raises(StatsError, match="made by another process"):
             drain(repair(model, tmp_path))
 
-    def test_a_damaged_repair_is_named(self, checkpoint, model, tmp_path):
-        plan = plan_with(model, tmp_path, drain(repair(model, tmp_path)))
+    def test_a_damaged_repair_is_named(self, whole, checkpoint, model, tmp_path):
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+        plan = plan_with(model, tmp_path, whole[1])
         file = plan.repair.folder / "layer-00002.safetensors"
         file.write_bytes(file.read_bytes()[:100])
         loaded = checkpoint("qwen3_moe").model
@@ -252,8 +253,11 @@ class TestRefusals:
             (lambda path: path.write_bytes(b"\1" * 99), "layer-00002.* was changed"),
         ],
     )
-    def test_a_plan_whose_files_are_not_those_of_the_record(self, model, tmp_path, damage, message):
-        record = drain(repair(model, tmp_path))
+    def test_a_plan_whose_files_are_not_those_of_the_record(
+        self, whole, model, tmp_path, damage, message
+    ):
+        record = whole[1]
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
         raw = plan_with(model, tmp_path, record).to_dict()
         assert open_plan(raw, model, StatsStore(tmp_path)).repair == record.reference
         damage(next(tmp_path.rglob("layer-00002.safetensors")))
