@@ -1,10 +1,5 @@
 """Calibrations of tiny models: token sequences, settings, and what two runs have in common."""
 
-import json
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 
@@ -42,43 +37,6 @@ def calibration(described, stats, sequences=None, **settings):
 
 def calibrated(described, stats, sequences=None, **settings):
     return drain(calibration(described, stats, sequences, **settings))
-
-
-KILLED = """
-import json, sys, time
-import numpy as np, torch
-from pathlib import Path
-from analysis.calibration import partial, run
-from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.corpora import TokenSequences
-from analysis.model import load_model_index
-from analysis.stats.store import StatsStore
-
-torch.set_num_threads(1)
-partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
-model, stats, rows, stop_at, streams = sys.argv[1:]
-rows = tuple(np.array(row, dtype=np.int32) for row in json.loads(rows))
-placement = Placement(stream_layers=streams == "True")
-settings = CalibrationSettings(seq_len=9, batch_size=3, device="cpu", placement=placement)
-sequences = TokenSequences("letters.jsonl", rows, len(rows), 0)
-task = run.calibrate(load_model_index(model), sequences, settings, StatsStore(Path(stats)))
-for step in task:
-    if step.phase == stop_at or (stop_at.isdigit() and step.done >= int(stop_at)):
-        print("stopped at", step.done, flush=True)
-        time.sleep(600)
-"""
-
-
-def start_child(model, stats, *, stop_at, streams=False):
-    """The same calibration in a process of its own, which stops at a phase or after some tokens."""
-    rows = json.dumps([row.tolist() for row in make_sequences().rows])
-    return subprocess.Popen(
-        [sys.executable, "-c", KILLED, *map(str, (model, stats, rows, stop_at, streams))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
 
 
 def describe(path, model_type="olmoe", **options):

@@ -58,11 +58,6 @@ def files_of(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
-def edit_json(path: Path, **changes: Any) -> None:
-    """Set keys of a JSON file."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def edit_tensors(shard: Path, change: Callable[[Tensors], Tensors]) -> None:
     """Save a shard again with what `change` makes of its tensors."""
     save_file(change(tensors_of(shard)), shard, metadata={"format": "pt"})

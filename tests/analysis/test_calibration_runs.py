@@ -1,7 +1,5 @@
 """Calibration runs: batches, halves and interruptions, what a run is, and bad input."""
 
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from calibrations import (
     describe,
     make_sequences,
     make_settings,
-    start_child,
     table_of,
 )
 from safetensors.torch import load_file, save_file
@@ -58,27 +55,6 @@ def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
     assert [step.note for step in steps if step.note] == ["resumed after 35 of 41 tokens"]
     assert [step.done for step in steps] == [0, 35, 41]
     assert_same_numbers(resumed, once)
-    assert not list(store.target.glob("*.partial"))
-
-
-@pytest.mark.slow  # test_sample_runs.py stops one without a kill
-def test_after_kill_9_the_next_run_finishes_with_the_same_bits(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    once = calibrated(described, tmp_path / "once")
-    store = StatsStore(tmp_path / "killed")
-    with start_child(tmp_path / "model", store.target, stop_at=30) as child:
-        assert child.stdout.readline() == "stopped at 35\n"
-        child.send_signal(signal.SIGKILL)
-    assert child.returncode == -signal.SIGKILL
-    assert store.runs() == []
-    left = list(store.target.rglob("*"))
-    assert any(path.suffix == ".safetensors" for path in left)
-    assert all(".partial" in str(path.relative_to(store.target)) for path in left)
-
-    steps = []
-    run = drain(calibration(described, store), steps.append)
-    assert steps[1].note == "resumed after 35 of 41 tokens"
-    assert_same_numbers(run, once)
     assert not list(store.target.glob("*.partial"))
 
 

@@ -83,7 +83,11 @@ def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     # Sequences 0, 3 and 6 are the first of their batches.
     saved = safetensors.torch.load_file(state)
     assert {f"0/chosen.{first}" for first in (0, 3, 6)} <= saved.keys()
-    assert_same_numbers(drain(start(described, tmp_path, **streamed)), run)
+    steps = []
+    resumed = drain(start(described, tmp_path, **streamed), steps.append)
+    assert steps[1].note == "resumed after 3 of 4 layers"
+    assert_same_numbers(resumed, run)
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_each_token_goes_from_all_it_chose_to_all_it_chooses(run):

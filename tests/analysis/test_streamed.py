@@ -1,11 +1,10 @@
 """Layer-streamed runs: the numbers of the whole model, bit for bit; what interruptions leave."""
 
-import signal
 from dataclasses import replace
 
 import pytest
 import torch
-from calibrations import calibrated, calibration, make_sequences, make_settings, start_child
+from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration import hidden, partial
@@ -14,7 +13,6 @@ from analysis.calibration.loading import Placement
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.sums import sums_of
-from analysis.drain import drain
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
@@ -106,24 +104,6 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
     assert len(held()) == len(list(skeleton.layers[2].parameters()))
     skeleton.drop(2)
     assert held() == set()
-
-
-@pytest.mark.slow  # test_sample_runs.py stops one without a kill
-def test_a_killed_run_resumes_with_the_same_bits(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
-    described = load_model_index(str(tmp_path / "model"))
-    once = run(described, tmp_path / "once", STREAMED)
-    store = StatsStore(tmp_path / "s")
-    stop = {"stop_at": "calibrating layer 2", "streams": True}
-    with start_child(tmp_path / "model", store.target, **stop) as child:
-        assert child.stdout.readline().startswith("stopped at")
-        child.send_signal(signal.SIGKILL)
-    assert store.runs() == []
-    steps = []
-    again = drain(calibration(described, store, placement=STREAMED), steps.append)
-    assert steps[1].note == "resumed after 2 of 4 layers"
-    assert again.manifest.files == once.manifest.files
-    assert list(store.target.iterdir()) == [again.path]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 from page_texts import SCORES, deltas_of, gone
 
-FATES_APART = ("only A", "only B")
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
 

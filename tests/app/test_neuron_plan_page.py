@@ -137,24 +137,20 @@ def figure_of(test, name):
     return json.loads(chart.proto.spec)
 
 
+# What is refused of experts too, tests/app/test_choices.py has.
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ({"granularity": "Neutrons"}, "granularity: choose 'expert' or 'neuron' (got 'Neutrons')"),
         ({"criterion": "reap"}, "REAP"),
         ({"neuron_scope": "row"}, "row"),
         ({"width_mode": "wide"}, "width_mode: choose 'uniform', 'per-layer' or 'ragged'"),
         ({"width_multiple_of": "7"}, "no control for width_multiple_of: 7"),
-        ({"multiple_of": "x"}, "multiple_of: give a whole number (got 'x')"),
         ({"multiple_of": "9" * 5000}, "longer than 2,000 characters"),
         ({"protect": "nine"}, "'nine' names no layers"),
         ({"pin": "<b>x</b>"}, "names no experts; write LAYER:EXPERTS"),
         ({"criterion": "camera-p", "neuron_scope": "global"}, "give neuron_scope layer or expert"),
         ({"set": "0=4"}, "set is for plans of whole experts"),
         ({"kept_neurons": "/etc/passwd"}, "kept_neurons says all that stays"),
-        ({"sparsity": "33%"}, "no control for sparsity: 33%"),
-        ({"shrink": "20%"}, "give one budget"),
-        ({"corpora": "bogus"}, "has not been calibrated on 'bogus'"),
     ],
     ids=str,
 )

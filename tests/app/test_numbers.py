@@ -19,10 +19,6 @@ def shared(first, second):
     return sum(shares) / len(shares)
 
 
-def percent_of(text):
-    return float(text.rstrip("%"))
-
-
 @pytest.mark.parametrize(
     ("criterion", "percent"),
     [("reap", 75), ("frequency", 25), ("squared-gate-energy", 50)],

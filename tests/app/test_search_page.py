@@ -286,12 +286,13 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stat
         shutil.rmtree(folder)
 
 
-def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_read(run, tmp_path):
+def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_read(tmp_path):
     stats = tmp_path / "stats"
-    run(f"moeprune calibrate demo --corpus demo-code --tokens 512 --stats-dir {stats}")
-    (manifest,) = stats.glob("*/manifest.json")
-    raw = json.loads(manifest.read_text())
-    raw["corpora"][0]["num_tokens"] = 10**6  # as if it were larger than the shipped one
+    # Other numbers, as if they were of the corpus, and of more tokens than the shipped ones.
+    (other,) = SHIPPED_STATS.glob("demo-demo-math-*")
+    manifest = shutil.copytree(other, stats / "demo-larger") / "manifest.json"
+    raw = json.loads(manifest.read_text()) | {"run_id": "demo-larger"}
+    raw["corpora"][0] |= {"name": "demo-code", "num_tokens": 10**6}
     manifest.write_text(json.dumps(raw))
     model, store = load_model_index("demo"), stats_store(stats)
     spec = spec_of(criterion="man", corpora=("demo-code",), sparsity="50%")

@@ -1,6 +1,7 @@
 """Tiny random MoE models on disk, with awkward sizes: counts that are no powers of two."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ def resealed(content: dict[str, Any]) -> str:
     """The text of a record with this content, as this program would write it."""
     content.pop(SEAL, None)
     return json.dumps({**content, SEAL: seal_of(content)})
+
+
+def put(*path: Any, to: Any) -> Callable[[Any], None]:
+    """A change of JSON: what lies at the end of a path of keys and positions becomes this."""
+
+    def change(raw: Any) -> None:
+        *where, last = path
+        for key in where:
+            raw = raw[key]
+        raw[last] = to
+
+    return change
 
 
 def edit_json(file: Path, **changes: Any) -> None:

@@ -1,5 +1,6 @@
 """The command line in a folder of its own, and small models to use it on."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,28 @@ def tiny(models):
 def other(models):
     """Layers 0, 1, 2 of 7 experts, top-2."""
     return models / "other"
+
+
+@pytest.fixture
+def recipe(tiny, corpora, here):
+    """Write a recipe for `tiny` with these keys changed; None leaves one out."""
+
+    def write(**changes):
+        keys = {
+            "model": str(tiny),
+            "corpora": [str(corpora[0])],
+            "tokens": 64,
+            "seq_len": 16,
+            "criterion": "frequency",
+            "budget": {"sparsity": "50%"},
+            **changes,
+        }
+        # JSON is YAML.
+        text = json.dumps({key: value for key, value in keys.items() if value is not None})
+        (here / "r.yaml").write_text(f"# mine\n{text}\n")
+        return here / "r.yaml"
+
+    return write
 
 
 @pytest.fixture(scope="session")

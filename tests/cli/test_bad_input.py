@@ -17,7 +17,6 @@ def model(tiny, here):
 
 # What else may be wrong with a checkpoint or a corpus, tests/analysis has.
 BROKEN = {
-    "no config": (lambda model: (model / "config.json").unlink(), "has no config.json"),
     "missing shard": (lambda model: sorted(model.glob("*.safetensors"))[1].unlink(), "missing"),
     "wrong count": (
         lambda model: edit_json(model / "config.json", num_experts=5, num_local_experts=5),
@@ -67,19 +66,6 @@ def test_unusable_device_leaves_at_most_partials(moeprune, here):
     assert all(".partial" in path.name for path in here.iterdir())
 
 
-@pytest.fixture
-def plan(works, tiny, stats, here):
-    works("plan", tiny, "--criterion", "aimer", "--sparsity", "0.5", "--stats-dir", stats)
-    return here / "plan.json"
-
-
-def test_export_into_a_folder_that_is_not_empty(refused, tiny, plan, here):
-    (here / "out").mkdir()
-    (here / "out" / "precious").write_text("mine")
-    assert "not empty" in refused("export", tiny, "out", "--plan", plan)
-    assert "a file" in refused("export", tiny, plan, "--plan", plan)
-
-
 def test_unknown_job(works, refused):
     works("jobs", "list")  # makes the table
     for command in ("show", "logs", "cancel"):
@@ -92,11 +78,3 @@ def test_server_on_a_port_in_use(refused):
         taken.listen()
         port = taken.getsockname()[1]
         assert f"The port {port} is in use" in refused("demo", "--port", port)
-
-
-def test_verify_at_the_logits_needs_the_source(works, refused, tiny, plan):
-    works("export", tiny, "out", "--plan", plan)
-    assert "--source" in refused("verify", "out", "--level", "logits")
-    assert "Unknown level 'logit'. Did you mean 'logits'?" in refused(
-        "verify", "out", "--level", "logit"
-    )

@@ -4,7 +4,6 @@ import inspect
 import json
 import os
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -20,24 +19,8 @@ import app
 import app.cli
 from app.cli import COMMANDS, find
 from app.cli.help import paragraphs
+from tests.reliability.faults import full_at
 from tools.reference.commands import all_commands, options_of
-
-
-@pytest.fixture
-def process(here):
-    """Run the program as a user does; `before` is called in the new process."""
-
-    def run(*words, before=None):
-        return subprocess.run(
-            [sys.executable, "-m", "app.cli", *map(str, words)],
-            capture_output=True,
-            text=True,
-            preexec_fn=before,
-            check=False,
-            timeout=120,
-        )
-
-    return run
 
 
 def test_the_entry_point_of_the_package_is_the_same_program():
@@ -65,8 +48,9 @@ def test_usage_errors_exit_2(moeprune, words):
     assert re.fullmatch(r"error: .+\n", outcome.err)
 
 
-def test_debug_gives_the_trace(process):
-    ended = process("inspect", "nowhere", "--debug")
+def test_debug_gives_the_trace(here):
+    words = [sys.executable, "-m", "app.cli", "inspect", "nowhere", "--debug"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "Traceback (most recent call last)" in ended.stderr
     assert "CheckpointError: nowhere is not a directory" in ended.stderr
@@ -84,21 +68,18 @@ def test_debug_may_stand_anywhere_and_changes_no_result(works, tiny):
     assert works("--debug", "inspect", tiny) == works("inspect", tiny, "--debug")
 
 
-def small_files_only():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-
-
-@pytest.mark.slow  # a fast one for every writer: tests/reliability/test_faults.py
-def test_a_file_that_cannot_grow_is_one_line_and_leaves_no_run(process, tiny, corpora, here):
+def test_a_file_that_cannot_grow_is_one_line_and_leaves_no_run(
+    moeprune, works, tiny, corpora, here
+):
     """As on a full disk: the system refuses to write more."""
     words = ("calibrate", tiny, "--corpus", corpora[0], "--seq-len", 16, "--stats-dir", here)
-    ended = process(*words, before=small_files_only)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert re.fullmatch(rf"error: {re.escape(str(here))}.*: .*[Ff]ile too large.*\n", ended.stderr)
+    with full_at(2000):
+        ended = moeprune(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert re.fullmatch(rf"error: {re.escape(str(here))}.*: .*[Ff]ile too large.*\n", ended.err)
     assert all(".partial" in path.name for path in here.iterdir())
     # The next run of the same command goes through, and tidies up.
-    ended = process(*words)
-    assert ended.returncode == 0, ended.stderr
+    works(*words)
     (run,) = (path for path in here.iterdir() if path.is_dir())
     assert ".partial" not in run.name
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,26 +21,8 @@ FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
 
 
 @pytest.fixture
-def recipe(tiny, corpora, here):
-    """Write a recipe for `tiny`; layers 0, 2, 3 of 6 experts, top-2."""
-
-    def write(**changes):
-        keys = {
-            "model": str(tiny),
-            "corpora": [str(corpora[0])],
-            "tokens": 64,
-            "seq_len": 16,
-            "criterion": "man",
-            "budget": {"sparsity": "50%"},
-            "export": {"out": "pruned", "verify": False},
-            **changes,
-        }
-        # JSON is YAML.
-        text = json.dumps({key: value for key, value in keys.items() if value is not None})
-        (here / "r.yaml").write_text(f"# mine\n{text}\n")
-        return here / "r.yaml"
-
-    return write
+def recipe(recipe):
+    return partial(recipe, criterion="man", export={"out": "pruned", "verify": False})
 
 
 def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
@@ -328,18 +311,8 @@ def test_a_plan_is_evaluated_as_by_the_command(recipe, works, tiny, corpora, her
     found = json.loads((here / "r.result.json").read_text())
     works(
         *("evaluate", tiny, "--plan", "r.plan.json", f"--corpus={corpora[1]}", "--samples", "3"),
-        *(
-            "--measure",
-            "esap",
-            "--measure",
-            "kl",
-            "--seq-len",
-            "16",
-            "--stats-dir",
-            "stats",
-            "-o",
-            "x.json",
-        ),
+        *("--measure", "esap", "--measure", "kl", "--seq-len", "16"),
+        *("--stats-dir", "stats", "-o", "x.json"),
     )
     assert found["metrics"] == json.loads((here / "x.json").read_text())["metrics"]
     assert set(found["metrics"]) == {"esap", "kl"}
@@ -366,13 +339,8 @@ def test_neurons_by_a_calibration(recipe, works, tiny, corpora, here):
     assert {tuple(made["groups"]) for made in manifests(here)} == {("routed", "gradient")}
     works(
         *("plan", tiny, "--granularity", "neuron", "--criterion", "heapr", "--sparsity", "50%"),
-        *(
-            f"--calibrated-on={corpora[0]}",
-            f"--calibrated-on={corpora[1]}:3",
-            "--stats-dir",
-            "stats",
-        ),
-        *("-o", "by-hand.json"),
+        *(f"--calibrated-on={corpora[0]}", f"--calibrated-on={corpora[1]}:3"),
+        *("--stats-dir", "stats", "-o", "by-hand.json"),
     )
     plan = json.loads((here / "r.plan.json").read_text())
     assert plan == json.loads((here / "by-hand.json").read_text())

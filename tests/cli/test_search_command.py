@@ -29,26 +29,11 @@ UNFINISHED = FILES - {"plan.json"} | {"unfinished.plan.json"}
 
 
 @pytest.fixture
-def recipe(tiny, corpora, here):
-    """Write a recipe for `tiny`; layers 0, 2, 3 of 6 experts, top-2."""
-
-    def write(search=None, **changes):
-        asked = {"corpus": str(corpora[1]), "samples": 5, "population": 6, "elites": 2}
-        keys = {
-            "model": str(tiny),
-            "corpora": [str(corpora[0])],
-            "tokens": 64,
-            "seq_len": 16,
-            "criterion": "frequency",
-            "budget": {"sparsity": "50%"},
-            "search": {**asked, "generations": 3, **(search or {})},
-            **changes,
-        }
-        text = json.dumps({key: value for key, value in keys.items() if value is not None})
-        (here / "r.yaml").write_text(text)
-        return here / "r.yaml"
-
-    return write
+def recipe(recipe, corpora):
+    asked = {"corpus": str(corpora[1]), "samples": 5, "population": 6, "elites": 2}
+    return lambda search=None, **changes: recipe(
+        search={**asked, "generations": 3, **(search or {})}, **changes
+    )
 
 
 def essence(folder):

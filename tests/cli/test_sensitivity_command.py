@@ -1,7 +1,7 @@
 """sensitivity MODEL, and the plans by the schedule measured that follow from it."""
 
-import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -172,22 +172,8 @@ def test_a_sweep_takes_the_schedule(works, measure, tiny, corpora, stats, here):
 
 
 @pytest.fixture
-def recipe(tiny, corpora, here):
-    def write(**changes):
-        keys = {
-            "model": str(tiny),
-            "corpora": [str(corpora[0])],
-            "tokens": 64,
-            "seq_len": 16,
-            "criterion": "frequency",
-            "budget": {"sparsity": "50%"},
-            "sensitivity": {"corpus": str(corpora[1]), "samples": 5, "refine": 1},
-            **changes,
-        }
-        (here / "r.yaml").write_text(json.dumps(keys))
-        return here / "r.yaml"
-
-    return write
+def recipe(recipe, corpora):
+    return partial(recipe, sensitivity={"corpus": str(corpora[1]), "samples": 5, "refine": 1})
 
 
 def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):

@@ -56,7 +56,12 @@ def python_says(page: Page, selection: tuple[int, int] | None, calls: int) -> No
     expect(page.get_by_text(f"python says {selection}, calls {calls}")).to_be_visible()
 
 
-def test_hover_reads_the_same_expert_in_both_panels(map_page, panels):
+def test_a_cell_is_read_in_both_panels_and_the_map_is_announced(map_page, panels):
+    stage = map_page.get_by_role(
+        "application", name=re.compile("Magnitude beside AIMER.*Arrow keys")
+    )
+    expect(stage).to_have_attribute("tabindex", "0")
+    expect(readout(map_page)).to_have_attribute("aria-live", "polite")
     magnitude, aimer = panels
     expert = magnitude.order[2, 4]
     other_rank = list(aimer.order[2]).index(expert) + 1
@@ -70,9 +75,7 @@ def test_hover_reads_the_same_expert_in_both_panels(map_page, panels):
         float(score) for score in re.findall(r"score ([\d.]+)", readout(map_page).inner_text())
     ]
     assert shown == pytest.approx([magnitude.scores[2, expert], aimer.scores[2, expert]], rel=5e-3)
-
-
-def test_hover_says_kept_or_pruned_at_the_cut(map_page):
+    # At the cut.
     map_page.mouse.move(*cell(map_page, 1, 0, 15))
     expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 16/32, score \S+, kept"))
     map_page.mouse.move(*cell(map_page, 1, 0, 16))
@@ -184,11 +187,3 @@ def test_narrow_window_stacks_the_panels(map_page):
     assert second["y"] >= first["y"] + first["height"]
     map_page.mouse.move(*cell(map_page, 0, 1, 31))
     expect(readout(map_page)).to_contain_text("Magnitude: rank 32/32")
-
-
-def test_role_and_instructions_are_announced(map_page):
-    stage = map_page.get_by_role(
-        "application", name=re.compile("Magnitude beside AIMER.*Arrow keys")
-    )
-    expect(stage).to_have_attribute("tabindex", "0")
-    expect(readout(map_page)).to_have_attribute("aria-live", "polite")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exports import edit_json, verified
+from exports import verified
 from safetensors.torch import load_file, save_file
 
 from analysis.checkpoint import open_checkpoint
@@ -17,6 +17,7 @@ from analysis.model import load_model_index
 from analysis.ranking.neurons import read_neurons
 from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights
+from builders import edit_json
 from builders.repairs import repaired
 from builders.repairs import token_sequences as random_tokens
 from families.configs import BY_NAME, CASES, WIDTH, tiny_model

@@ -6,7 +6,7 @@ import shutil
 import pandas as pd
 import pytest
 import torch
-from exports import edit_json, edit_tensors, export, keeping_neurons, shards_of
+from exports import edit_tensors, export, keeping_neurons, shards_of
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -15,6 +15,7 @@ from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.heads import beside_text
 from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
+from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, cases_where, tiny_config, tiny_model
 from families.physical import logits_of, physically_pruned

@@ -44,6 +44,7 @@ def wanted_of(
     """
     depth = layout.text["num_hidden_layers"]
     of_heads = re.compile(_HEADS[layout.heads].replace("{depth}", str(depth)))
+    places = {index: {old: new for new, old in enumerate(ids)} for index, ids in kept.items()}
     wanted = {}
     for name, (dtype, shape) in header.items():
         is_head = bool(of_heads.match(name))
@@ -51,13 +52,13 @@ def wanted_of(
             continue
         layer = _LAYER.match(name)
         index = int(layer[1]) if layer else -1
-        ids = kept.get(-1 if is_head else index, ())
+        index = -1 if is_head else index
+        ids = kept.get(index, ())
         if not ids or "shared_" in name or name.startswith(_OTHER_TRUNK):
             wanted[name] = Wanted(name, dtype, shape)
         elif own := _EXPERT.fullmatch(name):
-            if int(own[2]) in ids:
-                new = f"{own[1]}{ids.index(int(own[2]))}{own[3]}"
-                wanted[new] = Wanted(name, dtype, shape)
+            if (place := places[index].get(int(own[2]))) is not None:
+                wanted[f"{own[1]}{place}{own[3]}"] = Wanted(name, dtype, shape)
         # Gemma 4's router has a scale of the hidden size besides.
         elif layout.experts not in shape or not _ROUTED.fullmatch(name):
             wanted[name] = Wanted(name, dtype, shape)

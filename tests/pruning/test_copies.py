@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 import torch
-from exports import edit_json, edit_tensors
+from exports import edit_tensors
 
 from analysis.errors import PlanError
 from analysis.model import load_model_index
+from builders import edit_json
 from layouts.small_packed import ROLES, original_of, small_packed
 from pruning.copies import plan_for_copy
 from pruning.plan import PruningPlan, fit_plan, model_ref

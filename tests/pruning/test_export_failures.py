@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from exports import edit_json, edit_tensors, keeping, shards_of, tensors_of
+from exports import edit_tensors, keeping, shards_of, tensors_of
 from typer.testing import CliRunner
 
 from analysis.checkpoint import INDEX_NAME
@@ -19,6 +19,7 @@ from analysis.drain import drain
 from analysis.errors import ExportError, UserError
 from analysis.model import load_model_index
 from app.cli import cli
+from builders import edit_json
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME

@@ -7,12 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from exports import edit_json, export, failed, keeping, keeping_neurons, tensors_of, verified
+from exports import export, failed, keeping, keeping_neurons, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
 from analysis.heads import prediction_heads
 from analysis.model import load_model_index
+from builders import edit_json
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, keep_all, model_ref

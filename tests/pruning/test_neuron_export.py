@@ -5,13 +5,14 @@ import shutil
 
 import pytest
 import torch
-from exports import edit_json, export, failed, keeping_neurons, tensors_of, verified
+from exports import export, failed, keeping_neurons, tensors_of, verified
 from neuron_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
 from analysis.model import load_model_index
+from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS, tiny_model
 from families.physical import block_of, logits_of, physically_pruned

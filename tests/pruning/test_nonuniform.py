@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import transformers
-from exports import edit_json
 from nonuniform_cases import NAMED, NON_UNIFORM, Pruned, config_of, make_pruned
 from transformers import (
     AutoConfig,
@@ -24,6 +23,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_expe
 from analysis.errors import CheckpointError
 from analysis.model import load_model_index
 from analysis.nonuniform.loading import auto_class_of
+from builders import edit_json
 from families.configs import KINDS
 from families.physical import TOKENS, block_of, choice_of, logits_of, physically_pruned
 from pruning import load_pruned

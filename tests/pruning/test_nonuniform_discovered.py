@@ -10,14 +10,14 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from exports import edit_json, export, keeping_neurons, verified
+from exports import export, keeping_neurons, verified
 from remote_reader import read_by_others
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from analysis.errors import ExportError
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
-from builders import tiny_checkpoint
+from builders import edit_json, tiny_checkpoint
 from families.configs import redraw
 from families.physical import logits_of
 from pruning import load_pruned

@@ -1,6 +1,7 @@
 """Exports of repaired plans: the repair's bytes in their places, the source's everywhere else."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ from families.configs import BY_NAME, tiny_model
 from pruning.copies import plan_for_copy
 from pruning.masking import masked
 from pruning.model import Model
-from pruning.plan import PruningPlan, model_ref, plan_from_dict
+from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
 from pruning.repair.files import stored_repair
 from pruning.repair.record import RepairStore
 from pruning.requests.model import ExportRequest
@@ -40,17 +41,35 @@ from pruning.tasks.export import export_task
 NAMES = ("olmoe", "granitemoe", "gpt_oss", "deepseek_v3-groups")
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """The folder of a tiny model and of its repair, and the record; each is made once."""
+    known = {}
+
+    def get(name, plan_of, options):
+        key = (name, plan_of, *options.items())
+        if key not in known:
+            folder = tmp_path_factory.mktemp("repaired")
+            tiny_model(BY_NAME[name]).save_pretrained(folder / "source", **options)
+            model, text = load_model_index(str(folder / "source")), token_sequences(120, 16)
+            _, record = repaired(model, plan_of(model), folder / "stats", text)
+            assert record.files
+            known[key] = folder, record
+        return known[key]
+
+    return get
+
+
 @pytest.fixture
-def made(tmp_path):
-    """A tiny model on disk, a repaired plan of it, and the folder of the repair."""
+def made(once, tmp_path):
+    """A tiny model on disk and a repaired plan of it, whose files are in `stats`."""
 
     def make(name, plan_of=uneven, **options):
-        tiny_model(BY_NAME[name]).save_pretrained(tmp_path / "source", **options)
+        folder, record = once(name, plan_of, options)
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
         model = load_model_index(str(tmp_path / "source"))
-        text = token_sequences(120, 16)
-        plan, record = repaired(model, plan_of(model), tmp_path / "stats", text)
-        assert record.files
-        return model, plan
+        repair = record.reference.among([tmp_path / "stats"])
+        return model, replace(fit_plan(plan_of(model), model), repair=repair)
 
     return make
 

@@ -8,21 +8,13 @@ from collections import namedtuple
 import psutil
 import pytest
 import torch
-from exports import (
-    accept_changes,
-    edit_json,
-    edit_tensors,
-    export,
-    failed,
-    shards_of,
-    tensors_of,
-    verified,
-)
+from exports import accept_changes, edit_tensors, export, failed, shards_of, tensors_of, verified
 
 from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError
 from analysis.model import load_model_index
+from builders import edit_json
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import Level, verify_export
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from exports import (
     accept_changes,
-    edit_json,
     edit_tensors,
     export,
     failed,
@@ -24,7 +23,7 @@ from analysis.checkpoint import INDEX_NAME, open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
-from builders import tiny_checkpoint
+from builders import edit_json, tiny_checkpoint
 from families.configs import BY_NAME, redraw, tiny_config
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan, model_ref

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("calibrate", "evaluate", "search", "export")
+COMMANDS = ("calibrate", "calibrate, streamed", "evaluate", "search", "sensitivity", "export")
 KILLS = 2
 
 

@@ -7,7 +7,7 @@ import pytest
 from shipped import shipped_lines
 
 from analysis.errors import UserError
-from builders import resealed
+from builders import put, resealed
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.evaluate.bins import BinsRecord
 from pruning.evaluate.lens import LensRecord
@@ -23,18 +23,6 @@ ESAP, LOSS = "esap", "nll"
 def metric(name, **values):
     def change(raw):
         raw["metrics"][name] |= values
-
-    return change
-
-
-def put(*path, to):
-    """Set what lies at the end of a path of keys and positions."""
-
-    def change(raw):
-        *where, last = path
-        for key in where:
-            raw = raw[key]
-        raw[last] = to
 
     return change
 

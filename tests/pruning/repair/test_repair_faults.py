@@ -1,32 +1,39 @@
-"""Faults around repairs: files that are gone, processes without a batch, values that cannot be."""
+"""Runs of repairs: the same bytes however they run, and one line where they cannot."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from launching import torchrun
+from filelock import FileLock
+from launching import TESTS, torchrun
 from safetensors.torch import load_file
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
-from analysis.errors import StatsError, UserError
+from analysis.errors import CheckpointError, PlanError, StatsError, UserError
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
-from builders import edit_json, resealed
+from builders import edit_json, put, resealed
 from builders.repairs import token_sequences
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.run import Evaluations, run_evaluations
-from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from pruning.masking import masked
+from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.repair.run import repair_plan
 from pruning.tasks.loading import open_plan
 
 HERE = Path(__file__).parent
-ROWS = token_sequences(12, 8)
-KEPT = {0: (0, 2, 3, 5), 1: (1, 2, 4, 6), 2: (0, 1, 3)}
+ROWS = token_sequences(12, 24)
+KEPT = {0: (1, 2, 3, 5), 2: (0, 2, 3, 4), 3: (1, 2, 3)}  # layer 1 is dense
 
 
 def plan_for(model):
@@ -36,7 +43,7 @@ def plan_for(model):
 def repair(model, stats, plan=None, corpora=(ROWS,), batch_size=4, **changes):
     """The task of a repair."""
     placement = Placement(stream_layers=True, **changes)
-    settings = CalibrationSettings(8, batch_size=batch_size, device="cpu", placement=placement)
+    settings = CalibrationSettings(24, batch_size=batch_size, device="cpu", placement=placement)
     plan = plan or plan_for(model)
     return repair_plan(model, plan, list(corpora), settings, RepairStore([stats]))
 
@@ -60,60 +67,98 @@ def says(error):
     return str(error.value)
 
 
+@pytest.fixture(scope="session")
+def model(checkpoint):
+    return load_model_index(str(checkpoint("qwen3_moe").path))
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, checkpoint):
+def whole(tmp_path_factory, model):
     """The folder of a repair that nothing disturbed, and its record."""
     stats = tmp_path_factory.mktemp("whole")
-    model = load_model_index(str(checkpoint("olmoe").path))
     return stats, drain(repair(model, stats))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from test_repair_faults import repair
+from analysis.model import load_model_index
+model, stats = load_model_index(sys.argv[1]), Path(sys.argv[2])
+for step in repair(model, stats):
+    if len(list(stats.glob("repairs/*/*.json"))) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 class TestSameBytes:
     """However it runs, a repair gives the same files."""
 
     @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"no")])
-    def test_one_whose_files_are_gone_is_made_again(self, whole, olmoe, tmp_path, damage):
-        drain(repair(olmoe, tmp_path))
+    def test_one_whose_files_are_gone_is_made_again(self, whole, model, tmp_path, damage):
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
         damage(sorted(tmp_path.glob("repairs/*/*.safetensors"))[1])
-        drain(repair(olmoe, tmp_path))
+        drain(repair(model, tmp_path))
         assert layers_of(tmp_path) == layers_of(whole[0])
 
-    def test_from_hidden_states_on_disk(self, whole, olmoe, tmp_path):
+    def test_from_hidden_states_on_disk(self, whole, model, tmp_path):
         seen = set()
         for_states = tmp_path / "states"
         drain(
-            repair(olmoe, tmp_path / "stats", hidden_states_dir=for_states),
+            repair(model, tmp_path / "stats", hidden_states_dir=for_states),
             lambda _: seen.update(for_states.rglob("*.safetensors")),
         )
         assert len(seen) > 12
         assert not list(for_states.rglob("*"))
         assert layers_of(tmp_path / "stats") == layers_of(whole[0])
+        assert [step.phase for step in repair(model, tmp_path / "stats")] == ["cached"]
 
     @pytest.mark.parametrize(
         ("stop", "layers"),
-        [("fitting layer 0", 0), ("observing layer 1", 1), ("fitting layer 2", 2)],
+        [("fitting layer 0", 0), ("observing layer 2", 1), ("fitting layer 3", 2)],
     )
-    def test_stopped_and_resumed(self, whole, olmoe, tmp_path, stop, layers):
+    def test_stopped_and_resumed(self, whole, model, tmp_path, stop, layers):
         places = {"hidden_states_dir": tmp_path / "states"}
-        running = repair(olmoe, tmp_path / "stats", **places)
+        running = repair(model, tmp_path / "stats", **places)
         next(step for step in running if step.phase == stop)
         running.close()
         assert not list((tmp_path / "states").rglob("*"))
         assert len(layers_of(tmp_path / "stats")) == layers
         steps = []
-        record = drain(repair(olmoe, tmp_path / "stats", **places), steps.append)
+        record = drain(repair(model, tmp_path / "stats", **places), steps.append)
         fitted = {step.phase for step in steps if step.phase.startswith("fitting")}
-        assert fitted == {f"fitting layer {layer}" for layer in range(layers, 3)}
+        assert fitted == {f"fitting layer {layer}" for layer in list(KEPT)[layers:]}
         assert record.layers == whole[1].layers
         assert layers_of(tmp_path / "stats") == layers_of(whole[0])
         assert names_in(tmp_path / "stats") == names_in(whole[0])
+
+    def test_a_layer_whose_notes_are_damaged_is_fitted_again(self, whole, model, tmp_path):
+        running = repair(model, tmp_path)
+        next(step for step in running if step.phase == "fitting layer 2")
+        running.close()
+        (notes,) = tmp_path.glob("repairs/*/*.json")
+        notes.write_bytes(notes.read_bytes()[:10])
+        fitted = [step.phase for step in repair(model, tmp_path) if "fitting" in step.phase]
+        assert len({*fitted}) == len(KEPT)
+        assert layers_of(tmp_path) == layers_of(whole[0])
+
+    @pytest.mark.slow
+    def test_killed_and_resumed(self, whole, model, tmp_path):
+        paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, HERE)))
+        words = [sys.executable, "-c", KILLED, str(model.checkpoint.path), str(tmp_path / "killed")]
+        # As many threads as here: others add in another order.
+        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": paths}
+        ended = subprocess.run(words, env={**os.environ, **threads}, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        drain(repair(model, tmp_path / "killed"))
+        assert layers_of(tmp_path / "killed") == layers_of(whole[0])
 
 
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory, checkpoint):
     """The folders of repairs by two processes: of three batches, and of one."""
     root = tmp_path_factory.mktemp("two")
-    with torchrun(HERE / "two_repairs.py", checkpoint("olmoe").path, root) as launcher:
+    with torchrun(HERE / "two_repairs.py", checkpoint("qwen3_moe").path, root) as launcher:
         _, complaints = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, complaints
     return root
@@ -121,9 +166,9 @@ def by_two(tmp_path_factory, checkpoint):
 
 @pytest.mark.slow  # tests/analysis/test_distributed.py has two processes that calibrate
 @pytest.mark.parametrize("batch_size", [4, 12])
-def test_two_processes_give_the_weights_of_one(by_two, olmoe, tmp_path, batch_size):
+def test_two_processes_give_the_weights_of_one(by_two, model, tmp_path, batch_size):
     # Of one batch, the second process has none.
-    alone = drain(repair(olmoe, tmp_path, batch_size=batch_size))
+    alone = drain(repair(model, tmp_path, batch_size=batch_size))
     (record,) = RepairStore([by_two / str(batch_size)]).records()
     assert (record.made["processes"], alone.made["processes"]) == (2, 1)
     assert (record.record_id, record.digest) == (alone.record_id, alone.digest)
@@ -147,12 +192,12 @@ def evaluated(model, plans, stats, **placed):
     return drain(run_evaluations(Evaluations(model, plans, drawn, ("kl", "nll"), settings, store)))
 
 
-def test_a_repaired_plan_has_evaluations_of_its_own_also_streamed(whole, olmoe, tmp_path):
+def test_a_repaired_plan_has_evaluations_of_its_own_also_streamed(whole, model, tmp_path):
     stats, record = whole
-    plan = plan_with(olmoe, stats, record)
+    plan = plan_with(model, stats, record)
     plans = [plan.unrepaired, plan]
     alone, streamed = (
-        evaluated(olmoe, plans, tmp_path / str(streams), stream_layers=streams)
+        evaluated(model, plans, tmp_path / str(streams), stream_layers=streams)
         for streams in (False, True)
     )
     assert [each.metrics for each in streamed] == [each.metrics for each in alone]
@@ -166,21 +211,58 @@ def test_a_repaired_plan_has_evaluations_of_its_own_also_streamed(whole, olmoe, 
 class TestRefusals:
     """What cannot be repaired or read, in one line."""
 
+    def test_what_cannot_be_repaired(self, whole, model, tmp_path):
+        repaired = plan_with(model, *whole)
+        for plan, message in ((repaired, "is repaired already"), (keep_all(model), "removes not")):
+            with pytest.raises(StatsError, match=message):
+                drain(repair(model, tmp_path, plan))
+        with pytest.raises(StatsError, match="judges on others"):
+            drain(repair(model, tmp_path, corpora=[token_sequences(1, 8)]))
+        task = repair(model, tmp_path)
+        next(task)
+        (lock,) = tmp_path.glob("repairs/.*.lock")
+        task.close()
+        with FileLock(lock), pytest.raises(StatsError, match="made by another process"):
+            drain(repair(model, tmp_path))
+
+    def test_a_damaged_repair_is_named(self, whole, checkpoint, model, tmp_path):
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+        plan = plan_with(model, tmp_path, whole[1])
+        file = plan.repair.folder / "layer-00002.safetensors"
+        file.write_bytes(file.read_bytes()[:100])
+        loaded = checkpoint("qwen3_moe").model
+        with masked(loaded, model.family, plan), pytest.raises(CheckpointError, match=file.name):
+            loaded(torch.arange(3, 9)[None], use_cache=False)
+        (path,) = tmp_path.glob("repairs/*.json")
+        raw = json.loads(path.read_text())
+        raw["layers"][0]["held_out"]["0.1"] = -1
+        path.write_text(resealed(raw))
+        problems = []
+        assert not RepairStore([tmp_path]).records(on_problem=problems.append)
+        assert "held_out" in str(problems[0])
+        path.unlink()
+        with pytest.raises(PlanError, match="not in the statistics folder"):
+            plan_from_dict(plan.to_dict()).repair.among([tmp_path])
+        assert plan_from_dict(plan.to_dict()) == plan
+
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            (Path.unlink, "lacks layer-00001"),
-            (lambda path: path.write_bytes(path.read_bytes()[:-9]), "layer-00001.* was changed"),
-            (lambda path: path.write_bytes(b"\1" * 99), "layer-00001.* was changed"),
+            (Path.unlink, "lacks layer-00002"),
+            (lambda path: path.write_bytes(path.read_bytes()[:-9]), "layer-00002.* was changed"),
+            (lambda path: path.write_bytes(b"\1" * 99), "layer-00002.* was changed"),
         ],
     )
-    def test_a_plan_whose_files_are_not_those_of_the_record(self, olmoe, tmp_path, damage, message):
-        record = drain(repair(olmoe, tmp_path))
-        raw = plan_with(olmoe, tmp_path, record).to_dict()
-        assert open_plan(raw, olmoe, StatsStore(tmp_path)).repair == record.reference
-        damage(next(tmp_path.rglob("layer-00001.safetensors")))
+    def test_a_plan_whose_files_are_not_those_of_the_record(
+        self, whole, model, tmp_path, damage, message
+    ):
+        record = whole[1]
+        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+        raw = plan_with(model, tmp_path, record).to_dict()
+        assert open_plan(raw, model, StatsStore(tmp_path)).repair == record.reference
+        damage(next(tmp_path.rglob("layer-00002.safetensors")))
         with pytest.raises(UserError, match=message) as error:
-            open_plan(raw, olmoe, StatsStore(tmp_path))
+            open_plan(raw, model, StatsStore(tmp_path))
         assert "make it again" in says(error)
 
     @pytest.mark.parametrize(
@@ -200,23 +282,11 @@ class TestRefusals:
         ],
         ids=json.dumps,
     )
-    def test_a_plan_with_a_malformed_repair(self, olmoe, repair):
-        raw = {**plan_for(olmoe).to_dict(), "repair": repair}
+    def test_a_plan_with_a_malformed_repair(self, model, repair):
+        raw = {**plan_for(model).to_dict(), "repair": repair}
         with pytest.raises(UserError) as error:
             plan_from_dict(raw)
         assert "'repair' needs record_id" in says(error)
-
-
-def put(*path, to):
-    """Set what lies at the end of a path of keys and positions."""
-
-    def change(raw):
-        *where, last = path
-        for key in where:
-            raw = raw[key]
-        raw[last] = to
-
-    return change
 
 
 @pytest.mark.parametrize(
@@ -229,7 +299,7 @@ def put(*path, to):
         (put("layers", 0, "held_out", "0.1", to=-1.0), "held_out"),
         (put("layers", 0, "held_out", to={"much": 0.5}), "damping .* is none of much"),
         (put("layers", 0, "rounding", to=-1.0), "rounding: "),
-        (put("layers", 1, "layer", to=0), "it has layers 0, 0, 2"),
+        (put("layers", 1, "layer", to=0), "it has layers 0, 0, 3"),
         (put("files", to={}), "it has files"),
         (put("files", "../plan.json", to="0" * 64), "it has files"),
         (put("layers", to=[]), "it has files"),
@@ -250,6 +320,6 @@ def test_a_record_that_was_changed_is_refused(whole, tmp_path):
     stats, record = whole
     file = tmp_path / "a.json"
     file.write_text(RepairStore([stats]).path(record).read_text())
-    edit_json(file, files={**record.files, "layer-00001.safetensors": "0" * 64})
+    edit_json(file, files={**record.files, "layer-00002.safetensors": "0" * 64})
     with pytest.raises(StatsError, match="differs"):
         RepairRecord.read(file)

@@ -54,6 +54,7 @@ class Kind:
     target: str = "layer"
     factor: float = 1.0  # of what reaches the layer's output
     corpora: tuple[TokenSequences, ...] = EQUAL
+    dtype: str = "float64"
 
     def __str__(self) -> str:
         return f"{self.case.name}-{self.plan}"
@@ -70,6 +71,7 @@ class Kind:
 GRANITE = BY_NAME["granitemoe"]
 MULTIPLIED = replace(GRANITE, settings={**GRANITE.settings, "residual_multiplier": 0.22})
 KINDS = [
+    Kind(BY_NAME["olmoe"], dtype="float32"),  # in grouped products
     Kind(BY_NAME["deepseek_v3-groups"]),  # groups, sigmoid gates, shared experts, a bias
     Kind(BY_NAME["glm4_moe"], corpora=PADDED),  # gates with a factor
     Kind(BY_NAME["qwen2_moe"], corpora=TWO),  # a dense layer between
@@ -94,7 +96,7 @@ def wide(case, path):
 
 @dataclass(frozen=True)
 class Repaired:
-    """A repair in float64, and its models in float64 as transformers loads them."""
+    """A repair, and its models in float64 as transformers loads them."""
 
     kind: Kind
     source: Source
@@ -104,7 +106,7 @@ class Repaired:
     def record(self):
         store, model = RepairStore([self.out / "stats"]), self.source.described
         settings = CalibrationSettings(
-            *(8, 42, "float64", "cpu"), batch_size=3, placement=Placement(stream_layers=True)
+            *(8, 42, self.kind.dtype, "cpu"), batch_size=3, placement=Placement(stream_layers=True)
         )
         plan = fit_plan(self.kind.plan_for(self.source), model)
         return drain(repair_plan(model, plan, self.kind.corpora, settings, store))

@@ -14,15 +14,15 @@ from pruning.repair.record import RepairStore
 from pruning.repair.run import repair_plan
 
 torch.set_num_threads(1)
-KEPT = {0: (0, 2, 3, 5), 1: (1, 2, 4, 6), 2: (0, 1, 3)}  # as in test_repair_faults.py
+KEPT = {0: (1, 2, 3, 5), 2: (0, 2, 3, 4), 3: (1, 2, 3)}  # as in test_repair_faults.py
 
 
 def repair(path, stats, batch_size):
     model = load_model_index(path)
     plan = fit_plan(PruningPlan(model_ref(model), KEPT), model)
     placement = Placement(stream_layers=True)
-    settings = CalibrationSettings(8, batch_size=batch_size, device="cpu", placement=placement)
-    return repair_plan(model, plan, [token_sequences(12, 8)], settings, RepairStore([stats]))
+    settings = CalibrationSettings(24, batch_size=batch_size, device="cpu", placement=placement)
+    return repair_plan(model, plan, [token_sequences(12, 24)], settings, RepairStore([stats]))
 
 
 for size in (4, 12):

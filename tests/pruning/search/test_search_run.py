@@ -208,17 +208,6 @@ def test_a_file_that_is_no_result_is_refused(text):
         result_from_json(text)
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [(0, "one"), (2, 10**30), (4, math.inf)],
-)
-def test_a_result_with_values_of_other_kinds_is_refused(tmp_path, place, value):
-    raw = json.loads(result_of(searched(tmp_path / "log"), LAYERS, {}).to_json())
-    raw["candidates"][1][place] = value
-    with pytest.raises(PlanError, match=rf"result of a search: candidates\.1\.{place}: "):
-        result_from_json(json.dumps(raw))
-
-
 def test_the_best_of_all_generations_and_ties(tmp_path):
     outcome = searched(tmp_path / "log", wide(), Distance(HIDDEN))
     best = max(score.fitness for score in outcome.scores.values())

@@ -1,12 +1,8 @@
 """Points of curves: equal to the whole masked model, measured once, whoever measures them."""
 
 import json
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -138,52 +134,18 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     assert stored.equals(once)
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[1:4]
-from test_sensitivity_points import *
-
-inner, seen = MaskedRuns.run, []
-
-def run(self, *args):
-    seen.append(args)
-    if len(seen) == int(sys.argv[5]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return inner(self, *args)
-
-MaskedRuns.run = run
-drain(measuring(Path(sys.argv[4])).measure(curve_points(rooms(CASE), 3)))
-"""
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_is_uninterrupted(tmp_path):
-    wanted, here = curve_points(rooms(CASE), 3), Path(__file__).parent
-    # Killed in its second batch.
-    places = [here.parents[2], here.parents[1], here, tmp_path, len(wanted) + 3]
-    words = [sys.executable, "-c", KILLED, *map(str, places)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=here.parents[2])
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    resumes(tmp_path, wanted)
-
-
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     wanted = curve_points(rooms(CASE), 3)
     steps = measuring(tmp_path).measure(wanted)
     for _ in range(len(wanted) + 3):
         next(steps)
     steps.close()
-    resumes(tmp_path, wanted)
-
-
-def resumes(folder, wanted):
-    """After two points of the second batch, what is left is measured, and nothing else."""
-    logs = sorted(folder.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
+    # After two points of the second batch, what is left is measured, and nothing else.
+    logs = sorted(tmp_path.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
     assert [len(log.read_text().splitlines()) for log in logs] == [3, 1 + len(wanted)]
     with logs[0].open("ab") as file:
         file.write(b'{"base": [0, 0')  # as if the last line had not reached the disk
-    resumed, alone = measuring(folder), measuring(folder / "alone")
+    resumed, alone = measuring(tmp_path), measuring(tmp_path / "alone")
     drain(resumed.measure(wanted))
     drain(alone.measure(wanted))
     assert resumed.layers < alone.layers * 2 / 3 + 5
