@@ -87,6 +87,15 @@ def test_a_share_that_does_not_suit_names_those_that_do(
     )
 
 
+def test_one_expert_alone_can_go():
+    # Six experts keep 5, which is 1/6 or more; all ten of the router that picks ten stay, below 1/10.
+    layers = (MoELayer(1, 6, 2), MoELayer(3, 10, 10))
+    assert said(uniform, layers, "10%", Constraints(multiple_of=5)) == (
+        "Layer 1 would keep 6 of 6 experts, but layers are to keep 5 to 5; "
+        f"{NONE} 1 expert can go in all (--remove 1)."
+    )
+
+
 def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
     # Layer 1 loses none, so of 50%, 12 in all, the others lose 6 each, as they can.
     layers = (*TWO, MoELayer(4, 8, 2))
