@@ -6,7 +6,7 @@ from math import fsum
 import numpy as np
 import pandas as pd
 import pytest
-from allocations import evidence_in, ranked_globally
+from allocations import evidence_in, ranked_globally, sensitivity_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -176,6 +176,18 @@ def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percent
         except PlanError:
             continue
         assert all(set(less[layer]) <= set(more[layer]) for layer in more)
+
+
+def test_a_larger_budget_by_measured_costs_may_take_less_of_a_layer():
+    """Two: 2 + 0 costs 2, 0 + 2 costs 4.5. Three: 0 + 3 costs 5, 1 + 2 5.5, 2 + 1 6, 3 + 0 9."""
+    layers = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
+    evidence = Evidence(sensitivity=sensitivity_of((0, 1, 2, 9), (0, 4, 4.5, 5)))
+    two, three = (
+        allocate("measured", Spending(layers, count_budget(layers, count)), evidence).removed
+        for count in (2, 3)
+    )
+    assert (two, three) == ((2, 0), (0, 3))
+    assert not SCHEDULES["measured"].is_nested
 
 
 @settings(max_examples=20)
