@@ -368,6 +368,20 @@ def test_a_blend_counts_each_sample_by_its_weight(runs):
     assert found.tolist() == pytest.approx(((one + 3 * two) / 4).tolist(), rel=1e-12)
 
 
+def test_a_blend_keeps_the_heaviest_path_of_the_corpora_that_have_one(runs):
+    """An expert on paths of one corpus alone has that corpus' weight, on none it has log 0."""
+    samples = blend([Part(run, 1.0) for run in runs]).samples
+    found = pathfinder(2).from_samples(samples)["path_weight"]
+    one, two = (follow_paths(load_sample_stats(run), 2).table(2)["path_weight"] for run in runs)
+    assert (one.isna() & two.notna()).any()
+    assert (one.isna() & two.isna()).any()
+    expected = [
+        max((weight for weight in pair if not math.isnan(weight)), default=-math.inf)
+        for pair in zip(one, two, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
 def test_paths_are_followed_once(runs):
     stats, read = load_expert_stats(runs[0]), []
     (part,) = stats.samples

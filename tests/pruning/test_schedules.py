@@ -6,7 +6,7 @@ from math import fsum
 import numpy as np
 import pandas as pd
 import pytest
-from allocations import evidence_in, ranked_globally
+from allocations import evidence_in, patterned, ranked_globally, sensitivity_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -176,6 +176,29 @@ def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percent
         except PlanError:
             continue
         assert all(set(less[layer]) <= set(more[layer]) for layer in more)
+
+
+def test_a_larger_budget_by_largest_remainders_may_take_less_of_a_layer():
+    """Weights 5 to 1: of 7 the last has 7/15, the third largest remainder; of 8 it has 8/15."""
+    layers = tuple(MoELayer(index, 8, 1) for index in range(1, 6))
+    seven, eight = (
+        patterned(layers, count_budget(layers, count), "early").removed for count in (7, 8)
+    )
+    # 7: 7/3 28/15 21/15 14/15 7/15. 8: 8/3 32/15 24/15 16/15 8/15, of which two are rounded up.
+    assert (seven, eight) == ((2, 2, 1, 1, 1), (3, 2, 2, 1, 0))
+    assert not any(SCHEDULES[name].is_nested for name in ("early", "middle", "late"))
+
+
+def test_a_larger_budget_by_measured_costs_may_take_less_of_a_layer():
+    """Two: 2 + 0 costs 2, 0 + 2 costs 4.5. Three: 0 + 3 costs 5, 1 + 2 5.5, 2 + 1 6, 3 + 0 9."""
+    layers = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
+    evidence = Evidence(sensitivity=sensitivity_of((0, 1, 2, 9), (0, 4, 4.5, 5)))
+    two, three = (
+        allocate("measured", Spending(layers, count_budget(layers, count)), evidence).removed
+        for count in (2, 3)
+    )
+    assert (two, three) == ((2, 0), (0, 3))
+    assert not SCHEDULES["measured"].is_nested
 
 
 @settings(max_examples=20)

@@ -87,6 +87,15 @@ def test_a_share_that_does_not_suit_names_those_that_do(
     )
 
 
+def test_one_expert_alone_can_go():
+    # Six experts keep 5, from 1/6 on; the ten of a router that picks ten all stay, below 1/10.
+    layers = (MoELayer(1, 6, 2), MoELayer(3, 10, 10))
+    assert said(uniform, layers, "10%", Constraints(multiple_of=5)) == (
+        "Layer 1 would keep 6 of 6 experts, but layers are to keep 5 to 5; "
+        f"{NONE} 1 expert can go in all (--remove 1)."
+    )
+
+
 def test_a_share_beside_a_fixed_layer_counts_what_it_keeps():
     # Layer 1 loses none, so of 50%, 12 in all, the others lose 6 each, as they can.
     layers = (*TWO, MoELayer(4, 8, 2))
@@ -131,8 +140,10 @@ def test_names_that_are_none():
 
 
 def test_every_expert_needs_a_saliency():
+    saliency = np.ones((2, 8))
+    saliency[1, 7] = np.nan
     with pytest.raises(ValueError, match=r"^every expert needs a saliency$"):
-        ranked_globally(TWO, count_budget(TWO, 1), np.full((2, 8), np.nan))
+        ranked_globally(TWO, count_budget(TWO, 1), saliency)
 
 
 def test_groups_lose_the_least_of_each():
