@@ -15,7 +15,7 @@ from analysis.model import MoEModel
 from pruning.engine_results import ENGINES, Row, condition_of, results
 from pruning.engine_traits import HEADS, Traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, removes_nothing
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing, removes_nothing
 
 _OURS: Final = "moeprune"
 _TRUSTING: Final = "transformers, trust_remote_code=True"
@@ -109,6 +109,7 @@ def contents_of(
     changes = widths_config(widths, model) if widths else {}
     widths_by_layer = changes.get(WIDTHS_KEY, model.config.get(WIDTHS_KEY))
     is_cut = plan is not None and not removes_nothing(plan, model)
+    is_changed = plan is not None and not changes_nothing(plan, model)
     inner = model.config.get("rope_parameters")
     base = inner.get("rope_theta") if isinstance(inner, dict) else None
     counts = [len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers]
@@ -124,7 +125,7 @@ def contents_of(
         is_discovered=model.family.discovered,
         hides_rope=model.config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE),
         lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
-        traits=traits_of(model, is_pruned=is_cut, keeps_heads=keeps_heads),
+        traits=traits_of(model, is_pruned=is_changed, keeps_heads=keeps_heads),
         removes=equal_cut(plan, padded=padded) if plan and is_cut else "original",
     )
 

@@ -287,7 +287,7 @@ def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
     """The embedding that an export writes again as the head, as engines cannot tie the two."""
-    return None if removes_nothing(plan, model) else model.tied_embedding
+    return None if changes_nothing(plan, model) else model.tied_embedding
 
 
 def with_top_k(plan: PruningPlan, model: MoEModel, top_k: int | None) -> PruningPlan:

@@ -31,7 +31,7 @@ from pruning.experts_per_token import selecting
 from pruning.heads import HeadChoice
 from pruning.neurons.kept import KeptWidths, kept_widths
 from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
-from pruning.plan import PruningPlan, fit_plan, keep_all, removes_nothing
+from pruning.plan import PruningPlan, changes_nothing, fit_plan, keep_all
 
 # A size is (3,): bytes in the dtypes on disk; weights, see `MoEModel.num_weights`, of which tied
 # ones count once; bytes of all that is stored, with 2 bytes per weight.
@@ -288,7 +288,7 @@ def _plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
     if plan.bits:
         experts[BYTES] = sum(bytes_in_bits(model, plan, layer) for layer in tensors.experts)
     counts = [len(plan.kept[layer]) for layer in tensors.experts]
-    return tensors.parts(counts, experts, is_cut=not removes_nothing(plan, model))
+    return tensors.parts(counts, experts, is_cut=not changes_nothing(plan, model))
 
 
 @dataclass(frozen=True, eq=False)

@@ -235,7 +235,8 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
             tensors[tensor.name] = replace(tensor, dtype="BF16") if matrix else tensor
             tensors |= {each.name: each for each in maker.empty(entry, in_bf16=matrix is not None)}
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())
-    return tensors if keeps_all and not plan.kept_neurons else tensors | _own_head(model)
+    is_source = keeps_all and not plan.kept_neurons and not plan.top_k
+    return tensors if is_source else tensors | _own_head(model)
 
 
 def _in_bfloat16(model: MoEModel) -> dict[str, InBfloat16]:
