@@ -6,11 +6,15 @@ from analysis.stats.store import Run, StatsStore
 from pruning.plan import PruningPlan, fit_plan
 
 _MOST_NAMED = 5
+# Median experts: below, a loss is not warned of. The rule marks one expert of any model, ordinary
+# ones too; the demo's are at 3 to 5 medians.
+_STICKS_OUT = 10.0
 
 
 def super_note(plan: PruningPlan, model: MoEModel, store: StatsStore) -> str | None:
-    """The super experts that a plan removes or cuts; None if it keeps all, or no run tells.
+    """The super experts that a plan removes or cuts, of those far above the median expert.
 
+    None if it keeps them all, or no run tells.
     By the calibration runs that ranked the plan; by all of the model where none did, or none of
     them is here. Says so where a run lacks the statistic.
     """
@@ -28,7 +32,8 @@ def super_note(plan: PruningPlan, model: MoEModel, store: StatsStore) -> str | N
         (multiple, layer, expert)
         for layer, experts in supers.multiples.items()
         for expert, multiple in experts.items()
-        if expert not in fitted.kept[layer] or expert in fitted.kept_neurons.get(layer, {})
+        if multiple >= _STICKS_OUT
+        and (expert not in fitted.kept[layer] or expert in fitted.kept_neurons.get(layer, {}))
     ]
     if not lost:
         return None

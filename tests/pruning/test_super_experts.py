@@ -3,8 +3,10 @@
 The demo's runs mark one expert each: 0:20 on demo-code, 4:21 on demo-math, 1:8 on demo-prose.
 """
 
+import shutil
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from calibrations import calibrated
@@ -46,12 +48,40 @@ def said(decision):
     return [note for note in decision.notes if "super expert" in note]
 
 
-def test_a_plan_that_drops_one_says_so_and_how_to_keep_it(demo):
-    dropped = decided(demo, stats_store(), criterion="reap", **CODE)
+def rewrite(run, change):
+    """Change the table of a run as if it had been measured so."""
+    file = run.path / "experts.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+    files = {**run.manifest.files, file.name: file_sha256(file)}
+    edit_json(run.path / "manifest.json", files=files)
+
+
+def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, tmp_path):
+    (run,) = (r for r in stats_store().runs() if r.manifest.run_id.startswith("demo-demo-code"))
+    shutil.copytree(run.path, tmp_path / run.path.name)
+    store = StatsStore(tmp_path)
+
+    def times_ten(table):
+        frame = table.to_pandas()
+        frame.loc[(frame["layer"] == 0) & (frame["expert"] == 20), LARGEST] *= 10
+        return table.set_column(
+            table.column_names.index(LARGEST), LARGEST, pa.array(frame[LARGEST])
+        )
+
+    (copy,) = store.runs()
+    rewrite(copy, times_ten)
+    dropped = decided(demo, store, criterion="reap", **CODE)
     assert 20 not in dropped.plan.kept[0]
     (note,) = said(dropped)
     assert "removes 1 of 1 super experts" in note
-    assert "0:20 at 2.89; --keep-super keeps them" in note
+    assert "0:20 at 28.9; --keep-super keeps them" in note  # ten times 2.89
+    assert said(decided(demo, store, criterion="reap", keep_super=True, **CODE)) == []
+
+
+def test_those_of_the_demo_are_ordinary_and_stay_if_asked(demo):
+    dropped = decided(demo, stats_store(), criterion="reap", **CODE)
+    assert 20 not in dropped.plan.kept[0]
+    assert said(dropped) == []  # at 2.89 median experts
     kept = decided(demo, stats_store(), criterion="reap", keep_super=True, **CODE)
     assert 20 in kept.plan.kept[0]
     assert said(kept) == []
@@ -119,10 +149,7 @@ def test_runs_of_earlier_versions_say_that_nothing_is_known(tmp_path):
     model = load_model_index(str(tmp_path / "model"))
     store = StatsStore(tmp_path / "stats")
     run = calibrated(model, store)
-    file = run.path / "experts.parquet"  # as versions without the column wrote it
-    pq.write_table(pq.read_table(file).drop_columns(LARGEST), file)
-    files = {**run.manifest.files, file.name: file_sha256(file)}
-    edit_json(run.path / "manifest.json", files=files)
+    rewrite(run, lambda table: table.drop_columns(LARGEST))  # as versions without it wrote it
     assert super_experts([read_run(run.path)]).unknown == (run.manifest.run_id,)
     model = replace(model, name=str(tmp_path / "model"))
     fields = {"criterion": "reap", "sparsity": "50%"}
