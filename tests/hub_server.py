@@ -101,7 +101,8 @@ def hub(files: Mapping[str, bytes] = FILES) -> Iterator[str]:
     """The address of a running hub."""
     handler = type("Handler", (_Hub,), {"files": files})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    poll = {"poll_interval": 0.05}
+    thread = threading.Thread(target=server.serve_forever, kwargs=poll, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

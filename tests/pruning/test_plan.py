@@ -143,11 +143,6 @@ def test_bad_plans_get_one_clear_line(tmp_path, olmoe, kept, message):
         ('{"schema_version": 1, "kept": {}}', "malformed at 'model'"),
         ('{"schema_version": 1, "model": {}}', "has no 'kept'"),
         (
-            '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, '
-            '"granularity": "row", "kept": {}}',
-            "'row'; this version handles 'expert' and 'neuron'",
-        ),
-        (
             '{"schema_version": 1, "model": {"name": "m", "identity": "i"}, "kept": {}, '
             '"corpora": "code"}',
             "'corpora' is not a list",

@@ -4,11 +4,18 @@ import asyncio
 
 import pytest
 
-from tools.reliability import load_lists, load_pages, load_sessions
+from tools.reliability import load_lists, load_pages, load_sessions, load_world
 from tools.reliability.load_world import make_world
 
 SESSIONS, TOGGLES = 3, 3
 JOBS, RUNS = 30, 40
+
+
+@pytest.fixture(autouse=True)
+def few_turns(monkeypatch):
+    """Of what the long form times: enough for a toggle there and back."""
+    for module in (load_world, load_lists):
+        monkeypatch.setattr(module, "TURNS", 2)
 
 
 @pytest.fixture(scope="module")
