@@ -163,9 +163,10 @@ def test_a_pruned_head_keeps_its_experts_of_least_aimer(model, tmp_path, place):
 
 
 def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
-    source = checkpoint("olmoe", shards=1).path
-    model = with_head(source, tmp_path / "source", "model.mtp_block.0.")
-    assert prediction_heads(model)[0].name == "model.mtp"
+    # After one without experts, which could stay.
+    with_head(checkpoint("olmoe", shards=1).path, tmp_path / "one", PLACES["beyond"], experts=False)
+    model = with_head(tmp_path / "one", tmp_path / "source", "model.mtp_block.0.")
+    assert [head.name for head in prediction_heads(model)] == ["model.layers.3", "model.mtp"]
     with pytest.raises(ExportError, match=r"head model\.mtp has experts under names .* --mtp drop"):
         plan_heads(model, keeping(model, KEPT), HeadChoice.PRUNE)
     assert plan_heads(model, keeping(model, KEPT)).choice is HeadChoice.DROP
