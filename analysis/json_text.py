@@ -11,6 +11,8 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     Also refused are text that is not UTF-8, nesting too deep for the parser, and half of a
     surrogate pair, which cannot be written to files or terminals.
     """
+    if not text.strip():
+        raise ValueError("it is empty")
     try:
         value = json.loads(text, **options)
     except RecursionError as error:

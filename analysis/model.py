@@ -39,6 +39,7 @@ _LAYOUTS = {
     ".up_gate_proj.": ("Paddle's", "ERNIE is published for transformers under names with -PT"),
 }
 DEMO_MODEL = "demo"
+_HUB_URL = re.compile(r"(?:hf://|(?:https?://)?(?:huggingface|hf)\.co/)([\w.-]+/[\w.-]+)(?:/.*)?")
 DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -393,6 +394,8 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         _check_revision(model, revision)
         return path if path.exists() else DEMO_CHECKPOINT
     if path.is_absolute() or model.startswith(".") or model.count("/") != 1:
+        if hub_id := _HUB_URL.fullmatch(model):
+            raise CheckpointError(f"{model} is a URL; give its hub id, {hub_id[1]}.")
         siblings = path.parent.iterdir() if path.parent.is_dir() else ()
         names = {DEMO_MODEL, *(str(each) for each in siblings if each.is_dir())}
         raise CheckpointError(

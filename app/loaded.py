@@ -462,7 +462,8 @@ class Loaded:
     @property
     def names(self) -> tuple[str, str]:
         """Both recipes in a few words."""
-        return _in_words(self.first), _in_words(self.second)
+        file = self.shown.file if self.shown else ""
+        return file or _in_words(self.first), _in_words(self.second)
 
 
 def _in_words(selection: Selection) -> str:

@@ -278,7 +278,9 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if max(len(first), len(last)) > MOST_DIGITS or int(last or first) < int(first):
-            raise PlanError(f"{part!r} in {text!r} is no range of {what}.")
+            raise PlanError(
+                f"{part!r} in {text!r} is no range of {what}; write the smaller number first."
+            )
         numbers.update(range(int(first), int(last or first) + 1))
     return frozenset(numbers)
 

@@ -37,6 +37,7 @@ from pruning.repair.reference import Repair, repair_from_json
 from pruning.shown import DisplayMixin, Facts
 
 SCHEMA_VERSION = 1
+_PLANS_IN_FOLDERS = ("plan.json", "moeprune_manifest.json")  # of a search, of an export
 EXPERT_GRANULARITY = "expert"
 NEURON_GRANULARITY = "neuron"
 _ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
@@ -226,7 +227,10 @@ def _check_ids(layer: int, ids: Sequence[int]) -> None:
     if layer < 0:
         raise PlanError(f"The plan names layer {layer}; layers count from 0.")
     if not ids:
-        raise PlanError(f"The plan keeps no expert in layer {layer}.")
+        raise PlanError(
+            f"The plan keeps no expert in layer {layer}; list at least as many as its router picks "
+            "per token, or leave the layer out to keep all."
+        )
     repeated = sorted(expert for expert, times in Counter(ids).items() if times > 1)
     if repeated:
         raise PlanError(f"The plan lists expert {repeated[0]} of layer {layer} twice.")
@@ -365,15 +369,16 @@ def plan_from_dict(raw: object) -> PruningPlan:
     if raw.get("granularity") == _ATOMIC:
         raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}
     granularity = raw.get("granularity", EXPERT_GRANULARITY)
-    if granularity == EXPERT_GRANULARITY and "kept" not in raw:
+    kept_raw = raw.get("kept", None if granularity == EXPERT_GRANULARITY else {})
+    if not isinstance(kept_raw, dict):
         raise PlanError("The plan has no 'kept': layer -> ids of the experts that stay.")
     neurons = raw.get("kept_neurons", None if granularity == NEURON_GRANULARITY else {})
     try:
         model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
         kept = {}
-        if (depth := len(raw.get("kept", {}))) > MOST_LAYERS:
+        if (depth := len(kept_raw)) > MOST_LAYERS:
             raise PlanError(f"The plan names {depth} layers; no model has more than {MOST_LAYERS}.")
-        for key, ids in raw.get("kept", {}).items():
+        for key, ids in kept_raw.items():
             if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
                 raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
             if not isinstance(ids, list) or any(type(expert) is not int for expert in ids):
@@ -408,18 +413,25 @@ def _provenance(raw: Mapping[str, Any]) -> Provenance:
 
 
 def plan_from_json(text: str | bytes) -> PruningPlan:
-    """The plan in the text of a plan.json."""
+    """The plan in the text of a plan.json, or of an export's manifest."""
     try:
         raw = parse_json_once(text)
     except ValueError as error:
         raise PlanError(
             f"The plan is not valid JSON: {error}; `moeprune plan` writes one."
         ) from error
-    return plan_from_dict(raw)
+    if not isinstance(raw, dict) or "plan_digest" not in raw:
+        return plan_from_dict(raw)
+    plan = plan_from_dict(raw.get("plan"))  # in the manifest of an export
+    if plan.digest != raw["plan_digest"]:
+        raise PlanError("It is damaged: its plan does not have its plan_digest; export again.")
+    return plan
 
 
 def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
-    """Read plan.json; with `model`, apply `fit_plan`."""
+    """Read plan.json, or the plan of a search's or an export's folder; `model` is `fit_plan`'s."""
+    files = (path / name for name in _PLANS_IN_FOLDERS)
+    path = next((file for file in files if file.is_file()), path)
     text = read_text_file("plan", path)
     try:
         plan = plan_from_json(text)

@@ -142,7 +142,9 @@ def _walk(node: yaml.Node, path: _Key, lines: dict[_Key, int]) -> Iterator[tuple
         place, line = (*path, str(key.value)), key.start_mark.line + 1
         if place in lines:
             yield line, f"line {line}: {'.'.join(place)}: is there twice"
-        yield from _walk(value, place, lines)
+            list(_walk(value, place, lines))  # for its lines; keys in both are no news
+        else:
+            yield from _walk(value, place, lines)
         lines[place] = line
 
 
@@ -159,12 +161,13 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
         for part in problem["loc"][:-1]:
             section = section[part]
         value = section.pop(name)
-        if len(place) > 1 and name in _TOP:
+        if _is_of_top(place):
             raw.setdefault(name, value)
             continue
         nearest = nearest_name(name, _known(place))
         if nearest and nearest not in section:
-            section[nearest] = value
+            # A list in place of one value comes with the wrong key, which is said.
+            section[nearest] = value[0] if nearest == "corpus" and value == [*value][:1] else value
             moved = {key: line for key, line in lines.items() if key[: len(place)] == place}
             lines |= {(*place[:-1], nearest, *key[len(place) :]): n for key, n in moved.items()}
     return nested(Recipe, raw)
@@ -200,10 +203,17 @@ def _known(place: _Key) -> list[str]:
     return list(flat_fields(kind) if issubclass(kind, Section) else kind.model_fields)
 
 
+def _is_of_top(place: _Key) -> bool:
+    """Whether an unknown key of a section belongs above it; `corpora` may stand for `corpus`."""
+    *above, name = place
+    is_corpus = name == "corpora" and "corpus" in _known(place)
+    return bool(above) and name in _TOP and not is_corpus
+
+
 def _right_key(place: _Key) -> str:
     """What an unknown key should have been: the same in its own place, or the nearest here."""
     name, known = place[-1], _known(place)
-    if len(place) > 1 and name in _TOP:
+    if _is_of_top(place):
         section = next(part for part in reversed(place[:-1]) if not part.isdigit())
         return f"{name} stands at the top of a recipe, not under {section}"
     nearest = nearest_name(name, known)

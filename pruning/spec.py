@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from analysis.criteria import Criterion, check_ranks, get_criterion
+from analysis.errors import PlanError, UserError
 from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import CorpusWeight, corpus_weight_text, parse_corpus_weight
 from pruning.budget import SizeTarget
@@ -354,6 +355,16 @@ class PlanSpec(Section):
             place = next(each for each in raw if name in type(getattr(self, each)).model_fields)
             raw[place][name] = value
         return validated(PlanSpec, raw)
+
+    @classmethod
+    def recorded(cls, raw: Mapping[str, Any]) -> "PlanSpec":
+        """What a plan file says was asked for; a PlanError if a person or another version did."""
+        try:
+            return validated(cls, dict(raw), None)
+        except UserError as error:
+            raise PlanError(
+                f"The plan's 'spec', what was asked for, cannot be read: {error}"
+            ) from error
 
     def differences(self, other: "PlanSpec") -> dict[str, list[str]]:
         """Field -> its words, of those that are given here and differ from another spec's."""

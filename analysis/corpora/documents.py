@@ -110,7 +110,9 @@ def row_document(
         return Document(text=str(row[fields.text]))
     if row.get(fields.prompt) is not None and row.get(fields.response) is not None:
         return demo_document(str(row[fields.prompt]), str(row[fields.response]))
-    names = ", ".join(sorted(row if columns is None else columns)) or "none"
+    empty = {name for name, value in row.items() if value is None}
+    fields_here = sorted(row if columns is None else columns)
+    names = ", ".join(f"{each} (null)" if each in empty else each for each in fields_here) or "none"
     if fields != DEFAULT_FIELDS:
         forms = ", ".join(f"{form}={name}" for form, name in fields.by_form.items())
         raise CorpusError(f"{where} has the fields {names}, not {forms}.")

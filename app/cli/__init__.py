@@ -205,6 +205,6 @@ def _end(command: str, message: str, error: Exception, code: int = 1) -> NoRetur
     message = _LONG_WORD.sub(r"\1...", message)
     speak_up(error)
     print_collected(command, message)
-    if message:
-        err.print(f"error: {message}")
+    if message:  # help, where a group is given no command
+        err.print(message if message.startswith("Usage: ") else f"error: {message}")
     raise SystemExit(code) from error

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
-from pydantic import create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
 from analysis.devices import check_device
+from analysis.errors import UserError
 from app.cli.files import REPLACES, check_new_file
 from pruning.requests.base import (
+    OPTIONS,
     PANELS,
     Request,
     choices_of,
@@ -22,6 +24,7 @@ from pruning.requests.base import (
     flat_fields,
     flat_values,
     option_of,
+    repeated,
     validated,
 )
 
@@ -125,10 +128,42 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
 def _requests(kind: type[Request], each: str, values: dict[str, Any]) -> Request | list[Request]:
     """The request of these values, or one for each value of the field `each`."""
     if not each:
-        return _check_corpora(validated(kind, values))
+        return _check_corpora(_validated(kind, each, values))
     # Named twice, a value is still asked for once.
     one_by_one = [{**values, each: value} for value in dict.fromkeys(values[each])]
-    return [_check_corpora(validated(kind, single)) for single in one_by_one]
+    return [_check_corpora(_validated(kind, each, single)) for single in one_by_one]
+
+
+def _validated(kind: type[Request], each: str, values: dict[str, Any]) -> Request:
+    try:
+        return validated(kind, values)
+    except UserError as error:
+        fields = flat_fields(kind)
+        for name, value in values.items():
+            several = isinstance(value, tuple)
+            for word in value if several else (value,):
+                if parts := _listed(fields[name], word, several=several):
+                    flag = flags_of(name, fields[name])[0]
+                    words = f"repeat the option: {' '.join(repeated(flag, parts))}"
+                    if not several and name != each:
+                        words = f"give one, such as {flag} {parts[0]}"
+                    raise UserError(f"{flag}: {word!r} is several values; {words}.") from error
+        raise
+
+
+def _listed(field: FieldInfo, word: Any, *, several: bool) -> list[str]:
+    """The values in a word that is none itself, as commas part them; empty if they are not."""
+
+    def is_read(text: str) -> bool:
+        kind: Any = Annotated[field.annotation, field]
+        try:
+            TypeAdapter(kind).validate_python((text,) if several else text, context=OPTIONS)
+        except (ValidationError, UserError):
+            return False
+        return True
+
+    parts = word.split(",") if isinstance(word, str) and "," in word else []
+    return parts if parts and all(map(is_read, parts)) and not is_read(word) else []
 
 
 def _check_corpora(request: Request) -> Request:

@@ -75,6 +75,7 @@ def evaluate(
     Example: moeprune evaluate demo --plan plan.json --corpus demo-math --samples 8
     """
     model = load_model_index(request.model, revision=request.revision)
+    plan = tuple(dict.fromkeys(plan))
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))

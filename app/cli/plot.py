@@ -100,6 +100,10 @@ def plot(
         )
         results = ResultChoice.asked(request)
         chart = chart_view.draw(loaded.choosing(paths=choice, results=results))
+        if plan_file and loaded.shown:
+            by, criterion = loaded.shown.plan.provenance.criterion, request.plan.ranking.criterion
+            if by and criterion and by != criterion:
+                note(f"{plan_file} was ranked by {by}; here {criterion} orders its experts")
     if path.suffix == ".csv":
         write_csv(chart.table, path)
     else:
@@ -125,8 +129,8 @@ def _loaded(
     described = load_model_index(request.model, revision=request.revision)
     plan = load_plan(plan_file, model=described) if plan_file else None
     spec = request.plan
-    if not spec.ranking.criterion and plan and plan.provenance.spec:
-        spec = _asked_of(plan, described)
+    if plan and plan.provenance.spec:
+        spec = _ordered(spec, _asked_of(plan, described))
     elif not spec.ranking.criterion:
         spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
     store = stats_store(request.stats_dir)
@@ -139,9 +143,17 @@ def _loaded(
     return loaded
 
 
+def _ordered(spec: PlanSpec, asked: PlanSpec) -> PlanSpec:
+    """What orders the experts of a plan from a file: what was asked of it, or another criterion."""
+    if not spec.ranking.criterion:
+        return asked
+    is_told = spec.ranking.corpora or spec.ranking.runs or spec.ranking.rule.source != "routed"
+    return spec if is_told else spec.changed(corpora=asked.ranking.corpora)
+
+
 def _asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
     """What was asked of a plan; counts that came from a file, as the sparsity that they have."""
-    spec = PlanSpec.model_validate(plan.provenance.spec)
+    spec = PlanSpec.recorded(plan.provenance.spec)
     if spec.spread.schedule_file is None:
         return spec
     removed = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))

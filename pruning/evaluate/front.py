@@ -23,7 +23,7 @@ from pruning.bits import FORMATS
 from pruning.evaluate.quality import PlanLoss, interval_of, stored_losses
 from pruning.evaluate.record import EvaluationStore, PlanFacts
 from pruning.plan import keep_all
-from pruning.sizes import size_report
+from pruning.sizes import size_report, size_up
 
 FRONT_COLUMNS: Final = (
     "plan",
@@ -75,9 +75,11 @@ class Front:
         """The rows of at most this size, least loss first; a StatsError if none is so small."""
         rows = self.table[self.table["bytes"] <= nbytes]
         if rows.empty:
+            least = self.table["bytes"].min()
             raise StatsError(
-                f"No candidate takes at most {nbytes:,} bytes; the smallest takes "
-                f"{self.table['bytes'].min():,}. Evaluate plans that keep less, or in fewer bits."
+                f"No candidate takes at most {nbytes:,} bytes; the smallest takes {least:,}. "
+                f"Give --target-size {size_up(int(least))} or more, or evaluate plans that keep "
+                "less, or in fewer bits."
             )
         return rows.sort_values(["mean", "bytes"], kind="stable", ignore_index=True)
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -360,7 +361,10 @@ def plain_problem(problem: Any) -> str:
     elif isinstance(value, dict | list | tuple | BaseModel) or raised_by(problem):
         return reason
     nearest = did_you_mean(str(value), re.findall("'([^']+)'", str(context.get("expected", ""))))
-    text = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+    if value is None:
+        return f"{reason}; it is empty"
+    plain = str(value) if isinstance(value, Path) else value
+    text = repr(plain) if isinstance(plain, str | int | float) else type(value).__name__
     return f"{reason} (got {text}){f'.{nearest}' if nearest else ''}"
 
 

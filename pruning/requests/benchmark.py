@@ -71,7 +71,7 @@ class BenchmarkRequest(ModelRequest):
     @classmethod
     def _can_be_run(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if joined := [name for name in names if "," in name]:
-            raise ValueError(f"{joined[0]} is no task; name each with an option of its own")
+            raise ValueError(f"{joined[0]} is no task; repeat the option for each")
         if unsafe := [name for name in names if name.startswith(RUNS_CODE)]:
             raise ValueError(
                 f"{unsafe[0]} runs code that the model writes, which is refused here; run it with "

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from analysis.model import DEMO_MODEL
 from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, command_line, option_words, repeated
 
@@ -93,6 +94,17 @@ class ExportRequest(PrunedRequest):
 
     plan: dict[str, Any]
     recipe: str = Field(default="", max_length=1 << 20)
+
+    @field_validator("out")
+    @classmethod
+    def _hides_no_model(cls, out: Path, info: ValidationInfo) -> Path:
+        model = info.data.get("model", "")
+        if out in (Path(model), Path(DEMO_MODEL)) and not out.exists():
+            raise ValueError(
+                f"a folder {out} would be read in place of the model of that name; name another, "
+                f"such as {out.name}-pruned"
+            )
+        return out
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
         """The equivalent command line; `plans` names the file that holds the plan."""

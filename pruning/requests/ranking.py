@@ -102,7 +102,8 @@ class PathsRequest(ModelRequest):
     transitions: Transitions = "paper"
     clusters: PathClusters | None = None
     schedule: Annotated[
-        str, Option("How a budget is spread.", takes="global|uniform|early|middle|late")
+        Literal["global", "global-rescaled", "uniform", "early", "middle", "late"],
+        Option("How a budget is spread.", takes="global|uniform|early|middle|late"),
     ] = "global"
     corpora: tuple[
         Annotated[
@@ -113,6 +114,12 @@ class PathsRequest(ModelRequest):
     ] = ()
     runs: tuple[options.Run, ...] = ()
     stats_dir: options.StatsDir | None = None
+
+    @model_validator(mode="after")
+    def _spreads_a_budget(self) -> "PathsRequest":
+        if "schedule" in self.model_fields_set and self.sparsity is None and self.shrink is None:
+            raise ValueError("--schedule spreads a budget; add --sparsity, or leave it out")
+        return self
 
 
 class SecondRequest(ModelRequest):

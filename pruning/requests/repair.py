@@ -108,7 +108,7 @@ def ranking_corpora(plan: PruningPlan) -> list[CorpusWeight]:
     """The corpora that ranked a plan, with their weights."""
     provenance = plan.provenance
     if provenance.spec:
-        weights = PlanSpec.model_validate(provenance.spec).corpus_weights
+        weights = PlanSpec.recorded(provenance.spec).corpus_weights
         if weights:
             return list(weights)
     return [CorpusWeight(name) for name in provenance.corpora]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from analysis.errors import CorpusError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.choose import is_at_hand, run_by_corpus
 from analysis.stats.store import stats_store
@@ -13,7 +14,7 @@ from pruning.repair.reference import repaired_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
-from pruning.tasks.calibration import prepare_calibration
+from pruning.tasks.calibration import check_corpora, prepare_calibration
 from pruning.tasks.loading import together
 
 if TYPE_CHECKING:
@@ -51,6 +52,14 @@ def _prepare(
     plan = fit_plan(plan_from_dict(request.plan), model)
     runs = stats_store(request.stats_dir).of_model(model.identity, "routed")
     readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
+    least = sum(reading.sampling().seq_len for reading in readings)
+    try:
+        yield from check_corpora(readings)  # before libraries are imported
+    except CorpusError as error:
+        if len(readings) == 1 or request.tokens >= least:
+            raise
+        shared = f"{len(readings)} corpora share {request.tokens} tokens; use at least {least}."
+        raise CorpusError(f"{error} {shared}") from error
     from pruning.repair.run import check_repairable
 
     check_repairable(model, plan)

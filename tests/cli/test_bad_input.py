@@ -6,7 +6,9 @@ import socket
 import pytest
 from transformers import AutoModelForCausalLM, PhimoeConfig
 
+from analysis.errors import UserError
 from builders import VOCAB, edit_json
+from pruning import Model
 
 
 @pytest.fixture
@@ -78,3 +80,55 @@ def test_server_on_a_port_in_use(refused):
         taken.listen()
         port = taken.getsockname()[1]
         assert f"The port {port} is in use" in refused("demo", "--port", port)
+
+
+WRONG_FILES = {
+    "inspect dmeo": "Did you mean 'demo'?",
+    "inspect empty.json": "empty.json is a file; give the folder of a checkpoint",
+    "inspect model/model.safetensors.index.json": "is a file; give the checkpoint's folder, /",
+    "inspect ~nobody-here": "is not a directory",
+    "plan demo --criterion aimer --sparsity 50% --floor 99": "exceeds the 32 experts",
+    "plans show empty.json": "states no schema_version",
+    "prune open.yaml": "in open.yaml, line 1",
+    "plan demo --criterion aimer --schedule file --schedule-file open.yaml": "in open.yaml, line 1",
+}
+
+
+@pytest.mark.parametrize("line", WRONG_FILES)
+def test_a_wrong_file_or_name_is_called_what_it_is(refused, here, tiny, line):
+    (here / "empty.json").write_text("{}")
+    (here / "open.yaml").write_text("model: [x")
+    (here / "model").symlink_to(tiny)
+    assert WRONG_FILES[line] in refused(*line.split())
+
+
+PYTHON = {
+    "a folder that is not there": (lambda: Model("nowhere"), "nowhere is not a directory"),
+    "a criterion": (lambda: Model("demo").rank("REAP"), "Did you mean 'reap'?"),
+    "no corpus": (lambda: Model("demo").rank("reap"), "choose with --calibrated-on"),
+    "a corpus": (lambda: Model("demo").rank("reap", "demo-cod"), "Did you mean 'demo-code'?"),
+    "a budget": (lambda: Model("demo").plan("aimer"), "give one budget"),
+    "an option": (
+        lambda: Model("demo").plan("aimer", sparsty="50%"),
+        "Unknown option 'sparsty'. Did you mean 'sparsity'?",
+    ),
+    "a dtype": (
+        lambda: Model("demo").calibrate("demo-code", dtype="bf16"),
+        "--dtype: choose 'auto', 'float32', 'bfloat16'",
+    ),
+    "several bits": (
+        lambda: Model("demo").evaluate(corpus="demo-code", bits=[8, 4]),
+        "call it once for each",
+    ),
+    "no export": (lambda: Model("demo").verify("nowhere"), "give the folder of an export"),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_mistake_in_python_is_one_line(here, name):
+    wrong, part = PYTHON[name]
+    with pytest.raises(UserError) as raised:
+        wrong()
+    message = str(raised.value)
+    assert part in message
+    assert "\n" not in message

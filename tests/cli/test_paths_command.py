@@ -119,7 +119,7 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
         (
             ("--sparsity", "50%", "--schedule", "frequency", "--stats-dir", "stats"),
             1,
-            "choose from",
+            "--schedule: choose 'global'",
         ),
     ],
 )

@@ -69,6 +69,14 @@ def test_a_plan_of_a_file_is_drawn_as_the_plan_of_its_options(works, here, view,
     assert (here / "file.csv").read_bytes() == (here / "options.csv").read_bytes()
 
 
+def test_a_plan_of_a_file_ordered_by_another_criterion_keeps_its_name(works, moeprune, here):
+    works("plan", "demo", *RECIPES)
+    drawn = moeprune("plot", "kept-by", "demo", "--plan", "plan.json", "--criterion", "man")
+    assert drawn.code == 0, drawn.err  # from the plan's own corpora
+    assert "only A (plan.json) keeps" in drawn.out
+    assert "plan.json was ranked by reap; here man orders its experts" in drawn.out
+
+
 def test_the_counts_of_a_search_are_drawn_from_its_plan_and_neurons_have_no_schedules(
     works, refused, here
 ):

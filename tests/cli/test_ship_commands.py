@@ -27,6 +27,14 @@ def exported(works, tiny, stats, here):
     return here / "half"
 
 
+def test_the_folder_of_an_export_stands_for_its_plan(works, refused, exported, tiny, here):
+    assert load_plan(exported) == load_plan(here / "plan.json")
+    works("export", tiny, "again", "--plan", exported)
+    assert tree(here / "again") == tree(exported)
+    edit_json(exported / "moeprune_manifest.json", plan_digest="0")
+    assert "half/moeprune_manifest.json: It is damaged" in refused("plans", "show", "half")
+
+
 def test_export_writes_a_checkpoint_that_transformers_loads(exported, here):
     model = AutoModelForCausalLM.from_pretrained(exported)
     counts = {
