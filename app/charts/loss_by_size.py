@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import pandas as pd
@@ -80,9 +81,10 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
     rows = table.assign(x=table["bytes"] / unit)
     best = rows[rows["on_front"]]
     steps = stroke(best["x"], best["mean"], primary(dark), 2, line_shape="hv")
-    steps.update(name="least loss within a size", showlegend=True)
+    steps.update(name="least measured loss", showlegend=True)
     marks = [
-        _marks(rows[rows["kind"] == kind], kind, symbol, dark) for kind, symbol in _KINDS.items()
+        _marks(rows[(rows["kind"] == kind) & (rows["is_measured"] == is_measured)], kind, dark)
+        for kind, is_measured in product(_KINDS, (False, True))  # what is measured lies on top
     ]
     shown = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
     is_hollow = not shown["is_measured"].all()
@@ -97,7 +99,7 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
         hoverinfo="skip",
     )
     return themed(
-        [*_random_band(chance, unit, dark), steps, *marks, here],
+        [*_random_band(chance, unit, dark), steps, *(each for each in marks if each.x.size), here],
         dark,
         x={
             "title": f"weights, {unit_name}",
@@ -110,16 +112,17 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
             "tickformat": ".2~f",
             "range": [-0.06 * table["mean"].max(), 1.06 * table["mean"].max()],
         },
-        height=420,
+        height=520,
         annotations=_labels(rows, shown, dark),
     )
 
 
-def _marks(rows: pd.DataFrame, kind: str, symbol: str, dark: bool) -> go.Scatter:
+def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
+    """Marks of one kind, all measured or all predicted."""
     color = {"pruned": primary(dark), "fewer bits": ink(dark), ORIGINAL: ink(dark)}.get(
         kind, muted(dark)
     )
-    symbols = [symbol if is_measured else f"{symbol}-open" for is_measured in rows["is_measured"]]
+    how, open_or_not = ("", "") if rows["is_measured"].all() else (", predicted", "-open")
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
         f" ({row['low']:+.3f} to {row['high']:+.3f}), "
@@ -131,8 +134,8 @@ def _marks(rows: pd.DataFrame, kind: str, symbol: str, dark: bool) -> go.Scatter
         x=rows["x"],
         y=rows["mean"],
         mode="markers",
-        name=kind,
-        marker={"symbol": symbols, "size": 9, "color": color},
+        name=f"{kind}{how}",
+        marker={"symbol": f"{_KINDS[kind]}{open_or_not}", "size": 9, "color": color},
         text=notes,
         customdata=[[plan] for plan in rows["plan"]],
         hovertemplate="%{text}<extra></extra>",

@@ -1,6 +1,7 @@
 """A prompt, and the answers of the original and the pruned models."""
 
 from itertools import takewhile
+from textwrap import shorten
 from typing import Final
 
 import streamlit as st
@@ -21,25 +22,39 @@ pre.answer mark { background: rgba(230, 159, 0, 0.25); color: inherit;
 """
 
 
-def answers_part(pair: AnswerRecord) -> None:
-    """The prompt, and the answers of the original and the pruned model, one below the other."""
+def answers_part(pair: AnswerRecord, name: str = "", *, most: int | None = None) -> None:
+    """The prompt, and the answers of the original and the pruned model, one below the other.
+
+    `name` is the plan's where its own is said already; answers are cut to `most` characters.
+    """
     st.text(pair.prompt)
     st.html(_STYLE)
-    full = pair.answers[0].text
+    full = _cut(pair.answers[0].text, most)
     with st.container(gap="xxsmall"):
         st.markdown("**Original model**")
         st.html(marked(full, full, mark=False))
-    pruned_answer(pair)
+    pruned_answer(pair, name, most=most)
 
 
-def pruned_answer(pair: AnswerRecord) -> None:
+def pruned_answer(pair: AnswerRecord, name: str = "", *, most: int | None = None) -> None:
     """The answer of the pruned model, and how far it is the original's."""
     full, answer = pair.answers
-    is_same = answer.text.strip() == full.text.strip()
-    same = "same answer, word for word" if is_same else f"differs after {answer.agreed} tokens"
+    verdict = f"differs after {answer.agreed} tokens" if answer.agreed else "differs at once"
+    if answer.text.strip() == full.text.strip():
+        verdict = "same answer, word for word"
     with st.container(gap="xxsmall"):
-        st.markdown(f"**{literal(plan_name(pair))}**: {same}")
-        st.html(marked(answer.text, full.text))
+        st.markdown(f"**{literal(name or plan_name(pair))}**: {verdict}")
+        st.html(marked(_cut(answer.text, most), _cut(full.text, most)))
+
+
+def _cut(text: str, most: int | None) -> str:
+    """The text, or its beginning and its end."""
+    if most is None or len(text) <= most:
+        return text
+    half = most // 2
+    head = shorten(text, half, placeholder="") or text[:half]
+    tail = shorten(text[::-1], half, placeholder="")[::-1] or text[-half:]
+    return f"{head} ... {tail}"
 
 
 def marked(text: str, full: str, *, mark: bool = True) -> str:

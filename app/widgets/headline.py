@@ -18,10 +18,10 @@ def headline(
     if loss is None:
         about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
         return f"{words}{about}."
-    words += f", perplexity x{exp(loss.mean):.1f}."
+    words += f", perplexity x{exp(loss.mean):.1f}"
     if chance is None or loss.is_random:
-        return words
-    return f"{words} A random choice: x{exp(chance.mean):.1f}."
+        return f"{words}."
+    return f"{words} (random: x{exp(chance.mean):.1f})."
 
 
 def removed_share(loaded: Loaded) -> str:

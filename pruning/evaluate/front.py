@@ -87,8 +87,9 @@ class Front:
 def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     """What the stored losses of a model say of its plans in all bits.
 
-    Of plans that remove the same share, the one that loses least competes, repaired and not, and
-    all that were measured in fewer bits. Draws of Random do not.
+    Of plans that remove the same share, the one that loses least competes, of experts and of
+    neurons, repaired and not, and all that were measured in fewer bits. Draws of Random do not. On
+    the front is only what was measured.
     """
     plans: defaultdict[tuple[object, ...], dict[str, PlanLoss]] = defaultdict(dict)
     measured = tuple(
@@ -123,7 +124,9 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     table = pd.DataFrame(rows, columns=list(FRONT_COLUMNS))
     table["low"] = table["low"].where(table["is_measured"], table["mean"] - most)
     table["high"] = table["high"].where(table["is_measured"], table["mean"] + most)
-    table["on_front"] = pareto_front(table["bytes"], table["mean"], higher_is_better=False)
+    points = table[table["is_measured"]]
+    front = pareto_front(points["bytes"], points["mean"], higher_is_better=False)
+    table["on_front"] = table.index.isin(points.index[front])
     table = table.sort_values(["bytes", "mean"], kind="stable", ignore_index=True)
     mean = float(np.mean(errors)) if errors else np.nan
     return Front(table, len(errors), mean, most, measured)
@@ -153,13 +156,13 @@ def _plan_of(facts: PlanFacts) -> tuple[object, ...]:
 
 def _rivals(cells: Iterable[Cell]) -> list[Cell]:
     """Plans that compete, see `front_of`, the least pruned first."""
-    best: dict[tuple[float, bool], Cell] = {}
+    best: dict[tuple[object, ...], Cell] = {}
     others: list[Cell] = []
     for cell in cells:
         loss = cell[""]
         if not loss.facts.removed:
             continue
-        kind = round(loss.facts.removed, _DIGITS), loss.is_repaired
+        kind = round(loss.facts.removed, _DIGITS), loss.is_repaired, loss.facts.granularity
         if kind not in best or loss.mean < best[kind][""].mean:
             best[kind] = cell
         if len(cell) > 1:

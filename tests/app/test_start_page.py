@@ -20,10 +20,14 @@ from shipped import shipped_lines
 from app.session.job_queue import job_store
 
 
+def _records():
+    return map(json.loads, shipped_lines("evaluations").values())
+
+
 def losses_by_hand(**facts):
     """Corpus -> loss increase of the shipped plans with these facts, without repairs."""
     found = {}
-    for raw in map(json.loads, shipped_lines("evaluations").values()):
+    for raw in _records():
         if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():
@@ -34,6 +38,12 @@ def losses_by_hand(**facts):
 
 def shown_plan(test):
     return loaded_on(test).shown.plan
+
+
+def bar_of(test):
+    """The line of the plan on screen."""
+    name = loaded_on(test).shown.name
+    return next(text for text in texts(test.markdown) if f"**{name}**" in text)
 
 
 def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
@@ -48,19 +58,22 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     chance = [fmean(each.values()) for each in _random(every).values()]
     (head,) = test.title
     assert head.value == (
-        f"Half of the experts gone: 39% smaller, perplexity x{exp(fmean(mine.values())):.1f}. "
-        f"A random choice: x{exp(fmean(chance)):.1f}."
+        f"Half of the experts gone: 39% smaller, perplexity x{exp(fmean(mine.values())):.1f} "
+        f"(random: x{exp(fmean(chance)):.1f})."
     )
-    assert f"Loss {fmean(mine.values()):+.2f} nats per token" in head.proto.help
-    assert f"{fmean(chance):+.2f} (mean of {len(chance)} draws)" in head.proto.help
-    (suffers,) = (text for text in texts(test.markdown) if "**What suffers**" in text)
-    assert all(f"{name} {added:+.2f}" in suffers for name, added in mine.items())
-    (ships,) = (text for text in texts(test.markdown) if "**Ship it**" in text)
-    assert "vLLM" in ships
+    (suffers,) = (each for each in test.markdown if "suffers most in proportion" in each.value)
+    full = {raw["corpus"]["name"]: raw["full"]["nll"]["mean"] for raw in _records()}
+    grown = {name: 1 + added / full[name] for name, added in mine.items()}
+    most = max(grown, key=grown.get)
+    assert suffers.value == f"**{most} suffers most in proportion**: x{grown[most]:.1f}."
+    note = suffers.proto.help
+    assert f"Loss {fmean(mine.values()):+.2f} nats per token" in note
+    assert f"{fmean(chance):+.2f} (mean of {len(chance)} draws)" in note
+    assert all(f"{name} {added:+.2f}" in note for name, added in mine.items())
+    assert "vLLM" in bar_of(test)
     test.button(key="start.other").click().run()
     assert shown_plan(test).provenance.schedule != "uniform"
-    (ships,) = (text for text in texts(test.markdown) if "**Ship it**" in text)
-    assert "vLLM" not in ships
+    assert "vLLM" not in bar_of(test)
     test.button(key="start.other").click().run()
     assert shown_plan(test).digest == opened.digest
 
@@ -93,15 +106,9 @@ def test_what_one_corpus_costs_the_others_is_told_of_the_criterion(open_page):
         key=lambda each: max(alone[each].values()),
     )
     lost = max(alone[worst], key=alone[worst].get)
-    (words,) = (
-        text
-        for text in texts(open_page("start", opened="1").markdown)
-        if "The text decides" in text
-    )
-    assert (
-        f"Calibrated on {worst} alone ({alone[worst][worst]:+.2f}), REAP loses {lost} "
-        f"({alone[worst][lost]:+.2f})."
-    ) in words
+    said = texts(open_page("start", opened="1").markdown)
+    expected = f"**Calibrated on {worst} alone**, REAP loses {lost} ({alone[worst][lost]:+.2f})."
+    assert expected in said
 
 
 def _random(every):
@@ -123,10 +130,10 @@ def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
 def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     test = open_page("start")
     bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
-    full, pruned, chance = bodies
-    assert "The answer is 5." in full
-    assert "<mark>" in pruned
-    assert "<mark>" in chance
+    short_full, short_pruned, full, pruned, chance = bodies
+    assert all("The answer is 5." in each for each in (short_full, full))
+    assert all("<mark>" in each for each in (short_pruned, pruned, chance))
+    assert len(short_full) < len(full)
 
 
 def test_a_model_without_a_plan_says_what_is_missing_and_shows_its_data(open_page):

@@ -38,32 +38,27 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
 _TOKENS: Final = 48  # of an answer to a person's own prompt
-_CARD_PX: Final = 500
+_EXCERPT: Final = 36  # characters of an answer
 
 
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """Headline, loss by size, answers to a prompt; what suffers, why, and where it runs.
+    """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export.
 
     What else is to know stands behind the question mark of each.
     """
     losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
-    words = headline(loaded, current_plan, loss, chance)
-    st.title(words, anchor=False, help=beside_random(loss, chance))
-    chart_column, answers_column = st.columns([3, 2])
+    st.title(headline(loaded, current_plan, loss, chance), anchor=False)
+    chart_column, words_column = st.columns([3, 2])
     with chart_column:
         _picture(loaded)
-    with answers_column, st.container(border=True, height=_CARD_PX):
-        _answers_part(loaded, current_plan)
-    suffers, text, ships = st.columns([5, 6, 5])
-    with suffers:
-        in_bits = bits_alone(losses)
-        note = f"Without pruning, {in_bits} (simulated)." if in_bits else None
-        st.markdown(f"**What suffers**  \n{suffering(loss or loaded.predicted)}", help=note)
-    with text:
-        alone = single_corpus_words(losses, loss)
-        st.markdown(f"**The text decides**  \n{alone}{pair_words(loaded)}")
-    with ships:
-        _ship_part(loaded, current_plan, losses, loss)
+    with words_column:
+        with st.container(border=True):
+            _answers_part(loaded, current_plan)
+        st.markdown(suffering(loss or loaded.predicted), help=cost_note(losses, loss, chance))
+        alone, pairs = single_corpus_words(losses, loss), pair_words(loaded)
+        st.markdown(alone or pairs, help=pairs if alone else None)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            _ship_part(loaded, current_plan, losses, loss)
 
 
 def _picture(loaded: Loaded) -> None:
@@ -90,38 +85,40 @@ def _take_clicked(loaded: Loaded) -> None:
     st.session_state.update(controls)
 
 
-def beside_random(loss: PlanLoss | None, chance: RandomLoss | None) -> str:
-    """What chance alone costs, and on what that was measured."""
+def cost_note(
+    losses: tuple[PlanLoss, ...], loss: PlanLoss | None, chance: RandomLoss | None
+) -> str:
+    """The loss on each corpus, what chance costs, on what that was measured, and fewer bits."""
     if loss is None:
         return "Its loss was not measured yet: click **Measure** above."
-    words = ""
+    words = f"Loss {loss.mean:+.2f} nats per token: {_by_corpus(loss)}; the original's is "
+    words += ", ".join(f"{literal(name)} {full:.2f}" for name, full in loss.full.items()) + ". "
     if chance is not None and not loss.is_random:
         drawn = f"mean of {chance.draws} draws" if chance.draws > 1 else "one draw"
-        words = f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
+        words += f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
-    return (
-        f"{words}Loss {loss.mean:+.2f} nats per token, measured on {loss.num_samples} held-out "
-        f"samples of each corpus{way}."
-    )
+    words += f"Measured on {loss.num_samples} held-out samples of each corpus{way}."
+    in_bits = bits_alone(losses)
+    return f"{words} Without pruning, {in_bits} (simulated)." if in_bits else words
 
 
 def suffering(loss: LossIncrease | None) -> str:
-    """The loss increase on each corpus, and where the original's loss grows most, if measured."""
+    """Where the original's loss grows most in proportion, if measured."""
     if loss is None:
-        return "Not measured yet."
-    ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
-    words = ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
+        return "Its loss is not measured yet."
     if not isinstance(loss, PlanLoss):
-        return f"Predicted: {words}."
+        return f"Predicted, not measured: {_by_corpus(loss)}."
     grown = {name: 1 + loss.change[name] / full for name, full in loss.full.items() if full > 0}
     if not grown:
-        return f"{words}."
+        return f"{_by_corpus(loss)}."
     most = max(grown, key=grown.__getitem__)
-    before = loss.full[most]
-    return (
-        f"{words}. Relative to the original, {literal(most)}: {before:.2f} to "
-        f"{before + loss.change[most]:.2f}, x{grown[most]:.1f}."
-    )
+    return f"**{literal(most)} suffers most in proportion**: x{grown[most]:.1f}."
+
+
+def _by_corpus(loss: LossIncrease) -> str:
+    """The loss increase on each corpus, the largest first."""
+    ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
+    return ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
 
 
 def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> str:
@@ -131,8 +128,8 @@ def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> 
     name = alone.facts.corpora[0]
     label = criterion_label(alone.facts.criterion) + alone.facts.variant_words
     return (
-        f"Calibrated on {literal(name)} alone ({alone.change[name]:+.2f}), {literal(label)} loses "
-        f"{literal(alone.worst_on)} ({alone.worst:+.2f}). "
+        f"**Calibrated on {literal(name)} alone**, {literal(label)} loses "
+        f"{literal(alone.worst_on)} ({alone.worst:+.2f})."
     )
 
 
@@ -175,10 +172,12 @@ def _ship_part(
     losses: tuple[PlanLoss, ...],
     loss: PlanLoss | None,
 ) -> None:
-    """Where the export runs, the best plan of the other kind of layers, and the way to Export."""
-    names = programs(loaded, current_plan)
-    where = f"Loads in {', '.join(names)}." if names else "No engine was tried with such an export."
-    st.markdown(f"**Ship it**  \n{where}")
+    """The best plan of the other kind of layers, and the way to Export.
+
+    Where the plan runs, the line on top says.
+    """
+    if not programs(loaded, current_plan):
+        st.text("No engine was tried with such an export.")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
         _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
     link_to("export", "Export", "output")
@@ -206,7 +205,7 @@ def _other_layers(
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
     st.button(
-        literal(f"{label}, in transformers only" if is_even else f"{label}, in every engine"),
+        literal(f"{label}, transformers only" if is_even else f"{label}, every engine"),
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",
@@ -225,9 +224,11 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     if newest is None:
         st.text("This plan has answered no prompt yet.")
         return
-    answers_part(newest)
-    if chance := _chance(records, newest):
-        with st.expander("What a random choice answers"):
+    answers_part(newest, "This plan", most=_EXCERPT)
+    chance = _chance(records, newest)
+    with st.expander("Answers in full"):
+        answers_part(newest)
+        if chance:
             pruned_answer(chance[0])
 
 
