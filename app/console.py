@@ -119,9 +119,14 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
         _speech.get().following.extend(following)
         return
     out.print(_in_lines(words))
+    show_commands(f"next: {line}" for line in following)
+
+
+def show_commands(lines: Iterable[str]) -> None:
+    """Print command lines, each in one piece, to be copied; not with --quiet."""
     if not _speech.get().quiet:
-        for line in following:
-            out.print(in_terminal(f"next: {line}"))  # in one piece, to be copied
+        for line in lines:
+            out.print(in_terminal(line))
 
 
 def _in_lines(words: str) -> str:

@@ -1,6 +1,7 @@
 """export, verify."""
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from folder_tree import tree
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+import app.console
 from analysis.model import load_model_index
 from builders import edit_json
 from builders.fp8 import write_fp8_pair
@@ -47,6 +49,16 @@ def test_export_writes_a_checkpoint_that_transformers_loads(exported, here):
     manifest = json.loads((exported / "moeprune_manifest.json").read_text())
     assert manifest["plan"]["kept"] == plan["kept"]
     assert not list(here.glob("*.partial*"))
+
+
+def test_commands_to_serve_are_not_broken(works, here, monkeypatch):
+    works("plan", "demo", "--criterion", "aimer", "--sparsity", "50%")
+    monkeypatch.setattr("app.console._WRAPS", True)
+    monkeypatch.setattr(app.console.out, "width", 50)
+    lines = works("export", "demo", "again", "--plan", "plan.json").splitlines()
+    (curl,) = {line for line in lines if line.startswith("curl localhost:8080")}
+    assert json.loads(shlex.split(curl)[-1])["max_tokens"] == 16
+    assert max(len(line) for line in lines if line.startswith("again:")) <= 50
 
 
 def test_export_can_verify_at_once(works, tiny, stats, here):
