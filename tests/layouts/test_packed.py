@@ -201,6 +201,12 @@ def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path, monkeypatch, p
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pattern_as_large_as_allowed_is_searched_for(tmp_path):
+    patterns = ["re:" + "(" * 20 + "z2" + ")" * 20, "re:z{1000}", "re:(?:z{40}){25}"]
+    source = small_packed(tmp_path / "in", "gptq", ignore=patterns)
+    assert exported(source, tmp_path / "out")["ignore"] == patterns
+
+
 @pytest.mark.parametrize("method", ROLES)
 def test_programs_that_cannot_read_it_are_not_called_tried(tmp_path, method):
     model = load_model_index(str(small_packed(tmp_path / "in", method)))
