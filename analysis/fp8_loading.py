@@ -24,8 +24,8 @@ def _dequantise(
         return evenly
     values = quantized.to(torch.float32)
     apply_scales(values, scales.to(torch.float32), block)
-    own = scales.dtype if scales.element_size() >= 2 else torch.bfloat16
-    return values.to(output_dtype or own)
+    scale_dtype = scales.dtype if scales.element_size() >= 2 else torch.bfloat16
+    return values.to(output_dtype or scale_dtype)
 
 
 def take_cut_blocks() -> None:

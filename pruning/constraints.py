@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from typing import Any
 
@@ -52,16 +52,18 @@ class Constraints:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; empty without constraints."""
-        raw: dict[str, Any] = {
-            "multiple_of": self.multiple_of if self.multiple_of > 1 else None,
-            "protected": sorted(self.protected),
-            "pinned": {str(n): sorted(self.pinned[n]) for n in sorted(self.pinned)},
-            "dropped": {str(n): sorted(self.dropped[n]) for n in sorted(self.dropped)},
-            "fixed": {str(layer): self.fixed[layer] for layer in sorted(self.fixed)},
-            "locked": sorted(self.locked),
-            "floor": self.floor,
+        usual = Constraints()
+        return {
+            each.name: _plain(getattr(self, each.name))
+            for each in fields(self)
+            if getattr(self, each.name) != getattr(usual, each.name)
         }
-        return {key: value for key, value in raw.items() if value}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(layer): _plain(value[layer]) for layer in sorted(value)}
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,12 @@ def resize_experts(
         if width in (0, getattr(config, width_key)):  # dense, or already built with the right one
             continue
         holder = layers[index].get_submodule(block)
-        seen = holder.experts.config
+        view = holder.experts.config
         # A layer with its own number of experts has a view of a copy already.
-        own = copy.copy(seen.own if isinstance(seen, LayerConfig) else seen)
-        setattr(own, width_key, width)
-        experts = type(holder.experts)(own)
-        experts.config = LayerConfig(own, config, (*count_keys, width_key))
+        layer_config = copy.copy(view.own if isinstance(view, LayerConfig) else view)
+        setattr(layer_config, width_key, width)
+        experts = type(holder.experts)(layer_config)
+        experts.config = LayerConfig(layer_config, config, (*count_keys, width_key))
         holder.experts = experts
 
 

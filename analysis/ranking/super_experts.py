@@ -68,11 +68,11 @@ def super_experts(runs: Sequence[Run]) -> SuperExperts:
     table = table[(num_tokens_E > 0) & (table["layer"] < _DEPTH * _decoder_layers(layers))]
     if table.empty:
         return SuperExperts({}, ids)
-    seen = table["largest"].to_numpy()
-    limit = max(np.percentile(seen, _PERCENTILE), _SHARE_OF_LARGEST * seen.max())
+    peaks = table["largest"].to_numpy()
+    limit = max(np.percentile(peaks, _PERCENTILE), _SHARE_OF_LARGEST * peaks.max())
     multiples: dict[int, dict[int, float]] = {}
-    for layer, expert, largest in table[seen > limit].itertuples(index=False):
-        multiples.setdefault(int(layer), {})[int(expert)] = float(largest / np.median(seen))
+    for layer, expert, largest in table[peaks > limit].itertuples(index=False):
+        multiples.setdefault(int(layer), {})[int(expert)] = float(largest / np.median(peaks))
     return SuperExperts(multiples, ids)
 
 

@@ -69,8 +69,8 @@ def draw(loaded: Loaded) -> Drawing:
         lit = leading_series(results, measure, loaded.choices.spec.ranking.granularity)
     rows = results[results["measure"] == measure].reset_index(drop=True)
     definition, against = MEASURES[measure], choice.against
-    drawn = _like_the_plan(rows, loaded, lit or ())
-    figure = partial(curves_figure, drawn, label=definition.axis, against=against, lit=lit)
+    curves = _like_the_plan(rows, loaded, lit or ())
+    figure = partial(curves_figure, curves, label=definition.axis, against=against, lit=lit)
     return Drawing(
         figure,
         rows,

@@ -41,10 +41,10 @@ def draw(loaded: Loaded) -> Drawing:
     front = loaded.keep(stored_front, store, loaded.model)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
     digest = loaded.shown.plan.digest if loaded.shown else ""
-    shown = loss_of(losses, digest)
+    plan_loss = loss_of(losses, digest)
     rows = front.table
-    if shown and not (shown.way or shown.missing):
-        rows = front.with_plan(shown)
+    if plan_loss and not (plan_loss.way or plan_loss.missing):
+        rows = front.with_plan(plan_loss)
     elif loaded.shown and loaded.predicted:
         row = _predicted_row(loaded, loaded.shown.plan, loaded.predicted)
         rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
@@ -86,13 +86,13 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
         _marks(rows[(rows["kind"] == kind) & (rows["is_measured"] == is_measured)], kind, dark)
         for kind, is_measured in product(_KINDS, (False, True))  # what is measured lies on top
     ]
-    shown = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
-    is_hollow = not shown["is_measured"].all()
+    own_row = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
+    is_hollow = not own_row["is_measured"].all()
     symbol, edge = ("circle-open", {"width": 3}) if is_hollow else ("circle", {})
     ring = {"symbol": symbol, "size": 15, "color": this_plan(dark), "line": edge}
     here = go.Scatter(
-        x=shown["x"],
-        y=shown["mean"],
+        x=own_row["x"],
+        y=own_row["mean"],
         mode="markers",
         marker=ring,
         name="this plan, predicted" if is_hollow else "this plan",
@@ -113,7 +113,7 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
             "range": [-0.06 * table["mean"].max(), 1.06 * table["mean"].max()],
         },
         height=520,
-        annotations=_labels(rows, shown, dark),
+        annotations=_labels(rows, own_row, dark),
     )
 
 

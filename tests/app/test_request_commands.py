@@ -21,6 +21,7 @@ LEAST = {
     "calibrate": {"model": "demo", "corpus": "demo-math"},
     "weights": {"model": "demo"},
     "export": {"model": "demo", "plan": PLAN, "out": "smaller"},
+    "repair": {"model": "demo", "plan": PLAN},
     "evaluate": MEASURED,
     "sweep": {**MEASURED, "criteria": ("reap",), "sparsities": ("25%",)},
     "bins": {**MEASURED, "criterion": "reap"},
@@ -42,6 +43,7 @@ MORE = [
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
     ("calibrate", {"template_args": ("enable_thinking=false", 'effort="low"')}),
     ("weights", {"stats_dir": "stats"}),
+    ("repair", {"corpora": ("demo-code:2", "demo-math"), "tokens": 512, "dtype": "float32"}),
     (
         "export",
         {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
@@ -89,6 +91,10 @@ def test_the_command_of_a_search_writes_where_the_request_says():
     line = KINDS["search"].request(recipe=SEARCHING, out="found").command()
     assert line == "moeprune search recipe.yaml --out found"
     assert str(parsed(line)["out_dir"]) == "found"
+
+
+def test_every_kind_of_job_has_a_least_request():
+    assert set(KINDS) <= set(LEAST)
 
 
 @pytest.mark.parametrize(("kind", "more"), [*((kind, {}) for kind in LEAST), *MORE], ids=str)

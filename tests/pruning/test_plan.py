@@ -213,6 +213,24 @@ def test_plans_of_different_models_do_not_compare():
             compare(A, other)
 
 
+def test_every_constraint_is_recorded_unless_it_has_its_default():
+    limits = {
+        "multiple_of": (4, 4),
+        "protected": (frozenset({10, 9}), [9, 10]),
+        "pinned": ({10: frozenset({5, 1}), 2: frozenset({3})}, {"2": [3], "10": [1, 5]}),
+        "dropped": ({3: frozenset({2, 0})}, {"3": [0, 2]}),
+        "fixed": ({12: 7, 4: 0}, {"4": 0, "12": 7}),
+        "locked": (frozenset({6, 5}), [5, 6]),
+        "floor": (2, 2),
+    }
+    assert set(limits) == {each.name for each in dataclasses.fields(Constraints)}
+    for name, (value, record) in limits.items():
+        assert json.dumps(Constraints(**{name: value}).to_dict()) == json.dumps({name: record})
+    every = Constraints(**{name: value for name, (value, _) in limits.items()}).to_dict()
+    assert json.dumps(every) == json.dumps({name: record for name, (_, record) in limits.items()})
+    assert Constraints().to_dict() == {}
+
+
 def test_summary_by_hand(checkpoint):
     model = load_model_index(str(checkpoint("qwen3_moe").path))  # sparse layers 0, 2, 3 of 6
     limits = Constraints(
