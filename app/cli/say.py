@@ -14,7 +14,16 @@ from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.outline import without_weights
 from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight, path_hint
 from analysis.stats.store import Run, stats_store
-from app.console import finish, note, out, plain_rows, ranges_of_rows, show_table, small
+from app.console import (
+    finish,
+    note,
+    note_command,
+    out,
+    plain_rows,
+    ranges_of_rows,
+    show_table,
+    small,
+)
 from pruning.active import Routing
 from pruning.budget import possible_share
 from pruning.constraints import Constraints
@@ -435,7 +444,8 @@ def say_export(
     found = verdicts(replace(contents, removes=removes))
     note(summary(found))
     serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
-    say_notes(serving)
+    for line in serving:
+        note_command(line)
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
