@@ -109,6 +109,12 @@ def note(words: str) -> None:
         out.print(_in_lines(in_terminal(words)))
 
 
+def note_command(line: str) -> None:
+    """Print a command line besides the result, in one piece, to be copied; not with --quiet."""
+    if not _speech.get().quiet:
+        out.print(in_terminal(line))
+
+
 def finish(words: str, result: Mapping[str, object], *following: str) -> None:
     """Print a command's result in words, and the commands that come next.
 
@@ -119,14 +125,8 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
         _speech.get().following.extend(following)
         return
     out.print(_in_lines(words))
-    show_commands(f"next: {line}" for line in following)
-
-
-def show_commands(lines: Iterable[str]) -> None:
-    """Print command lines, each in one piece, to be copied; not with --quiet."""
-    if not _speech.get().quiet:
-        for line in lines:
-            out.print(in_terminal(line))
+    for line in following:
+        note_command(f"next: {line}")
 
 
 def _in_lines(words: str) -> str:
@@ -236,7 +236,7 @@ def show_table(
 ) -> None:
     """Print a table; numbers are right-aligned.
 
-    Words are not broken, nor cells of the columns `whole`: if the window is too narrow, the columns
+    Words are not broken, nor the columns `whole`: if the window is too narrow, the columns
     `spare` are left out, last first; if that is not enough, rows become columns.
     """
     if _speech.get().as_json:
@@ -285,7 +285,7 @@ def _column_widths(
     }
     for index, name in enumerate(columns):
         if name in whole:
-            words[index] = max(words[index], *(cell_len(row[index]) for row in cells), 0)
+            words[index] = widths[index]
 
     def room(sizes: Mapping[int, int]) -> int:
         return out.width - sum(sizes.values()) - _BETWEEN * (len(sizes) - 1)

@@ -16,6 +16,7 @@ from pruning.requests.base import Option
 from pruning.requests.options import StatsDir, Switch
 
 runs = Commands("The cache of calibration runs.")
+_MORE_GROUPS = "groups besides routed"  # which every calibration measures
 RunId = Annotated[str, Option("Run id, or its unique beginning.", place="RUN")]
 
 
@@ -40,10 +41,14 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
         out.print("No runs. Make one with: moeprune calibrate MODEL --corpus CORPUS")
         return
     costs = cost_rows(finished_runs, identity="")
-    spaced = [row | {"groups": (row["groups"] or "-").replace(",", ", ")} for row in costs]
-    rows = [[row[name] for name in LISTED_COSTS] for row in spaced]
-    cells = [["-" if value is None else value for value in row] for row in rows]
-    show_table("", LISTED_COSTS, cells, spare=("peak MiB", "tokens/s", "answers"))
+    for row in costs:
+        groups = (row["groups"] or "").split(",")
+        row[_MORE_GROUPS] = ", ".join(each for each in groups if each != "routed")
+    columns = [_MORE_GROUPS if name == "groups" else name for name in LISTED_COSTS]
+    rows = [[row[name] for name in columns] for row in costs]
+    cells = [["-" if value in (None, "") else value for value in row] for row in rows]
+    spare = ("seconds", "shape", "peak MiB", "tokens/s", "answers")
+    show_table("", columns, cells, spare=spare, whole=("shape", "peak MiB", _MORE_GROUPS))
 
 
 @_of_runs

@@ -17,10 +17,10 @@ from analysis.stats.store import Run, stats_store
 from app.console import (
     finish,
     note,
+    note_command,
     out,
     plain_rows,
     ranges_of_rows,
-    show_commands,
     show_table,
     small,
 )
@@ -444,7 +444,8 @@ def say_export(
     found = verdicts(replace(contents, removes=removes))
     note(summary(found))
     serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
-    show_commands(serving)
+    for line in serving:
+        note_command(line)
     numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")

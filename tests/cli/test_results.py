@@ -207,6 +207,8 @@ def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, widt
     assert max(map(len, rows)) <= width
     if words == "runs list":
         assert "demo-demo-math-5455904a" in printed
+        assert len(rows) == 4  # a line a run, with all its groups
+        assert sum("router, damage, gradient, dense" in row for row in rows) == 3
     if words == EVALUATE:  # a measure a row, with its whole interval
         assert sum("ESAP" in row for row in rows) == (2 if width == 80 else 1)
         assert len(re.findall(r"\S+ \[\S+, \S+\]", printed)) >= 3 * 3
@@ -237,3 +239,13 @@ def test_the_time_beside_a_bar_is_called_what_it_is():
         seconds[0] += 5
         bar.update(counting, completed=done)
     assert times() == ["0:00:10 left", "0:00:10 elapsed"]
+
+
+def test_commands_that_serve_an_export_stay_in_one_piece(works, monkeypatch):
+    works(*PLAN)
+    monkeypatch.setattr(console, "_WRAPS", True)
+    monkeypatch.setattr(console.out, "_width", 60)
+    printed = works("export", "demo", "out", "--plan", "plan.json").splitlines()
+    curls = [line for line in printed if line.startswith("curl ")]
+    assert curls
+    assert all(line.endswith('"temperature": 0}\'') for line in curls)
