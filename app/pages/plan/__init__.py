@@ -99,6 +99,8 @@ def _plan_of_neurons(loaded: Loaded) -> None:
         return
     sizes = neuron_sizes(loaded, current_plan)
     neuron_metrics(loaded, sizes)
+    if not current_plan.file:
+        _figures_part(loaded)
     with st.container(border=True):
         width_modes_part(loaded, sizes)
         notes_part(loaded, current_plan)
@@ -106,7 +108,6 @@ def _plan_of_neurons(loaded: Loaded) -> None:
         link_to("evaluate", "Evaluate this plan", "insights")
     _repair_part(loaded, current_plan)
     if not current_plan.file:
-        _figures_part(loaded)
         with st.container(border=True):
             sensitivity_part(loaded)
     with st.container(border=True):
