@@ -28,8 +28,7 @@ def neuron_metrics(loaded: Loaded, sizes: NeuronSizes) -> None:
         if chosen["refused"]:
             card(f"On disk, {mode}", "-", "not possible")
         else:
-            numbers = (before, int(chosen["disk"]))
-            saved_metric(st.metric, f"On disk, {mode}", *numbers)
+            saved_metric(st.metric, f"On disk, {mode}", before, int(chosen["disk"]))
             note = "Weights in memory, padding included, in their dtype on disk."
             saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
         # Padding of the width mode included, as in the bytes.
