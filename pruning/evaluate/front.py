@@ -122,9 +122,9 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     table = pd.DataFrame(rows, columns=list(FRONT_COLUMNS))
     table["low"] = table["low"].where(table["is_measured"], table["mean"] - most)
     table["high"] = table["high"].where(table["is_measured"], table["mean"] + most)
-    rows = table[table["is_measured"]]
-    front = pareto_front(rows["bytes"], rows["mean"], higher_is_better=False)
-    table["on_front"] = table.index.isin(rows.index[front])
+    known = table[table["is_measured"]]
+    front = pareto_front(known["bytes"], known["mean"], higher_is_better=False)
+    table["on_front"] = table.index.isin(known.index[front])
     table = table.sort_values(["bytes", "mean"], kind="stable", ignore_index=True)
     mean = float(np.mean(errors)) if errors else np.nan
     return Front(table, len(errors), mean, most, measured)
