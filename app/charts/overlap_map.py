@@ -247,7 +247,7 @@ def _words(variant: Variant, cell: Cell, dark: bool) -> dict[str, Any]:
         y,
         f"{number}<br><span style='font-size:11px'>{name}</span>" if name else number,
         font={"color": number_color(cell.share, dark), "size": 14},
-        borderpad=2,
+        borderpad=6,  # the frame keeps off the number
         # Without a background the hatch would cross the text.
         bgcolor=paper(dark) if variant == DEGENERATE else None,
     )

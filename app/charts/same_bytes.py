@@ -81,6 +81,13 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     return sizes.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
 
 
+def usual_size(table: pd.DataFrame) -> float:
+    """The sparsity at which HEAPr's claim was tested on most corpora, else the least."""
+    tested = table[table["candidate"] == CLAIMED].groupby("removed")["corpus"].nunique()
+    best = tested.sort_values(ascending=False, kind="stable")
+    return float([*best.index, table["removed"].iloc[0]][0])
+
+
 @chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
 def draw(loaded: Loaded) -> Drawing:
     """Neurons or whole experts of the same bytes."""
@@ -91,7 +98,7 @@ def draw(loaded: Loaded) -> Drawing:
             f"{loaded.model.name} has no evaluations of neurons and of whole experts of the same "
             "size; see `moeprune evaluate`."
         )
-    removed = table["removed"].iloc[0] if loaded.choices.removed is None else loaded.choices.removed
+    removed = usual_size(table) if loaded.choices.removed is None else loaded.choices.removed
     rows = table[table["removed"] == removed].reset_index(drop=True)
     return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(loaded.head))
 

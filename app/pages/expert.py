@@ -14,7 +14,7 @@ from app.loaded import Loaded
 from app.session.chosen_expert import Place
 from app.session.data import losses_of, records_of
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
-from app.widgets.charts import table_with_csv
+from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.expert import reads
 from app.widgets.links import link_to
 from app.widgets.notes import NO_CALIBRATION, badge, inform
@@ -59,7 +59,7 @@ def _fate(loaded: Loaded, place: Place) -> str:
         verdict = "keeps all of its neurons" if kept is None else f"keeps {len(kept)} neurons of it"
     else:
         verdict = "**drops** it" if _drops(plan, place) else "**keeps** it"
-    return f"The plan on screen, {literal(loaded.shown.name)}, {verdict}."
+    return f"The plan on screen {verdict}."
 
 
 def _outlier(loaded: Loaded, place: Place) -> str:
@@ -85,7 +85,8 @@ def _reading(loaded: Loaded, place: Place) -> None:
     tokens = tokens_read(records, *place).head(_MOST_TOKENS)
     if not tokens.empty:
         words = f"Tokens of the scored texts that {name} reads, by the sum of their gate weights"
-        table_with_csv(tokens, "expert-tokens", words, height=180)
+        tokens = tokens.rename(columns={"gate": "sum of gate weights", "num_tokens": "times"})
+        folded_table("Tokens", lambda: tokens, "expert-tokens", words)
 
 
 def _means(loaded: Loaded, place: Place) -> None:
@@ -99,9 +100,8 @@ def _means(loaded: Loaded, place: Place) -> None:
     if silent:
         badge(f"no token of {literal_in_badge(', '.join(silent))} reached it", is_good=False)
     table_with_csv(means, "expert-means", f"Means of {name} by corpus")
-    with st.expander("All stored sums", key="data.expert-sums", on_change="rerun") as sums:
-        if sums.open:
-            table_with_csv(expert_sums(stats, *place), "expert-sums", f"Sums of {name} by corpus")
+    words = f"Sums of {name} by corpus"
+    folded_table("All stored sums", lambda: expert_sums(stats, *place), "expert-sums", words)
 
 
 def _breaking(loaded: Loaded, place: Place) -> None:
@@ -112,11 +112,9 @@ def _breaking(loaded: Loaded, place: Place) -> None:
     rows = damage.sort_values("rank").to_dict("records")
     if rows:
         said = ", ".join(f"{row['rank']} on {literal(row['source'])}" for row in rows)
-        worst = rows[0]
         st.markdown(
             f"By how much its removal changes the layer's output (exact damage) it ranks {said}, "
-            f"of {worst['of']}: on {literal(worst['source'])} more than "
-            f"{worst['of'] - worst['rank']} of the {worst['of'] - 1} others."
+            f"of {rows[0]['of']}."
         )
     else:
         inform("Exact damage is not known; `moeprune calibrate --group damage` collects it.")
@@ -125,10 +123,11 @@ def _breaking(loaded: Loaded, place: Place) -> None:
         st.text("The sensitivity of its layer in the plan's order is not measured.")
         return
     st.markdown(
-        f"In the order of the plan it is number {table['number'].iloc[0]} of its layer to go. Loss "
-        "increase of that layer alone, nats a token:"
+        f"In the order of the plan it is number {table['number'].iloc[0]} of its layer to go."
     )
-    table_with_csv(table.drop(columns="number"), "expert-sensitivity", "Loss up to it and with it")
+    losses = table.drop(columns="number")
+    words = "Loss increase of its layer alone, before and without it, nats per token"
+    folded_table("Loss of its layer alone", lambda: losses, "expert-sensitivity", words)
 
 
 def _layer_losses(loaded: Loaded, place: Place) -> pd.DataFrame | None:
@@ -176,7 +175,8 @@ def _plans(loaded: Loaded, place: Place) -> None:
     table = pd.DataFrame(rows, columns=["plan", "loss increase", "fate"])
     count = int((table["fate"] == "drops it").sum())
     st.text(f"Of the {len(table)} measured plans of this size that lose least, {count} drop it.")
-    table_with_csv(table, "expert-plans", "Measured plans of this size and what they do with it")
+    words = "Measured plans of this size and what they do with it"
+    folded_table("Plans", lambda: table, "expert-plans", words)
 
 
 def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, PruningPlan]]:
@@ -226,10 +226,7 @@ def _all_ranks(loaded: Loaded, place: Place) -> pd.DataFrame:
 
 def _ranks(loaded: Loaded, place: Place) -> None:
     count = next(each.num_experts for each in loaded.model.layers if each.index == place[0])
-    st.markdown(
-        f"**Rank under every criterion**, of {count}; 1 is kept first. Criteria that read no "
-        "corpus rank the same on each."
-    )
+    st.markdown(f"**Rank under every criterion**, of {count}; 1 is kept first.")
     summary = rank_summary(_all_ranks(loaded, place), loaded.fraction)
     if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity
         summary = summary.drop(columns="kept")

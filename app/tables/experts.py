@@ -124,7 +124,7 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
             rank_by_corpus = dict(zip(group["source"], group["rank"], strict=True))
             kept = f"{group['kept'].sum()} of {len(group)}"
         rows.append({"criterion": label, "kept": kept, **rank_by_corpus})
-    rows.append({"criterion": unified(*CONSTANT).label, "kept": "same score for all"})
+    rows.append({"criterion": unified(*CONSTANT).label, "kept": "all equal"})
     table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
     table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")
     # The variants in the order of their exponents, then the other criteria.

@@ -133,6 +133,16 @@ def table_with_csv(
     csv_button(table, name)
 
 
+def folded_table(
+    label: str, make: Callable[[], pd.DataFrame], name: str, alt: str, **look: Any
+) -> None:
+    """A table behind a fold, which is made when that is opened; `look` as `table_with_csv` has."""
+    part = st.expander(label, key=f"data.{name}", on_change="rerun")
+    if part.open:
+        with part:
+            table_with_csv(make(), name, alt, **look)
+
+
 def ranks_from_one(table: pd.DataFrame) -> pd.DataFrame:
     """A table with ranks from 1; ranks in files count from 0."""
     ranks = [name for name in ("rank", "rank_a", "rank_b") if name in table]

@@ -8,7 +8,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.plan_data import NeuronSizes
 from app.session.plan_state import imported_plan
-from app.widgets.charts import table_with_csv
+from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.notes import card, saved_metric
 from pruning.neurons.selection import NeuronScope
 from pruning.planning.choice import WIDTH_MODES
@@ -28,8 +28,7 @@ def neuron_metrics(loaded: Loaded, sizes: NeuronSizes) -> None:
         if chosen["refused"]:
             card(f"On disk, {mode}", "-", "not possible")
         else:
-            numbers = (before, int(chosen["disk"]))
-            saved_metric(st.metric, f"On disk, {mode}", *numbers, "Bytes of all tensors.")
+            saved_metric(st.metric, f"On disk, {mode}", before, int(chosen["disk"]))
             note = "Weights in memory, padding included, in their dtype on disk."
             saved_metric(st.metric, f"Loaded, {mode}", before, int(chosen["loaded"]), note)
         # Padding of the width mode included, as in the bytes.
@@ -66,9 +65,10 @@ def width_modes_part(loaded: Loaded, sizes: NeuronSizes) -> None:
         "**What each width mode saves**: transformers computes the experts of a layer at one "
         "width, so narrower ones are padded with zeros."
     )
-    table = _widths_table(sizes, before)
-    table_with_csv(
-        table,
+    st.markdown(f":material/info: {saved_sentence(sizes.table, before)}")
+    folded_table(
+        "Every width mode",
+        lambda: _widths_table(sizes, before),
         "width-modes",
         "Size of each width mode on disk and in memory, and compatibility.",
         column_config={
@@ -76,9 +76,7 @@ def width_modes_part(loaded: Loaded, sizes: NeuronSizes) -> None:
             "saved loaded": NumberColumn(format="percent"),
             "expert FLOPs": NumberColumn(format="localized"),
         },
-        key="neurons.widths",
     )
-    st.markdown(f":material/info: {saved_sentence(sizes.table, before)}")
     if ways := _ways_to_save(loaded, sizes.table):
         with st.container(horizontal=True):
             for label, control, value in ways:

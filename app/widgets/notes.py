@@ -77,7 +77,7 @@ def badge(words: str, *, is_good: bool = True) -> None:
 
 
 def saved_metric(
-    draw: Callable[..., object], label: str, before: int, after: int, note: str
+    draw: Callable[..., object], label: str, before: int, after: int, note: str | None = None
 ) -> None:
     """Bytes and the saving; `draw` is `st.metric` or a column's."""
     less = before > after

@@ -159,7 +159,7 @@ def prediction_error(loaded: Loaded) -> str:
     if shared == predicted.change.keys():
         expected += f" ({predicted.low:.2f} to {predicted.high:.2f})"
     actual = fmean(measured.change[name] for name in shared)
-    where = literal(" and ".join(sorted(shared)))
+    where = literal(", ".join(sorted(shared)))
     return (
         f"Layer sensitivity predicts a loss increase of {expected} on {where}; measured: "
         f"{actual:+.2f}."

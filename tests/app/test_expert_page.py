@@ -6,7 +6,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from page_texts import ALL_CORPORA, table_with, texts
+from page_texts import ALL_CORPORA, opened, table_with, texts
 
 from analysis.criteria import unified
 from analysis.stats.store import SHIPPED_STATS
@@ -37,7 +37,7 @@ def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_
     others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
     assert len(variants) == 18
     assert variants | others <= set(ranks.index)
-    assert ranks.loc["S(1,0,0)", "kept at 25%"] == "same score for all"
+    assert ranks.loc["S(1,0,0)", "kept at 25%"] == "all equal"
     kept = 0
     for corpus, table in demo_moments.items():
         layer = table[table["layer"] == 3].set_index("expert")
@@ -74,7 +74,7 @@ def test_ranks_by_hand():
     # Half of 8 stay: ranks 1 to 4.
     table = rank_summary(ranks, Fraction(1, 2)).set_index("criterion")
     assert table["kept"].to_dict() == {
-        "S(1,0,0)": "same score for all",
+        "S(1,0,0)": "all equal",
         "MAN": "1 of 2",
         "AIMER": "any corpus",
     }
@@ -90,7 +90,7 @@ def test_ranks_by_hand():
 def test_plans_that_drop_it_are_those_whose_runs_recorded_it(open_page, place):
     layer, expert = place
     test = open_page("expert", expert=f"{layer}.{expert}", **BLEND)
-    fates = table_with(test, "fate").set_index("plan")["fate"].to_dict()
+    fates = table_with(opened(test, "expert-plans"), "fate").set_index("plan")["fate"].to_dict()
     record, *_ = LensStore([SHIPPED_STATS]).records()
     compared = 0
     for plan in record.plans:
@@ -115,7 +115,7 @@ def test_its_turn_in_its_layer_and_the_loss_up_to_it(open_page):
     record, *_ = LensStore([SHIPPED_STATS]).records()
     mine = next(each for each in record.plans if plan_name(each) == "EAN, on blend of 3 corpora")
     assert (number <= 16) == (18 in mine.removed[3])
-    table = table_with(test, "before", "without").set_index("corpus")
+    table = table_with(opened(test, "expert-sensitivity"), "before", "without").set_index("corpus")
     assert set(table.index) == set(ALL_CORPORA)
     assert (table[["before", "without"]] >= 0).all(axis=None)
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from page_texts import command, metrics_of, table_with, texts, unfolded, upload
+from page_texts import command, metrics_of, opened, table_with, texts, unfolded, upload
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -129,7 +129,7 @@ def test_a_plan_of_neurons_offers_the_width_modes_that_the_library_has(open_page
         assert texts(test.error) == []
         assert "--plan neurons.json " in command(test, "export")
         assert f"--width-mode {option.mode} " in f"{command(test, 'export')} "
-        shown = table_with(test, "width mode").set_index("width mode")
+        shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
         assert (shown.loc[str(option.mode), "read by"] == "every reader") == option.stock
         readers = table_with(test, "program").set_index("program")["status"]
         assert (readers["transformers"] == "tried") == option.stock

@@ -13,6 +13,7 @@ from page_texts import (
     loaded_on,
     metrics_of,
     open_at,
+    opened,
     recipe_on,
     refusal_of_link,
     table_with,
@@ -230,7 +231,7 @@ def test_neurons_save_by_default_on_disk_loaded_and_in_flops(open_page):
         assert card.delta.startswith("-4.0 MiB (39%)")
     (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
     assert card.delta.startswith("-50.0%")
-    shown = table_with(test, "width mode").set_index("width mode")
+    shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
     assert shown.loc["uniform", "read by"] == "every reader"
 
 
@@ -240,7 +241,7 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
         return [each.label for each in test.button if each.key in keys]
 
     test = open_page("plan", **OVER_ALL)
-    shown = table_with(test, "width mode").set_index("width mode")
+    shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
     assert shown.loc["uniform", "saved on disk"] == pytest.approx(-HEAD / 5401728)
     # 4,915 of 12,288 neurons of 3 * 128 numbers, of 5,401,728.
     assert shown.loc["ragged", "saved on disk"] == pytest.approx((4915 * 384 - HEAD) / 5401728)
@@ -263,7 +264,7 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
     mib = 2 * (5401728 + HEAD - 6 * 32 * 24 * 384) / 2**20
     assert metrics_of(test)["Loaded, uniform"] == f"{mib:.1f} MiB"
     assert labels(test) == []
-    shown = table_with(test, "width mode").set_index("width mode")
+    shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
     assert shown.loc["uniform", "width loaded"] == "40"
     saved = (6 * 32 * 24 * 384 - HEAD) / 5401728
     assert shown.loc["uniform", "saved on disk"] == pytest.approx(saved)
@@ -306,7 +307,8 @@ def test_the_export_command_of_the_page_writes_a_model_that_loads(open_page, tmp
     widths = {"neuron_scope": "layer", "width_mode": "per-layer", "width_multiple_of": "4"}
     test = open_page("plan", criterion="camera-p", sparsity="60%", granularity="neuron", **widths)
     plan_line = command(test, "plan")
-    loaded = table_with(test, "width mode").set_index("width mode").loc["per-layer", "width loaded"]
+    modes = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
+    loaded = modes.loc["per-layer", "width loaded"]
     open_at(test, "export")
     assert texts(test.error) == []
     assert command(test, "plan") == plan_line

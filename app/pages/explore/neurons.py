@@ -14,7 +14,7 @@ from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.listing import CHARTS
 from app.charts.neurons import clicked_expert, most_divided
-from app.charts.same_bytes import same_bytes_table
+from app.charts.same_bytes import same_bytes_table, usual_size
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.evidence import bins_part
@@ -24,9 +24,8 @@ from app.session.data import records_of
 from app.session.plan_data import check_page_reads, lacks_statistics
 from app.session.state import one_of
 from app.widgets.charts import chart_selection, show_chart, show_named
-from app.widgets.controls import view_switch
+from app.widgets.controls import part_switch
 from app.widgets.job_form import neurons_missing_part
-from app.widgets.links import link_to
 from app.widgets.notes import against_chance, card, inform, show_command
 from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.selection import NeuronScope
@@ -60,11 +59,11 @@ def same_bytes_part(loaded: Loaded) -> None:
 def _size(table: pd.DataFrame) -> float:
     """Draw the choice of size; return its sparsity."""
     sizes = {f"{100 * removed:.4g}%": removed for removed in sorted(set(table["removed"]))}
-    options = list(sizes)
+    options, usual = list(sizes), f"{100 * usual_size(table):.4g}%"
     if len(options) == 1:
-        return float(sizes[options[0]])
-    choice = st.select_slider("Sparsity", options, key="bytes.removed", bind="query-params")
-    return float(sizes[one_of(choice, options)])
+        return float(sizes[usual])
+    choice = st.select_slider("Sparsity", options, usual, key="bytes.removed", bind="query-params")
+    return float(sizes[one_of(choice, options, usual)])
 
 
 def _commands(loaded: Loaded) -> None:
@@ -106,11 +105,11 @@ def neuron_page(loaded: Loaded) -> None:
     clicks = st.session_state.get(_CLICKS, 0)
     show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_pin_clicked)
     _metrics(loaded)
-    part = view_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
-    with st.container(border=True):
-        PARTS[part][1](loaded)
+    part = part_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
+    if part is not None:
+        with st.container(border=True):
+            PARTS[part][1](loaded)
     show_command(request.command(), heading="This plan from the command line")
-    link_to("plan", "Plan with these neurons", "tune")
 
 
 def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:

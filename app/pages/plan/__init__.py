@@ -12,9 +12,7 @@ from app.pages.plan.experts import (
     notes_part,
     plan_metrics,
     sides_part,
-    sizes_part,
     table_part,
-    unmeasured_part,
 )
 from app.pages.plan.search import search_part
 from app.pages.plan.sensitivity import sensitivity_form, sensitivity_part
@@ -22,7 +20,6 @@ from app.session.plan_data import lacks_statistics, neuron_sizes, plan_sizes, pr
 from app.session.plan_state import NoPlan
 from app.widgets.charts import show_named
 from app.widgets.job_form import neurons_missing_part
-from app.widgets.links import link_to
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
@@ -69,7 +66,8 @@ def _plan_of_experts(loaded: Loaded) -> None:
     with table_column, st.container(border=True):
         table_part(loaded, current, schedules)
     with sizes_column, st.container(border=True):
-        sizes_part(loaded)
+        st.markdown("**What it saves**: weights by part, before and after.")
+        show_named("sizes", loaded)
     with st.container(border=True):
         files_part(loaded, current)
 
@@ -99,16 +97,14 @@ def _plan_of_neurons(loaded: Loaded) -> None:
         return
     sizes = neuron_sizes(loaded, current_plan)
     neuron_metrics(loaded, sizes)
-    with st.container(border=True):
-        width_modes_part(loaded, sizes)
-        notes_part(loaded, current_plan)
-        unmeasured_part(loaded)
-        link_to("evaluate", "Evaluate this plan", "insights")
-    _repair_part(loaded, current_plan)
     if not current_plan.file:
         _figures_part(loaded)
         with st.container(border=True):
             sensitivity_part(loaded)
+    with st.container(border=True):
+        width_modes_part(loaded, sizes)
+        notes_part(loaded, current_plan)
+    _repair_part(loaded, current_plan)
     with st.container(border=True):
         neuron_layers_part(sizes)
     with st.container(border=True):

@@ -30,7 +30,7 @@ from app.widgets.charts import (
 )
 from app.widgets.links import link_to
 from app.widgets.notes import card, saved_metric
-from app.widgets.plan_bar import loss_of_plan, plan_button, prediction_error
+from app.widgets.plan_bar import plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
 from pruning.budget import count_budget
 from pruning.engines import contents_of, summary, verdicts
@@ -65,11 +65,9 @@ def plan_metrics(loaded: Loaded, current_plan: CurrentPlan, report: SizeReport) 
     removed = report.experts_removed
     below = f"-{removed / report.experts_before:.0%} of {report.experts_before:,}"
     card("Experts kept", f"{report.experts_after:,}", below, place=first)
-    before, after = report.bytes_before, report.bytes_after
-    saved_metric(second.metric, "On disk", before, after, "Bytes of all tensors.")
-    before, after = report.loaded("bfloat16")
+    saved_metric(second.metric, "On disk", report.bytes_before, report.bytes_after)
     note = "Weights in memory as bfloat16, without caches."
-    saved_metric(third.metric, "Loaded (bf16)", before, after, note)
+    saved_metric(third.metric, "Loaded (bf16)", *report.loaded("bfloat16"), note)
     active, less = report.active_after, report.active_after - report.active_before
     card(
         "Active parameters",
@@ -84,10 +82,7 @@ def plan_metrics(loaded: Loaded, current_plan: CurrentPlan, report: SizeReport) 
 
 def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:
     """The bars, with the counts that an edit starts from."""
-    st.markdown(
-        "**Experts kept per layer**: drag a bar or use the arrow keys; the other layers adjust to "
-        "keep the budget."
-    )
+    st.markdown("**Experts kept per layer**: the other layers adjust to keep the budget.")
     if current_plan.plan.granularity == NEURON_GRANULARITY:
         st.info(
             "This plan prunes neurons inside experts, which have no bars here. The Export page "
@@ -188,24 +183,6 @@ def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
         plans = np.array([rows["removed"].to_numpy() for _, rows in groups])
         table["predicted"] = error.bands(plans)[0].median
     return table
-
-
-def sizes_part(loaded: Loaded) -> None:
-    """Where the bytes go."""
-    st.markdown("**What it saves**: weights by part, before and after.")
-    show_named("sizes", loaded)
-    unmeasured_part(loaded)
-    link_to("evaluate", "Evaluate this plan", "insights")
-
-
-def unmeasured_part(loaded: Loaded) -> None:
-    """Warn that the quality of an unmeasured plan is unknown."""
-    if loss_of_plan(loaded)[0] is None:
-        quality = "only predicted" if loaded.predicted else "not known"
-        st.markdown(
-            f":material/science: Sizes are exact. Quality is {quality}: more saliency kept does "
-            "not guarantee more capability. Measure it before you ship."
-        )
 
 
 def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:

@@ -42,10 +42,7 @@ _EXCERPT: Final = 36  # characters of an answer
 
 
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
-    """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export.
-
-    What else is to know stands behind the question mark of each.
-    """
+    """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export."""
     losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
     st.title(headline(loaded, current_plan, loss, chance), anchor=False)
     chart_column, words_column = st.columns([3, 2])
@@ -225,11 +222,10 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.text("This plan has answered no prompt yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
-    chance = _chance(records, newest)
     with st.expander("Answers in full"):
         answers_part(newest)
-        if chance:
-            pruned_answer(chance[0])
+        for each in _chance(records, newest)[:1]:
+            pruned_answer(each)
 
 
 def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
