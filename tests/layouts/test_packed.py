@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from exports import edit_tensors, export, failed, tensors_of, verified
+from exports import edit_json, edit_tensors, export, failed, tensors_of, verified
 
 from analysis.criteria import get_criterion
 from analysis.drain import drain
@@ -199,6 +199,16 @@ def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path, monkeypatch, p
     with pytest.raises(ExportError, match=says):
         exported(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_experts_outside_the_quantisation_stay(tmp_path):
+    names = [f"model.layers.0.mlp.experts.{expert}.up_proj" for expert in range(4)]
+    source = small_packed(tmp_path / "in", "gptq", ignore=names)
+    edit_json(source / "config.json", measured={"experts": names})
+    assert exported(source, tmp_path / "out")["ignore"] != names
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["measured"] == {
+        "experts": names
+    }
 
 
 def test_a_pattern_as_large_as_allowed_is_searched_for(tmp_path):
