@@ -267,3 +267,19 @@ def test_the_site_lists_every_page():
     listed = re.findall(r"'([\w/-]+\.md)'", str(nav))
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
     assert sorted(listed) == sorted(pages)
+
+
+def test_the_files_that_guides_for_developers_name_exist():
+    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "dev").glob("adding-*.md")]
+    named = [
+        (page.name, name)
+        for page in pages
+        for name in re.findall(
+            r"`((?:analysis|app|pruning|tests|tools|docs)/[\w./*-]+)`", page.read_text()
+        )
+    ]
+    assert len(named) > 60
+    example = "analysis/criteria/gate_energy.py"  # written by the reader of the guide
+    assert [(page, name) for page, name in named if not list(ROOT.glob(name))] == [
+        ("adding-a-criterion.md", example)
+    ]

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -231,6 +232,13 @@ def collecting(
         restore.callback(_ACTIVE.reset, token)
         restore.callback(model.set_experts_implementation, previous)
         model.set_experts_implementation(IMPLEMENTATION)
+        # transformers only warns where it finds no experts interface in the model's own file.
+        configs: list[Any] = [experts.config for experts in modules]
+        if any(config._experts_implementation != IMPLEMENTATION for config in configs):
+            raise UnsupportedModelError(
+                f"transformers cannot change how the experts of {type(model).__name__} compute, so "
+                "their statistics cannot be collected; load the model by its class in transformers."
+            )
         yield
 
 

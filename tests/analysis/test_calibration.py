@@ -8,9 +8,11 @@ import contextlib
 import numpy as np
 import pytest
 import torch
+from transformers import OlmoeForCausalLM
 
 from analysis.calibration.experts import IMPLEMENTATION, batch_mask, collecting
 from analysis.calibration.sums import sums_of
+from analysis.errors import UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.tables import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
@@ -111,3 +113,16 @@ def test_recomputation_in_backward_counts_nothing_twice(tmp_path, reentrant):
     assert len(calls) == 2  # so something was recomputed
     for name, tensor in plain.tensors().items():
         assert torch.equal(checkpointed.tensors()[name], tensor)
+
+
+def test_a_model_whose_experts_stay_as_they_are_is_refused(tmp_path):
+    # transformers looks for the experts interface in the file of the class, which is this one.
+    class Derived(OlmoeForCausalLM):
+        _can_set_experts_implementation_cached_value = None  # not what its parent found
+
+    described, _ = tiny(tmp_path)
+    model = Derived.from_pretrained(tmp_path)
+    refused = pytest.raises(UnsupportedModelError, match="the experts of Derived compute")
+    with refused, collecting(model, described, sums_of(described)):
+        pass
+    assert model.get_experts_implementation() != IMPLEMENTATION

@@ -1,6 +1,7 @@
 """A criterion has one colour on every chart, in light and in dark, that can be told from others."""
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -40,15 +41,42 @@ def seen(color, sight):
     return TO_LAB @ np.cbrt(TO_CONES @ np.clip(SIGHTS[sight] @ linear, 0, 1))
 
 
+def spare(look, other, sight):
+    """By how much two looks differ more than they have to."""
+    needed = 0.15 if look.symbol == other.symbol else 0.08 if sight == "usual" else 0
+    return np.linalg.norm(seen(look.color, sight) - seen(other.color, sight)) - needed
+
+
+def free_color(drawn, name, dark):
+    """The legible colour, of 512 tried, that differs most from the other criteria's."""
+    others = [look for other, look in drawn.items() if other != name]
+
+    def margin(color):
+        look = replace(drawn[name], color=color)
+        return min(spare(look, other, sight) for other in others for sight in SIGHTS)
+
+    steps = range(0, 256, 36)
+    colors = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in product(steps, repeat=3)]
+    return max((c for c in colors if theme.contrast(c, theme.paper(dark)) >= 3), key=margin)
+
+
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("dark", [False, True])
 def test_any_two_criteria_can_be_told_apart(dark, sight):
     drawn = {name: criterion_look(name, dark) for name in PRESETS if name != "random"}
-    places = {name: seen(look.color, sight) for name, look in drawn.items()}
     for first, second in combinations(drawn, 2):
-        apart = np.linalg.norm(places[first] - places[second])
-        is_same_mark = drawn[first].symbol == drawn[second].symbol
-        assert apart > (0.15 if is_same_mark else 0.08 if sight == "usual" else 0), (first, second)
+        margin = spare(drawn[first], drawn[second], sight)
+        free = {name: free_color(drawn, name, dark) for name in (first, second) if margin <= 0}
+        assert margin > 0, f"{first} and {second} look alike; colours that do not: {free}"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_free_color_can_be_told_from_every_other(dark):
+    drawn = {name: criterion_look(name, dark) for name in PRESETS if name != "random"}
+    others = [look for name, look in drawn.items() if name != "reap"]
+    look = replace(drawn["reap"], color=free_color(drawn, "reap", dark))
+    assert theme.contrast(look.color, theme.paper(dark)) >= 3
+    assert all(spare(look, other, sight) > 0 for other in others for sight in SIGHTS)
 
 
 @pytest.mark.parametrize("dark", [False, True])

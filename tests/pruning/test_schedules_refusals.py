@@ -16,6 +16,7 @@ from pruning.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.budget import Budget, check_removes, count_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, rooms_of
 from pruning.schedules import (
+    SCHEDULES,
     Evidence,
     Spending,
     allocate,
@@ -130,8 +131,8 @@ def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, sparsity, refused,
 
 def test_names_that_are_none():
     assert said(allocate, "uniformly", Spending(TWO, count_budget(TWO, 1))) == (
-        "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: early, file, frequency, "
-        "global, global-rescaled, late, measured, middle, uniform."
+        "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: "
+        f"{', '.join(sorted(SCHEDULES))}."
     )
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
         allocate("file", Spending(TWO, count_budget(TWO, 1)))
