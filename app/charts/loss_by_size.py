@@ -119,10 +119,10 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
 
 def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
     """Marks of one kind, all measured or all predicted."""
-    color = {"pruned": primary(dark), "fewer bits": ink(dark), ORIGINAL: ink(dark)}.get(
-        kind, muted(dark)
-    )
-    how, open_or_not = ("", "") if rows["is_measured"].all() else (", predicted", "-open")
+    colors = {"pruned": primary(dark), "fewer bits": ink(dark), ORIGINAL: ink(dark)}
+    is_measured = bool(rows["is_measured"].all())
+    symbol = _KINDS[kind] + "-open" * (not is_measured)
+    look = {"symbol": symbol, "size": 9, "color": colors.get(kind, muted(dark))}
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
         f" ({row['low']:+.3f} to {row['high']:+.3f}), "
@@ -134,8 +134,9 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
         x=rows["x"],
         y=rows["mean"],
         mode="markers",
-        name=f"{kind}{how}",
-        marker={"symbol": f"{_KINDS[kind]}{open_or_not}", "size": 9, "color": color},
+        name=kind if is_measured else "predicted",
+        showlegend=is_measured or kind != "pruned",  # the plan on screen has its own name
+        marker=look,
         text=notes,
         customdata=[[plan] for plan in rows["plan"]],
         hovertemplate="%{text}<extra></extra>",

@@ -86,6 +86,14 @@ def test_a_plan_that_was_not_measured_is_in_the_chart_with_its_prediction(open_p
     row = table.loc[plan.digest]
     assert f"predicted loss {row['mean']:+.2f} ({row['low']:.2f} to {row['high']:.2f})" in bar
     assert (row["is_measured"], row["on_front"], row["is_shown"]) == (False, False, True)
+    # Predictions that would be on the front are there, and are not on it.
+    assert table.loc[table["on_front"], "is_measured"].all()
+    predicted = table[~table["is_measured"].astype(bool)]
+    smaller = [
+        table[table["is_measured"].astype(bool) & (table["bytes"] <= size)]["mean"].min()
+        for size in predicted["bytes"]
+    ]
+    assert (predicted["mean"] < smaller).any()
     # 192 experts have 9 MiB, each a router row of 64 weights in float32; the head, which is the
     # embedding of the original, is written: 2^19 bytes.
     gone = 192 - sum(map(len, plan.kept.values()))
