@@ -91,7 +91,7 @@ try:
             page.run()
 finally:  # also where a page stops early
     with in_a_sentence():
-        report_part(loaded, page.url_path)
+        report_part(loaded, page.url_path or FIRST)
     copy_link()
     with st.sidebar:
         log_out_part()

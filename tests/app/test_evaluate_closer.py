@@ -128,7 +128,7 @@ def test_the_first_answers_are_those_of_the_plan_on_screen(open_page):
     test = open_page("evaluate", results=ASK)
     assert test.selectbox(key=question(test)).options[0] == f"{prompt} (REAP, on demo-code)"
     heads = [text.value for text in test.markdown if "demo-code" in text.value]
-    assert any(head.startswith("**REAP, on demo-code**: differs after ") for head in heads)
+    assert any(head.startswith("**REAP, on demo-code**: differs at once") for head in heads)
     best = open_page(
         "evaluate", results=ASK, criterion="ean", corpora=ALL_CORPORA, schedule="global"
     )

@@ -19,7 +19,7 @@ from app.report.page import report_html, report_of, views_of
 from pruning.requests.base import validated
 from pruning.requests.ranking import DrawRequest
 
-PAGES = ("explore", "compare", "export")
+PAGES = ("start", "explore", "compare", "export")
 
 
 def scene_of(model="demo", **changes):
@@ -98,7 +98,7 @@ def test_names_are_text(tmp_path, demo_checkpoint):
 
 @pytest.mark.parametrize("page_name", PAGES)
 def test_each_page_with_figures_offers_its_report_and_the_command(open_page, page_name):
-    test: AppTest = open_page(page_name)
+    test: AppTest = open_page(page_name, bare=False)
     commands = [code.value for code in test.sidebar.code if "report" in code.value]
     (command,) = commands
     assert command.startswith("moeprune report demo --criterion reap --calibrated-on demo-code ")
@@ -108,7 +108,7 @@ def test_each_page_with_figures_offers_its_report_and_the_command(open_page, pag
 
 
 def test_a_page_without_figures_offers_none(open_page):
-    assert not [code for code in open_page("start").sidebar.code if "report" in code.value]
+    assert not [code for code in open_page("story").sidebar.code if "report" in code.value]
 
 
 @pytest.mark.parametrize(

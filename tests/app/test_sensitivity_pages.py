@@ -76,9 +76,7 @@ def test_where_both_are_known_plan_says_how_wrong_the_prediction_was(open_measur
     test = open_measured("plan", sparsity="50%")
     assert "predicted" not in bar(test)
     (line,) = (text for text in texts(test.markdown) if "Layer sensitivity predicts" in text)
-    numbers = re.search(
-        r"(\S+) \((\S+) to (\S+)\) on demo-code and demo-.*; measured: (.+)\.", line
-    )
+    numbers = re.search(r"(\S+) \((\S+) to (\S+)\) on demo-code, demo-.*; measured: (.+)\.", line)
     mean, low, high, measured = map(float, numbers.groups())
     assert low < mean < high and low < measured < high
     sums = added_losses(dict.fromkeys(range(6), 16))

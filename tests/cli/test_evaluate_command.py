@@ -52,8 +52,10 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
 
 
 def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan, stats, here):
+    other = here / "other.json"
+    works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
     works(
-        *("evaluate", tiny, "--plan", plan, "--plan", plan, "--seq-len", "9"),
+        *("evaluate", tiny, "--plan", plan, "--plan", other, "--seq-len", "9"),
         *("--corpus", corpora[0], "--corpus", corpora[1], "-o", "all.json"),
         *("--stats-dir", here / "own"),
     )

@@ -161,19 +161,27 @@ def test_the_numbers_of_a_search_are_those_of_its_file(works, here):
 def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     works("plot", "neuron-frontier", "demo", *NEURONS, "-o", "frontier.csv")
     made = pd.read_csv(here / "frontier.csv")
-    known = made[made["measured"].notna()].set_index("series")
+    known = made[made["measured"].notna()]
     added = {}
-    for raw in map(json.loads, shipped_lines("evaluations", "demo-heapr-").values()):
+    grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
+    for raw in map(json.loads, [*shipped_lines("evaluations").values(), *grid]):
         facts = raw["plan"]
-        if facts["granularity"] == "neuron" and facts["corpora"] == ["demo-code"]:
-            scope = {"neurons by layer": "uniform", "neurons by global": "other"}[facts["schedule"]]
+        is_heapr = (facts["criterion"], facts["granularity"]) == ("heapr", "neuron")
+        # The curves are of neurons that compete within a layer or the model.
+        is_of_curves = is_heapr and facts["schedule"] != "neurons by expert"
+        if is_of_curves and facts["corpora"] == ["demo-code"] and not facts.get("repair"):
+            series = "uniform" if facts["schedule"] == "neurons by layer" else "other"
             change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
-            added.setdefault(scope, []).append(change)
-    assert known["measured"].to_dict() == pytest.approx(
-        {scope: sum(each) / len(each) for scope, each in added.items()}
-    )
+            plan = (series, round(facts["removed"] * 12_288), raw["plan_digest"])
+            added.setdefault(plan, []).append(change)
+    means = {(*plan[:2], round(sum(each) / len(each), 6)) for plan, each in added.items()}
+    actual = {
+        (series, removed, round(measured, 6))
+        for series, removed, measured in known[["series", "removed", "measured"]].to_numpy()
+    }
+    assert actual == means
     assert {len(each) for each in added.values()} == {3}
-    assert set(known["removed"]) == {4928}
+    assert {removed for _, removed, _ in actual} == {3072, 4928, 6144, 9216}
     # A neuron has 384 weights of two bytes. Any cut also writes the tied head: 2,048 x 128 weights.
     bare = made.loc[made["removed"] == 0, "bytes"].iloc[0]
     head = 524_288 * (made["removed"] > 0)
