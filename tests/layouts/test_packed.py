@@ -4,13 +4,14 @@ import json
 import re
 
 import pytest
-from exports import edit_json, edit_tensors, export, failed, tensors_of, verified
+from exports import edit_tensors, export, failed, tensors_of, verified
 
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
 from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
+from builders import edit_json
 from layouts.small_packed import EXPERTS, ROLES, small_packed
 from layouts.test_cuts import same_bytes
 from pruning.engines import Reads, contents_of, verdicts

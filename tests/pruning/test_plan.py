@@ -122,7 +122,7 @@ def test_layers_that_are_absent_stay_whole(olmoe):
         ({"1": ["a", 2]}, "not a list of integers"),
         ({"1": [True, 2]}, "not a list of integers"),
         ({"one": [1, 2]}, "names layer 'one', which is not a decoder index"),
-        ([1, 2], "malformed"),
+        ([1, 2], "has no 'kept': layer -> ids"),
     ],
 )
 def test_bad_plans_get_one_clear_line(tmp_path, olmoe, kept, message):
