@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from html import escape
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Facts: TypeAlias = Mapping[str, object]  # what is worth a line, in order
+
+
+# Notebooks align cells right, which is for numbers; colours stay those of their theme.
+_LEFT: Final = "style='text-align: left'"
 
 
 class DisplayMixin:
@@ -23,12 +27,16 @@ class DisplayMixin:
     def _repr_html_(self) -> str:
         """A table of HTML with a line for each fact; names from files are escaped."""
         lines = "".join(
-            f"<tr><th scope='row'>{escape(name.replace('_', ' '))}</th>"
-            f"<td>{escape(str(value))}</td></tr>"
+            f"<tr><th scope='row' {_LEFT}>{escape(name.replace('_', ' '))}</th>"
+            f"<td {_LEFT}>{escape(_in_words(value))}</td></tr>"
             for name, value in self.shown.items()
         )
-        caption = f"<caption>{escape(_name_of(self))}</caption>"
+        caption = f"<caption {_LEFT}>{escape(_name_of(self))}</caption>"
         return f"<table>{caption}<tbody>{lines}</tbody></table>"
+
+
+def _in_words(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _name_of(shown: DisplayMixin) -> str:

@@ -30,14 +30,15 @@ from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import Evidence, fold_ranking
 from pruning.sensitivity.curves import Sensitivity
+from pruning.shown import DisplayMixin, Facts
 from pruning.spec import FREQUENCY, PlanSpec
 
 _OF_LIMITS = ("multiple_of", "floor", "pin", "drop", "keep_super")
 _OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)
 
 
-@dataclass(frozen=True, eq=False)
-class Ranking:
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking(DisplayMixin):
     """A model's experts or neurons ranked by a criterion, for any budget."""
 
     model: MoEModel
@@ -52,6 +53,18 @@ class Ranking:
     def place_words(self) -> list[str]:
         """The model and its statistics, as words of a command line."""
         return [self.model.name]
+
+    @property
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows; `table` has the numbers."""
+        return {
+            "model": self.model.name,
+            "criterion": self.criterion.name,
+            "gate": self.gate if self.criterion.uses_gate else "none",
+            "corpora": " + ".join(self.choice.corpora) or "none",
+            "granularity": self.granularity,
+            "experts": self.model.num_experts,
+        }
 
     @property
     def by_neuron(self) -> bool:
@@ -127,7 +140,7 @@ class Ranking:
         return Evidence(saliency, frequency, sensitivity=self.sensitivity)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Selection(Ranking):
     """A ranking, and the request for a plan behind it."""
 

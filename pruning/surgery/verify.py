@@ -12,6 +12,7 @@ from analysis.errors import ExportError, unknown_name
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
 from pruning.plan import PruningPlan
+from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import format_bytes
 from pruning.surgery.checks import Check, check_against_source, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
@@ -30,8 +31,8 @@ class Level(StrEnum):
     LOGITS = "logits"
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyReport(DisplayMixin):
     """The outcome of a verification."""
 
     level: Level  # reached
@@ -44,6 +45,20 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether every check passes."""
         return all(check.ok for check in self.checks)
+
+    @property
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
+        failed = [f"{check.name}: {check.detail}" for check in self.checks if not check.ok]
+        return {
+            "ok": self.ok,
+            "level": str(self.level),
+            "checks": len(self.checks),
+            "failed": "; ".join(failed) or "none",
+            "largest_logit_difference": "not compared"
+            if self.max_abs_diff is None
+            else self.max_abs_diff,
+        }
 
 
 def logits_memory(source: MoEModel, plan: PruningPlan) -> int:

@@ -10,6 +10,8 @@ from analysis.model import ModelRef
 from pruning import Model
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import Provenance
+from pruning.surgery.checks import Check
+from pruning.surgery.verify import Level, VerifyReport
 
 HOSTILE = "<script>alert(1)</script>\n\x1b[2J"
 
@@ -57,7 +59,7 @@ def test_each_says_what_it_is(model, plan, evaluation):
 
 
 def test_a_notebook_shows_the_same_facts_as_a_table(model, plan, evaluation):
-    for each in (model, plan, evaluation):
+    for each in (model, plan, evaluation, model.rank("reap", "demo-math")):
         page = Tags(each._repr_html_())
         assert set(page.names) == {"table", "caption", "tbody", "tr", "th", "td"}
         assert page.texts[0] == repr(each).partition("(")[0]
@@ -72,6 +74,16 @@ def test_names_of_files_are_text(plan, evaluation):
         page = Tags(each._repr_html_())
         assert "script" not in page.names
         assert HOSTILE in page.texts
+
+
+def test_a_verification_names_what_failed():
+    checks = (Check("sizes", ok=True, detail="7 bytes"), Check("load", ok=False, detail=HOSTILE))
+    failed = VerifyReport(Level.LOAD, "", checks)
+    assert repr(failed).startswith("VerifyReport(ok=False, level='load', checks=2, failed='load: ")
+    page = Tags(failed._repr_html_())
+    assert page.texts[1:5] == ["ok", "no", "level", "load"]
+    assert "script" not in page.names
+    assert "failed='none'" in repr(replace(failed, checks=checks[:1]))
 
 
 def test_a_plan_made_by_hand_can_be_shown(plan):
