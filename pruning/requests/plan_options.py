@@ -107,9 +107,7 @@ Uneven = Annotated[
 TopK = Annotated[
     Whole,
     Field(ge=1, le=10**4),
-    Option(
-        "Experts per token, fewer than the model selects: less work, the same bytes.", takes="K"
-    ),
+    Option("Experts per token, fewer than the model selects: less work.", takes="K"),
 ]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
