@@ -42,7 +42,7 @@ EMBEDDINGS = -1  # what runs before the first layer
 HEAD = -2  # what runs after the last layer: its norm, and all else
 OUTPUT = -3  # the output embeddings, which only logits need
 
-TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
+_TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class StoredTensor:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype on disk."""
-        return TORCH_TYPES[self.entry.dtype]
+        return _TORCH_TYPES[self.entry.dtype]
 
     def get_dtype(self) -> str:
         """Safetensors name of its dtype, for transformers' loader."""

@@ -5,7 +5,7 @@ tensors; a stacked tensor is there whole.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from analysis.calibration.skeleton import TORCH_TYPES, StoredTensor
+from analysis.calibration.skeleton import StoredTensor
 from analysis.checkpoint import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import MoEFamily, SlotKind
@@ -21,7 +21,6 @@ from analysis.fp8 import apply_scales
 from analysis.fp8_matrices import fp8_matrix
 from analysis.model import MoEModel
 from analysis.widths import SCALE_ROLE
-from pruning.repair.files import repaired_dtype
 
 _PLAIN = frozenset(("F64", "F32", "BF16", "F16"))
 DOWN = "down_proj"
@@ -114,8 +113,7 @@ def read_source(
     model: MoEModel, tensors: DownTensors, kept: Sequence[int], loaded_EXX: Tensor
 ) -> SourceWeights:
     """The source's matrices of the kept experts, found to be those of the loaded layer."""
-    entries = tensors.named(kept)
-    stored = {entry.name: _numbers(model, entry) for entry in entries}
+    stored = {entry.name: _numbers(model, entry) for entry in tensors.named(kept)}
     places = {
         expert: (tensors.entries[expert].name, expert if tensors.is_stacked else None)
         for expert in kept
@@ -123,28 +121,26 @@ def read_source(
     for is_transposed in (False, True):
         source = SourceWeights(stored, places, is_transposed)
         if all(_is_same(source.matrix(expert), loaded_EXX[expert]) for expert in kept):
-            plain = {
-                entry.name: stored[entry.name].to(TORCH_TYPES[repaired_dtype(model, entry)])
-                for entry in entries
-            }
-            return replace(source, tensors=plain)
+            return source
     raise cannot(model, f"layer {tensors.layer} has its down projections in another form on disk")
 
 
 def _numbers(model: MoEModel, entry: TensorEntry) -> Tensor:
-    """A tensor of the source; FP8 in float32."""
+    """A tensor of the source; FP8 in BF16."""
     stored = StoredTensor(model.checkpoint.path, entry)[...]
     matrix = fp8_matrix(model, entry)
     if matrix is None:
         return stored
     values = stored.to(torch.float32)
     apply_scales(values, torch.from_numpy(matrix.scales()), matrix.block)
-    return values
+    return values.to(torch.bfloat16)
 
 
 def _is_same(stored: Tensor, loaded: Tensor) -> bool:
     inside = loaded[: stored.shape[0], : stored.shape[1]]  # narrower experts are padded
-    return inside.shape == stored.shape and torch.equal(stored.to(loaded.dtype), inside.cpu())
+    # In the narrower dtype: FP8 may be loaded in float32.
+    dtype = min(loaded.dtype, stored.dtype, key=lambda each: each.itemsize)
+    return inside.shape == stored.shape and torch.equal(stored.to(dtype), inside.cpu().to(dtype))
 
 
 def new_down(experts: nn.Module, family: MoEFamily, path: Path) -> Tensor:

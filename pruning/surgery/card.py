@@ -225,6 +225,19 @@ The source's card names no licence; look it up before you share this model.
 """
 
 
+def _metadata(model: MoEModel, source: Mapping[str, Any]) -> ModelCardData:
+    """The head of the card; `source` is that of the model's own."""
+    is_hub_id = model.name.count("/") == 1
+    licence = ("license", "license_name", "license_link")
+    return ModelCardData(
+        base_model=source.get("base_model") or (model.name if is_hub_id else None),
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["moe", "pruned", "expert-pruning"],
+        **{key: source[key] for key in licence if source.get(key)},
+    )
+
+
 def model_card(  # noqa: PLR0913
     model: MoEModel,
     plan: PruningPlan,
@@ -250,21 +263,9 @@ def model_card(  # noqa: PLR0913
     found = verdicts(contents)
     readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
     serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
-    is_hub_id = model.name.count("/") == 1
-    metadata = ModelCardData(
-        base_model=source.get("base_model") or (model.name if is_hub_id else None),
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["moe", "pruned", "expert-pruning"],
-        **{
-            key: source[key]
-            for key in ("license", "license_name", "license_link")
-            if source.get(key)
-        },
-    )
     before, after = sizes.loaded()
     text = _CARD.format(
-        metadata=metadata.to_yaml(),
+        metadata=_metadata(model, source).to_yaml(),
         model=in_markdown(model.name),
         family=in_markdown(model.family.label),
         licence="" if source.get("license") else _NO_LICENCE,

@@ -117,8 +117,8 @@ class InBfloat16:
 
     def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
         """The bytes that the export must hold, a row of blocks at a time."""
-        size = {"F32": 4, "BF16": 2, "F16": 2}[self.grid.dtype]
-        raw = mapped(self.folder / self.grid.shard, self.grid.start, (*self.grid.shape, size))
+        size = (*self.grid.shape, item_bytes(self.grid.dtype))
+        raw = mapped(self.folder / self.grid.shard, self.grid.start, size)
         scales = as_float64(raw.tobytes(), self.grid.dtype).reshape(self.grid.shape)
         codes = mapped(shard, self.entry.start, self.entry.shape)
         for number, scales_c in enumerate(scales):
@@ -245,7 +245,7 @@ def _in_bfloat16(model: MoEModel) -> dict[str, InBfloat16]:
     for entry in tensors.values():
         grid = tensors.get(f"{entry.name}_scale_inv")
         block = block_shape(entry.shape, grid.shape, model.stated_block) if grid else None
-        if entry.dtype == FP8_DTYPE and grid and block:
+        if entry.dtype == FP8_DTYPE and grid and block and len(block) == 2:
             size = (block[0], block[1])
             found[entry.name] = InBfloat16(entry, grid, size, model.checkpoint.path)
     return found
@@ -291,6 +291,7 @@ class _Maker:
         for place in np.flatnonzero(np.array(ids) < 0).tolist():
             name = slot.template.format(expert=place)
             dtype = "BF16" if in_bf16 else entry.dtype
+            # The zeros twice, as BF16 has two bytes for one of FP8.
             yield ExpectedTensor(name, entry, entry.shape, parts * (1 + in_bf16), dtype)
 
     def _of_experts(

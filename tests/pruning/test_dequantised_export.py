@@ -85,6 +85,15 @@ def test_a_repair_is_that_of_the_plain_one(pair, tmp_path):
     are_alike(*exported)
 
 
+def test_a_repair_of_weights_loaded_in_float32_is_exported_in_bfloat16(pair, tmp_path):
+    model, stats, text = pair[0], tmp_path / "stats", token_sequences(120, 16)
+    plan, record = repaired(model, keeping(model, KEPT), stats, text, "float32")
+    assert record.files
+    export(model, plan, tmp_path / "out", dequantise=True)
+    report = verified(tmp_path / "out", source=model.checkpoint.path, directories=(stats,))
+    assert report.level == "logits"
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_measurements_are_those_of_the_plain_one(pair, tmp_path, stream):
     """What plans cost, and the sensitivity of layers."""
