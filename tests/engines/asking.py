@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engines.checkpoints import PROMPTS, TOKENS, published_keys
+from engines.checkpoints import PROMPTS, QUANTISED, TOKENS, published_keys
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -64,7 +64,8 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
     named: str | None = auto.__name__
     if case.model_type == "qwen3_omni_moe":  # its auto class builds what also speaks
         auto, named = Qwen3OmniMoeThinkerForConditionalGeneration, None
-    stock = "per layer" not in cut and not is_registered_here(case.model_type)
+    is_plain = "per layer" not in cut and case.name not in QUANTISED
+    stock = is_plain and not is_registered_here(case.model_type)
     model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=named)
     equal, largest = 0, 0.0
     for prompt, answer in zip(PROMPTS, said, strict=True):
@@ -84,8 +85,10 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
 
 
 def question_of(case: Case) -> str:
-    """Digest of what is asked: settings and prompts."""
+    """Digest of what is asked: settings, quantisation and prompts."""
     asked = [case.model_type, dict(case.settings), published_keys(case), PROMPTS, TOKENS]
+    if case.name in QUANTISED:
+        asked.append(QUANTISED[case.name][1])
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=dict).encode()).hexdigest()[:16]
 
 
