@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from analysis.families.native import is_registered_here
-from analysis.model import MoEModel
+from analysis.model import MoEModel, load_model_index
 from families.configs import IMAGE_TEXT, VOCAB, Case
 from pruning import load_pruned
 from pruning.engine_results import SILENT, Row, condition_of
@@ -44,7 +44,15 @@ def ask_engine(
     """
     question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB, "drafts": drafts}
     asked, answered = scratch / "asked.json", scratch / "answers.json"
-    asked.write_text(json.dumps([{"checkpoint": str(each), **question} for each in folders]))
+    questions = [
+        {
+            "checkpoint": str(each),
+            "is_quantised": bool(load_model_index(str(each)).quantisation),
+            **question,
+        }
+        for each in folders
+    ]
+    asked.write_text(json.dumps(questions))
     script = HERE / f"run_{engine.replace('.', '_')}.py"
     command = [str(python_of(engine)), str(script), str(asked), str(answered)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
