@@ -124,9 +124,14 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
         _speech.get().result.update(result)
         _speech.get().following.extend(following)
         return
-    out.print(_in_lines(words))
+    say(words)
     for line in following:
         note_command(f"next: {line}")
+
+
+def say(words: str) -> None:
+    """Print a result in words, in lines as wide as the window."""
+    out.print(_in_lines(words))
 
 
 def _in_lines(words: str) -> str:

@@ -1,6 +1,7 @@
 """evaluate and sweep: one result for each plan and corpus, kept and not measured again."""
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -71,15 +72,16 @@ def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpor
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
     words = ("--samples", "4", "--stats-dir", here / "own")
     printed = works(
-        *("evaluate", tiny, "--plan", plan, "--plan", other, *words),
+        *("evaluate", tiny, "--plan", other, "--plan", plan, *words),
         *("--corpus", corpora[1], "--corpus", corpora[1]),
     )
     found = json.loads((here / "result.json").read_text())["evaluations"]
     assert len(found) == 2
     best = min(
-        zip(found, (plan, other), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
+        zip(found, (other, plan), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
     )
     assert f"least by {best[1]}: loss" in printed
+    assert re.search(rf"^next: .* --plan {re.escape(str(best[1]))}$", printed, re.MULTILINE)
 
 
 def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpora, stats):

@@ -96,6 +96,7 @@ def test_answers_stand_side_by_side(works, here):
     )
     # The demo was trained on such problems; pruned for code it has forgotten them.
     assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
+    assert "original" in printed.splitlines()[0]
     assert "plan.json: the first 0 of 24 tokens as the original model" in printed
 
 
