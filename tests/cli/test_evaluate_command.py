@@ -55,7 +55,7 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
 def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan, stats, here):
     other = here / "other.json"
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
-    works(
+    printed = works(
         *("evaluate", tiny, "--plan", plan, "--plan", other, "--seq-len", "9"),
         *("--corpus", corpora[0], "--corpus", corpora[1], "-o", "all.json"),
         *("--stats-dir", here / "own"),
@@ -63,6 +63,10 @@ def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan,
     results = json.loads((here / "all.json").read_text())["evaluations"]
     assert [each["corpus"]["name"] for each in results] == [
         corpus_name(str(each)) for each in corpora for _ in range(2)
+    ]
+    # A table for each corpus, below its name, in which the plans stand side by side.
+    assert re.findall(r"^(\S+)\nplan ", printed, re.MULTILINE) == [
+        corpus_name(str(each)) for each in corpora
     ]
 
 
