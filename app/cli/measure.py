@@ -60,6 +60,7 @@ from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
 from pruning.tasks.subsets import subsets_run
 
+_ORIGINAL = {"full": "original"}  # its name in tables, and for people
 _PLAN_HELP = "plan.json to evaluate; repeatable. Default: the original model."
 
 
@@ -369,13 +370,15 @@ def variance(
     full_request = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
-    show_frame("variance of hidden states", wide.reset_index())
+    show_frame("variance of hidden states", wide.rename(columns=_ORIGINAL).reset_index())
     write_table(table, out_file)
     tokens, last = int(table["num_tokens"].iloc[0]), wide.iloc[-1]
     model = load_model_index(request.model, revision=request.revision)
     finish(
         f"{out_file}: {tokens:,} tokens; after the last layer "
-        + ", ".join(f"{value:.4g} ({name})" for name, value in last.items()),
+        + ", ".join(
+            f"{value:.4g} ({_ORIGINAL.get(str(name), name)})" for name, value in last.items()
+        ),
         {"file": str(out_file), "tokens": tokens, "last_layer": last.to_dict()},
         evaluate_command(request, model, repeated("--plan", map(str, plan)), request.corpora),
     )
@@ -416,8 +419,8 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     values: dict[str, object] = {}
     if answers := result.answers:
         table = Table(show_edge=False, pad_edge=False)
-        for name in ("original", *(answer.name for answer in answers[1:])):
-            table.add_column(name, overflow="fold")
+        for answer in answers:
+            table.add_column(_ORIGINAL.get(answer.name, answer.name), overflow="fold")
         table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
         out.print(table)
         lines = [

@@ -19,10 +19,11 @@ def plan_of(works, model, stats, corpus, name="plan.json"):
 
 def test_variance_of_every_layer_full_and_pruned(works, tiny, corpora, stats, here):
     plan = plan_of(works, tiny, stats, corpora[0])
-    works(
+    printed = works(
         *("variance", tiny, "--corpus", corpora[1], "--seq-len", "9", "--plan", plan),
         *("--plan", plan, "--stats-dir", here),
     )
+    assert "(original), " in printed
     table = pd.read_csv(here / "variance.csv")
     assert tuple(table.columns) == VARIANCE_COLUMNS
     # The model has four layers, one of them dense; two plans of one name are told apart.
