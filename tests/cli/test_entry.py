@@ -29,6 +29,23 @@ def test_the_entry_point_of_the_package_is_the_same_program():
 
 
 @pytest.mark.parametrize(
+    ("asked", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")]
+)
+def test_threads_do_not_spin_unless_asked_to(asked, policy):
+    words = ("calibrate", "demo", "--corpus", "demo-math", "--tokens", "256", "--dry-run")
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", *words],
+        env={**inherited, **asked, "OMP_DISPLAY_ENV": "true"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # What the library of torch's threads read when it was loaded.
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "nothing",
