@@ -290,7 +290,7 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
 def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
     """Experts by layer from texts such as "3:5,7-9"."""
     by_layer: dict[int, frozenset[int]] = {}
-    for text in texts:
+    for text in map(str, texts):  # in YAML one may be a number
         layers, colon, experts = text.partition(":")
         if not colon:
             raise PlanError(f"{text!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9.")
@@ -303,7 +303,7 @@ def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
 def parse_counts(texts: Iterable[str]) -> dict[int, int]:
     """Kept experts by layer from texts such as "3=20" or "0-2=24"."""
     counts: dict[int, int] = {}
-    for text in texts:
+    for text in map(str, texts):
         layers, equals, count = text.partition("=")
         number = count.strip()
         if not equals or not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS:

@@ -32,9 +32,9 @@ from pruning.planning.super_experts import super_note
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
+from pruning.requests.machine import Machine
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
-    Machine,
     calibrate_requests,
     evaluate_request,
     export_request,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -12,26 +12,13 @@ from pruning.plan import PruningPlan
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests import options
-from pruning.requests.base import Option, Request, command_line, option_words, validated
+from pruning.requests.base import Request, command_line, option_words, validated
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
+from pruning.requests.machine import Machine
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
-
-
-class Machine(Request):
-    """Where a recipe runs; not part of it, as it does not change the result."""
-
-    device: Annotated[
-        options.Device | None, Option("Device: auto, cpu, cuda, cuda:1 ...; default: the recipe's.")
-    ] = None
-    batch_size: Annotated[
-        options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
-    ] = None
-    stream_layers: options.StreamLayers = False
-    trust_remote_code: options.Trust = False
-    stats_dir: options.StatsDir | None = None
 
 
 def machine_of(recipe: Recipe, asked: Machine) -> Machine:

@@ -8,7 +8,8 @@ from analysis.model import load_model_index
 from pruning.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
-from pruning.requests.recipe import Machine, repair_request
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import repair_request
 
 GOOD = """\
 model: demo
