@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -348,6 +349,23 @@ class StatsStore:
     def target(self) -> Path:
         """Where new runs are written."""
         return self.directories[0]
+
+    def check_target(self) -> None:
+        """Refuse a folder that new runs cannot be written to, before any work."""
+        folder = self.target.absolute()
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        reason = f"{there} is a file"
+        if there.is_dir():
+            try:
+                TemporaryDirectory(prefix=f".try{PARTIAL}", dir=there).cleanup()
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+            else:
+                return
+        raise StatsError(
+            f"Nothing can be written to the statistics folder {self.target} ({reason}); name "
+            "another with --stats-dir."
+        )
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""

@@ -138,7 +138,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
         lambda: check_device(machine_of(recipe, machine).device or ""),
         lambda: check_spec(recipe.plan, model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
-        lambda: follow(check_corpora(other_corpora(recipe))),
+        lambda: follow(check_corpora(other_corpora(recipe, machine))),
         lambda: evaluate_request(recipe, machine),
         lambda: check_measured(recipe, model, stats_store(machine.stats_dir)),
     ]
