@@ -28,7 +28,7 @@ from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import candidate_request, drawn_corpora, sweep_plans
-from pruning.tasks.loading import loaded_model, open_plan, run_settings
+from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings
 from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     """Answers of the original model and of plans, or the lens of a text; both are recorded."""
     model = load_model_index(request.model, revision=request.revision)
     stats = stats_store(request.stats_dir)
+    for kept in (AnswerStore, LensStore):
+        check_records_folder(request.stats_dir, kept(stats.directories))
     pruned = {
         name: open_plan(raw, model, stats)
         for name, raw in zip(request.names, request.plans, strict=True)
@@ -155,6 +157,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, BinsStore(store.directories))
     ranked, bins = yield from _order_and_bins(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
@@ -223,6 +226,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, VarianceStore(store.directories))
     plans = yield from _plans(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
