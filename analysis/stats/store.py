@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +25,7 @@ from analysis.durable import (
     partial_of,
     sync_file,
     sync_folder,
+    unwritable,
     write_durably,
 )
 from analysis.errors import StatsError, did_you_mean
@@ -352,20 +352,11 @@ class StatsStore:
 
     def check_target(self) -> None:
         """Refuse a folder that new runs cannot be written to, before any work."""
-        folder = self.target.absolute()
-        there = next(each for each in (folder, *folder.parents) if each.exists())
-        reason = f"{there} is a file"
-        if there.is_dir():
-            try:
-                TemporaryDirectory(prefix=f".try{PARTIAL}", dir=there).cleanup()
-            except OSError as error:
-                reason = error.strerror or type(error).__name__
-            else:
-                return
-        raise StatsError(
-            f"Nothing can be written to the statistics folder {self.target} ({reason}); name "
-            "another with --stats-dir."
-        )
+        if reason := unwritable(self.target):
+            raise StatsError(
+                f"Nothing can be written to the statistics folder {self.target} ({reason}); name "
+                "another with --stats-dir."
+            )
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.durable import write_durably, written_durably
+from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
 from app.console import note
 from pruning.plan import PruningPlan, load_plan
@@ -28,6 +28,8 @@ def check_new_file(value: object, option: Option | None, *, force: bool = False)
         return
     if not value.absolute().parent.is_dir():
         raise StatsError(f"The folder of {value} does not exist; make it first.")
+    if reason := unwritable(value.absolute().parent):
+        raise StatsError(f"{value} cannot be written ({reason}); name another file with -o.")
     *others, last = option.endings or (value.suffix,)
     if value.suffix not in (*others, last):
         use = f"{', '.join(others)} or {last}"
