@@ -30,8 +30,9 @@ def near_file(path: Path) -> str:
         return file.suffix.lower().replace(".yml", ".yaml")
 
     try:
-        names = [each.name for each in path.parent.iterdir() if kind(each) == kind(path)]
+        # Names of one kind are alike by their endings.
+        names = {each.stem: each for each in path.parent.iterdir() if kind(each) == kind(path)}
     except OSError:
         return ""
-    nearest = nearest_name(path.name, names)
-    return f" Did you mean {str(path.with_name(nearest))!r}?" if nearest else ""
+    nearest = nearest_name(path.stem, names)
+    return f" Did you mean {str(names[nearest])!r}?" if nearest else ""
