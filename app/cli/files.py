@@ -26,10 +26,11 @@ def check_new_file(value: object, option: Option | None, *, force: bool = False)
     """
     if option is None or option.file != "new" or not isinstance(value, Path):
         return
-    if not value.absolute().parent.is_dir():
-        raise StatsError(f"The folder of {value} does not exist; make it first.")
-    if reason := unwritable(value.absolute().parent):
+    folder = value.absolute().parent
+    if reason := unwritable(folder):
         raise StatsError(f"{value} cannot be written ({reason}); name another file with -o.")
+    if not folder.is_dir():
+        raise StatsError(f"The folder of {value} does not exist; make it first.")
     *others, last = option.endings or (value.suffix,)
     if value.suffix not in (*others, last):
         use = f"{', '.join(others)} or {last}"

@@ -121,7 +121,8 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
         _check_documents(request, model, _ANY_TEXT)  # before it is made, which takes seconds
     corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
     first, source = peek(corpus, sampling.seed)
-    if first is not None and _check_documents(request, model, first) and not request.clusters:
+    is_joined = first is not None and _check_documents(request, model, first)
+    if is_joined and not request.clusters and request.count == "all":
         folder, seed = model.checkpoint.path, sampling.seed
         check_reaches(corpus, request.corpus, sampling.seq_len, seed, folder)
     if first is not None and first.input_ids is not None:

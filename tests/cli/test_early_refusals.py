@@ -18,13 +18,9 @@ FILES = {
             "kept": {"0": list(range(16))},
         }
     ),
-    "taken.yaml": RECIPE + "export: {out: taken}\n",
-    "below.yaml": RECIPE + "export: {out: short.txt/export}\n",
     "hides.yaml": RECIPE + "export: {out: demo}\n",
     "empty.yaml": RECIPE + "export: {out: ''}\n",
     "gguf.yaml": RECIPE + "export: {out: new, gguf: q8_0}\n",
-    "size.yaml": RECIPE + "export: {out: new, max_shard_size: big}\n",
-    "dtype.yaml": RECIPE + "export: {out: new, dtype: bfloat16}\n",
     "short.yaml": RECIPE + "evaluate: {corpus: short.txt}\n",
 }
 NO_FOLDER = "--stats-dir short.txt/stats"
@@ -49,13 +45,9 @@ EARLY = {
     f"subsets demo --criterion reap --sparsity 50% --corpus demo-math {NO_FOLDER}": TAKES_NOTHING,
     f"repair demo --plan plan.json {NO_FOLDER}": TAKES_NOTHING,
     f"ask demo --prompt Hello {NO_FOLDER}": TAKES_NOTHING,
-    "prune taken.yaml": ["taken is not empty; give a new or empty directory"],
-    "prune below.yaml": ["short.txt is a file; choose another directory"],
     "prune hides.yaml": ["a folder demo would be read in place of the model", "demo-pruned"],
     "prune empty.yaml": ["line 5: export.out: it is empty; name a folder"],
     "prune gguf.yaml": ["There is no convert_hf_to_gguf.py"],
-    "prune size.yaml": ["line 5: export.max_shard_size: ", "write 5GB"],
-    "prune dtype.yaml": ["line 5: export.dtype: ", "stands at the top of a recipe"],
 }
 
 
@@ -63,8 +55,6 @@ EARLY = {
 def files(here, monkeypatch):
     for name, content in FILES.items():
         (here / name).write_text(content)
-    (here / "taken").mkdir()
-    (here / "taken" / "mine").write_text("mine")
     for name in ("LLAMA_CPP", "PATH"):
         monkeypatch.delenv(name, raising=False)
     return here

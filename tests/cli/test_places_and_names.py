@@ -43,6 +43,7 @@ MISTAKES = {
     "calibrate demo --corpus wide.jsonl": ["wide.jsonl is UTF-16 text; save it as UTF-8"],
     "calibrate demo --corpus zipped.jsonl": ["line 1 is not JSON: it is not UTF-8 text (byte 1)"],
     "plans show model.json": ["model.json: The plan is malformed in its model"],
+    f"{PLAN} -o plan.json/new.json": ["cannot be written", "plan.json is a file); name another"],
     "report demo -o report.txt": ["report.txt has no known ending; use .html or .htm"],
     # Empty words
     'export demo "" --plan plan.json': ["OUT: it is empty; name a file or a folder"],
