@@ -4,7 +4,6 @@ A format stores groups of 32 weights along the input dimension, each with its ow
 never hold such weights: engines have their own tools for that.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -57,8 +56,3 @@ BITS: Final[tuple[BitsName, ...]] = get_args(BitsName)  # as they are, and the f
 def bits_words(bits: str) -> str:
     """What follows the name of a plan whose weights are simulated in fewer bits; else empty."""
     return f", {FORMATS[bits].label}" if bits in FORMATS else ""
-
-
-def expert_bytes(shapes: Iterable[tuple[int, int]], bits: str) -> int:
-    """Bytes of matrices of these shapes, (rows, input columns), in a format."""
-    return sum(rows * FORMATS[bits].row_bytes(columns) for rows, columns in shapes)

@@ -56,6 +56,8 @@ _FACTORS: Final = {
         "logit_scale",
     ),
 }
+# A method of quantisation is a trait as well, by transformers' name of it.
+_QUANTISED: Final = "{} weights"
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "mlp_hidden_act")
 
 
@@ -71,6 +73,11 @@ def traits_of(model: MoEModel, *, is_pruned: bool = False, keeps_heads: bool = F
     if is_pruned and not keeps_heads:
         traits.discard(HEADS)
     return tuple(sorted(traits))
+
+
+def dequantised_traits(traits: Traits, method: str) -> Traits:
+    """The traits of the same checkpoint with all weights in bfloat16."""
+    return tuple(trait for trait in traits if trait != _QUANTISED.format(method))
 
 
 # Asked again at every change of a plan.
@@ -107,6 +114,8 @@ def _traits(model: MoEModel) -> frozenset[str]:
     scaled = {f"{kind} positions" for kind in _rope_types(config)}
     activations = {str(config[key]) for key in _ACTIVATIONS if config.get(key)} - {"silu", "swish"}
     kind_traits = scaled | {f"{kind} activation" for kind in activations}
+    if model.quantisation:
+        kind_traits.add(_QUANTISED.format(model.quantisation))
     return frozenset(trait for trait, applies in is_so.items() if applies) | kind_traits
 
 

@@ -13,7 +13,7 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel
 from pruning.engine_results import ENGINES, Row, condition_of, results
-from pruning.engine_traits import HEADS, Traits, differences, traits_of
+from pruning.engine_traits import HEADS, Traits, dequantised_traits, differences, traits_of
 from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing, removes_nothing
 
@@ -90,7 +90,8 @@ class Contents:
 
     def dequantised(self) -> "Contents":
         """The same with all weights in bfloat16."""
-        return replace(self, quantisation="", unloadable="", cut_blocks="")
+        traits = dequantised_traits(self.traits, self.quantisation)
+        return replace(self, quantisation="", unloadable="", cut_blocks="", traits=traits)
 
 
 def contents_of(
@@ -215,8 +216,8 @@ def _engine(name: str, contents: Contents) -> Verdict:
     needs = f"; on a CPU only with {condition}: without it, it gives wrong tokens there"
     needs = (needs if condition else "") + _missed(contents)
     if not rows:
-        what = "quantised experts" if contents.quantisation else f"{contents.model_type}, this cut"
-        return Verdict(label, Reads.NOT_TRIED, f"{what}{needs}", condition, options)
+        what = f"{contents.model_type}, this cut{needs}"
+        return Verdict(label, Reads.NOT_TRIED, what, condition, options)
     deciding = [row for row in rows if _decides(row, rows, contents)]
     traits = {*contents.traits}
     nearest = min(deciding or rows, key=lambda row: len({*row.traits} ^ traits))
@@ -229,10 +230,8 @@ def _engine(name: str, contents: Contents) -> Verdict:
 
 def _row_verdict(row: Row, contents: Contents, *, decides: bool) -> tuple[Reads, str]:
     """What the row of the nearest traits says of a checkpoint, and why."""
-    if contents.quantisation:
-        return Reads.NOT_TRIED, "quantised experts"
     if not decides:
-        is_wrong = row.differs or row.fault
+        is_wrong = (row.differs and not row.is_rounded) or row.fault
         outcome = "gave wrong results" if is_wrong else "loaded" if row.works else "failed"
         what = differences(contents.traits, row.traits)
         family = f"a tiny model of this family {outcome}"
@@ -242,6 +241,8 @@ def _row_verdict(row: Row, contents: Contents, *, decides: bool) -> tuple[Reads,
     if row.works:
         equal = f"a tiny random model: {row.tokens} greedy tokens equal"
         return Reads.TRIED, f"{equal}, log-probabilities to {row.difference or 0:.0e}"
+    if row.is_rounded:
+        return Reads.TRIED, row.why
     if row.is_of_cpu:
         return Reads.NOT_TRIED, row.why
     fails_whole = row.cut != "original" and any(

@@ -6,6 +6,7 @@
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from pruning.engines import Reads, Verdict
@@ -21,6 +22,11 @@ class Serving:
     port: int
 
 
+def serve_gguf(path: Path) -> str:
+    """The command that serves a GGUF file."""
+    return f"llama-server --model {shlex.quote(str(path))} --port 8080"
+
+
 CONVERTER: Final = "convert_hf_to_gguf.py"  # of llama.cpp's source
 LLAMA_CPP: Final = "llama.cpp"
 SERVING: Final[Mapping[str, Serving]] = {
@@ -32,7 +38,7 @@ SERVING: Final[Mapping[str, Serving]] = {
         (
             f"python {CONVERTER} {{out}} --outfile model.gguf --outtype {{outtype}}{{options}}",
             "llama-quantize model.gguf model-Q8_0.gguf Q8_0",
-            "llama-server --model model-Q8_0.gguf --port 8080",
+            serve_gguf(Path("model-Q8_0.gguf")),
         ),
         8080,
     ),

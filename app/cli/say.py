@@ -1,6 +1,5 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
@@ -48,7 +47,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
-from pruning.serving import serve_commands
+from pruning.serving import serve_commands, serve_gguf
 from pruning.sizes import (
     SizeReport,
     format_bytes,
@@ -467,7 +466,7 @@ def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
         return
     path = gguf_path(folder, record["type"])
     words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
-    finish(words, {"gguf": record}, f"llama-server --model {shlex.quote(str(path))} --port 8080")
+    finish(words, {"gguf": record}, serve_gguf(path))
 
 
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:

@@ -4,7 +4,8 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
@@ -46,10 +47,23 @@ class Answer:
     seconds: float
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: str, *, as_chat: bool) -> list[int]:
-    """Token ids of a prompt, as a user's turn in the chat template or as it is."""
+def prompt_ids(
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    as_chat: bool,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> list[int]:
+    """Token ids of a prompt, as a user's turn in the chat template or as it is.
+
+    `arguments` are of the template.
+    """
+    if arguments and not as_chat:
+        raise CorpusError(
+            "The model's tokenizer has no chat template, so ask without --template-arg."
+        )
     damaged = "its files are damaged, fetch them again"
-    reader = TextReader(tokenizer, "The prompt", damaged, "ask with --raw")
+    reader = TextReader(tokenizer, "The prompt", damaged, "ask with --raw", arguments)
     if as_chat:
         turn = {"role": "user", "content": prompt}
         prompt = reader.format([turn], add_generation_prompt=True).text

@@ -71,13 +71,15 @@ class LensQuestion(RecordPart):
     prompt: str = ""  # the text is this and the original model's answer
     raw: bool = False  # whether the prompt was continued as it stands
     max_new_tokens: Annotated[int, Field(ge=1)] = 1
+    template_args: Mapping[str, Any] = {}  # of the chat template
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of the request that runs other plans on the same tokens."""
         if self.text:
             return {"text": self.text}
-        return {"lens": True, **self.model_dump(include={"prompt", "raw", "max_new_tokens"})}
+        of_prompt = self.model_dump(exclude={"text"} | ({"template_args"} - self.model_fields_set))
+        return {"lens": True, **of_prompt}
 
     @property
     def title(self) -> str:

@@ -21,8 +21,6 @@ from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
 from pruning.evaluate.result import MIDDLE, RESAMPLES
 from pruning.evaluate.store import readable_records
-from pruning.schedules import MEASURED
-from pruning.search.store import SEARCH
 
 LOSS: Final = "nll"
 CANDIDATE_COLUMNS: Final = (
@@ -346,18 +344,8 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
     return row
 
 
-EVEN: Final = slice(0, None, 2)
-ODD: Final = slice(1, None, 2)
 # The facts of drawn samples that decide which samples of a corpus come first.
 _ORDER: Final = ("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate")
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenPlan:
-    """A plan with its loss on the samples that chose it and on others."""
-
-    chosen: PlanLoss  # on the even samples: optimistic, since they chose it
-    reported: PlanLoss  # on the odd samples
 
 
 @dataclass(frozen=True)
@@ -414,23 +402,6 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}
     return replace(loss, change=change) if change else None
-
-
-def choose_best(losses: Iterable[PlanLoss]) -> ChosenPlan | None:
-    """The plan with the smallest mean over corpora on the even samples, with its loss on the odd.
-
-    Only plans compete that were measured as most were, on every corpus of the comparison, with
-    losses by sample. Searched and measured schedules do not: they were chosen on held-out samples,
-    which may be among these.
-    """
-    halves = []
-    for loss in losses:
-        if loss.way or loss.missing or loss.facts.schedule in (SEARCH, MEASURED):
-            continue
-        even, odd = (of_samples(loss, dict.fromkeys(loss.change, half)) for half in (EVEN, ODD))
-        if even is not None and odd is not None:
-            halves.append(ChosenPlan(even, odd))
-    return min(halves, key=lambda each: (each.chosen.mean, each.chosen.plan), default=None)
 
 
 def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:

@@ -434,7 +434,7 @@ class KeptAnswer(RecordPart):
 class AnswerRecord(RecordOfPlan):
     """The answers of the original and of the pruned model to one prompt.
 
-    Its settings are `dtype`, `max_new_tokens` and `raw`.
+    Its settings are `dtype`, `max_new_tokens` and `raw`, and `template_args` if there were any.
     """
 
     folder = "answers"

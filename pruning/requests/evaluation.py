@@ -281,6 +281,7 @@ class AskRequest(ModelRequest):
     raw: Annotated[options.Switch, Option("Continue the prompt as it stands, not as a chat.")] = (
         False
     )
+    template_args: options.TemplateArgs = Field(default_factory=dict)
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
     device_map: options.DeviceMap | None = None
@@ -295,6 +296,8 @@ class AskRequest(ModelRequest):
             raise ValueError("give --prompt or --text, one of them")
         if self.lens and self.prompt is None:
             raise ValueError("--lens is of the answer to a --prompt; --text is scored anyway")
+        if self.template_args and (self.raw or self.prompt is None):
+            raise ValueError("--template-arg is of a --prompt in the chat format, without --raw")
         if self.offload_folder and not self.device_map:
             raise ValueError("--offload-folder needs --device-map auto")
         return self

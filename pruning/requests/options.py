@@ -331,8 +331,9 @@ Dequantise = Annotated[
 KeepList = Annotated[
     Switch, Option("Also write kept_experts.json: layer, and the ids that stayed.")
 ]
+GgufName = Literal["q8_0", "bf16", "f16", "f32"]
 GgufType = Annotated[
-    Literal["q8_0", "bf16", "f16", "f32"],
+    GgufName,
     Option(
         "Also write OUT-TYPE.gguf by llama.cpp's converter, in this type: q8_0, bf16, f16 or f32."
     ),

@@ -9,6 +9,7 @@ from analysis.model import MoEModel
 from pruning.neurons.widths import WidthPlan
 
 BF16 = "BF16"
+FP8 = "fp8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def plan_dequantisation(
                 "--dequantise (in a recipe, `dequantise: true` below `export`)."
             )
         return None
-    if model.quantisation != "fp8":
+    if model.quantisation != FP8:
         has = (
             f"is quantised with {model.quantisation}" if model.quantisation else "is not quantised"
         )

@@ -66,19 +66,26 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     )
     tokenizer = cast("Speaker", loaded)
     as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
-    ids = prompt_ids(tokenizer, request.prompt or str(request.text), as_chat=as_chat)
+    ids = prompt_ids(
+        tokenizer,
+        request.prompt or str(request.text),
+        as_chat=as_chat,
+        arguments=request.template_args,
+    )
     num_new = request.max_new_tokens if request.prompt else 0
     settings = run_settings(request, len(ids) + num_new, batch_size=1)
+    how: dict[str, object] = {"raw": request.raw}
+    how |= {"template_args": request.template_args} if request.template_args else {}
     facts = {
         "dtype": resolve_dtype(settings.dtype, model),
         "max_new_tokens": request.max_new_tokens,
-        "raw": request.raw,
+        **how,
     }
     digests = {name: each.digest for name, each in pruned.items()}
     asked = LensQuestion.model_validate(
         {"text": request.text}
         if request.text
-        else {"prompt": request.prompt, "raw": request.raw, "max_new_tokens": num_new}
+        else {"prompt": request.prompt, "max_new_tokens": num_new, **how}
     )
     store = LensStore(stats.directories)
     work = _Lenses(model, pruned, tokenizer, asked, str(facts["dtype"]), store)

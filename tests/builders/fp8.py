@@ -12,18 +12,44 @@ from families.configs import BY_NAME, tiny_model
 BLOCK = (5, 7)
 
 
-def quantised(matrix, scale_dtype=torch.float32):
-    """Bytes, scales, and in float32 what they stand for; each element by the index of its block."""
+def quantised(matrix, scale_dtype=torch.float32, block=BLOCK, even=False):
+    """Bytes, scales, and in float32 what they stand for; each element by the index of its block.
+
+    `even`: scales are powers of two, so that the numbers are those of bfloat16 as well.
+    """
     weights = matrix.float().numpy()
     rows, columns = (
-        np.arange(size) // block for size, block in zip(weights.shape, BLOCK, strict=True)
+        np.arange(size) // block for size, block in zip(weights.shape, block, strict=True)
     )
     scales = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=np.float32)
     np.maximum.at(scales, (rows[:, None], columns[None, :]), np.abs(weights))
-    stored = torch.from_numpy(scales / np.float32(448)).to(scale_dtype)
+    scales /= np.float32(448)
+    stored = torch.from_numpy(np.exp2(np.ceil(np.log2(scales))) if even else scales).to(scale_dtype)
     each = stored.float().numpy()[rows[:, None], columns[None, :]]
     codes = torch.from_numpy(weights / each).to(torch.float8_e4m3fn)
     return codes, stored, torch.from_numpy(codes.float().numpy() * each)
+
+
+def to_fp8_blocks(tensors, block=BLOCK, scale_dtype=torch.float32, even=False):
+    """The tensors of a DeepSeek-V3 in FP8, and those that they stand for, with plain matrices."""
+    stored, meant = {}, {}
+    for name, tensor in tensors.items():
+        stored[name] = meant[name] = tensor
+        if name.endswith(".weight") and "proj" in name:
+            codes, scales, meant[name] = quantised(tensor, scale_dtype, block, even)
+            stored |= {name: codes, f"{name}_scale_inv": scales}
+    return stored, meant
+
+
+def fp8_settings(block=BLOCK):
+    """What config.json says of such a quantisation."""
+    return {
+        "quant_method": "fp8",
+        "weight_block_size": block,
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "modules_to_not_convert": ["lm_head", "gate"],
+    }
 
 
 def write_fp8_pair(folder, plain_dtype=torch.float32, scale_dtype=torch.float32):
@@ -31,18 +57,14 @@ def write_fp8_pair(folder, plain_dtype=torch.float32, scale_dtype=torch.float32)
     fp8, plain = folder / "fp8", folder / "plain"
     tiny_model(BY_NAME["deepseek_v3"]).save_pretrained(plain, save_original_format=True)
     file = plain / "model.safetensors"
-    stored, meant = {}, {}
-    for name, tensor in load_file(file).items():
-        stored[name] = meant[name] = tensor
-        if name.endswith(".weight") and "proj" in name:
-            codes, scales, numbers = quantised(tensor, scale_dtype)
-            meant[name] = numbers.to(plain_dtype)
-            stored |= {name: codes, f"{name}_scale_inv": scales}
+    stored, meant = to_fp8_blocks(load_file(file), scale_dtype=scale_dtype)
+    for name in stored:
+        if f"{name}_scale_inv" in stored:
+            meant[name] = meant[name].to(plain_dtype)
     fp8.mkdir()
     save_file(stored, fp8 / file.name, {"format": "pt"})
     save_file(meant, file, {"format": "pt"})
-    settings = {"quant_method": "fp8", "weight_block_size": BLOCK, "fmt": "e4m3"}
-    settings |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
     config = json.loads((plain / "config.json").read_text())
-    (fp8 / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    config |= {"quantization_config": fp8_settings()}
+    (fp8 / "config.json").write_text(json.dumps(config))
     return fp8, plain

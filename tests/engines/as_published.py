@@ -116,7 +116,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-# Model type -> keys of published configurations that transformers 5 leaves out, or names otherwise.
+# Model type, or case -> keys of published configurations that transformers 5 leaves out, or names
+# otherwise.
 KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "afmoe": {"route_norm": True, "score_func": "sigmoid", "n_group": 1, "topk_group": 1},
     "ernie4_5_moe": {"moe_use_aux_free": True},
@@ -124,6 +125,10 @@ KEYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
     "deepseek_v4": {"num_hash_layers": 2, "compress_ratios": [0, 4, 128, 0]},
     "dots1": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    "gpt_oss-mxfp4": {
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0}
+        | {"original_max_position_embeddings": 4096, "truncate": False}
+    },
     "deepseek_v32": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
     # llama.cpp knows the published one by its layers and vocabulary, others by `scoring_func`.

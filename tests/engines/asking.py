@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engines.checkpoints import PROMPTS, TOKENS, published_keys
+from engines.checkpoints import PROMPTS, QUANTISED, TOKENS, published_keys
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from analysis.families.native import is_registered_here
-from analysis.model import MoEModel
+from analysis.model import MoEModel, load_model_index
 from families.configs import IMAGE_TEXT, VOCAB, Case
 from pruning import load_pruned
 from pruning.engine_results import SILENT, Row, condition_of
@@ -44,7 +44,15 @@ def ask_engine(
     """
     question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB, "drafts": drafts}
     asked, answered = scratch / "asked.json", scratch / "answers.json"
-    asked.write_text(json.dumps([{"checkpoint": str(each), **question} for each in folders]))
+    questions = [
+        {
+            "checkpoint": str(each),
+            "is_quantised": bool(load_model_index(str(each)).quantisation),
+            **question,
+        }
+        for each in folders
+    ]
+    asked.write_text(json.dumps(questions))
     script = HERE / f"run_{engine.replace('.', '_')}.py"
     command = [str(python_of(engine)), str(script), str(asked), str(answered)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -64,7 +72,8 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
     named: str | None = auto.__name__
     if case.model_type == "qwen3_omni_moe":  # its auto class builds what also speaks
         auto, named = Qwen3OmniMoeThinkerForConditionalGeneration, None
-    stock = "per layer" not in cut and not is_registered_here(case.model_type)
+    is_plain = "per layer" not in cut and case.name not in QUANTISED
+    stock = is_plain and not is_registered_here(case.model_type)
     model = auto.from_pretrained(folder) if stock else load_pruned(folder, auto_class=named)
     equal, largest = 0, 0.0
     for prompt, answer in zip(PROMPTS, said, strict=True):
@@ -84,8 +93,10 @@ def compare(case: Case, folder: Path, cut: str, said: Sequence[Answer]) -> tuple
 
 
 def question_of(case: Case) -> str:
-    """Digest of what is asked: settings and prompts."""
+    """Digest of what is asked: settings, quantisation and prompts."""
     asked = [case.model_type, dict(case.settings), published_keys(case), PROMPTS, TOKENS]
+    if case.name in QUANTISED:
+        asked.append(QUANTISED[case.name][1])
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=dict).encode()).hexdigest()[:16]
 
 

@@ -5,8 +5,9 @@ keys that published configurations have and those saved by transformers 5 lack.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -26,11 +27,15 @@ from transformers import (
 from analysis.checkpoint import INDEX_NAME
 from analysis.errors import UserError
 from analysis.model import MoEModel, load_model_index
+from builders.fp8 import fp8_settings, to_fp8_blocks
+from builders.mxfp4 import to_mxfp4
 from families.configs import BY_NAME, HIDDEN, VOCAB, WIDTH, Case, redraw, tiny_model
 from families.published import PUBLISHED, TURNED, as_published
 from pruning.engine_results import CUTS
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref
+
+Tensors = dict[str, torch.Tensor]
 
 PROMPTS: Final = ((5, 9, 33, 21), (7, 40, 41, 12, 50, 3, 9))
 TOKENS: Final = 32
@@ -55,9 +60,17 @@ _TIED: Final = replace(
 # Published ones are the whole, of which the conformance suite loads the part with the experts.
 _THINKER: Final = BY_NAME["qwen3_omni_moe_thinker"]
 _OMNI: Final = replace(_THINKER, name="qwen3_omni_moe", model_type="qwen3_omni_moe")
+_FP8: Final = replace(BY_NAME["deepseek_v3"], name="deepseek_v3-fp8")
+_MXFP4: Final = replace(BY_NAME["gpt_oss"], name="gpt_oss-mxfp4")
 ENGINE_CASES: Final = {
     **{name: case for name, case in BY_NAME.items() if case is not _THINKER},
-    **{case.name: case for case in (_TIED, _OMNI)},
+    **{case.name: case for case in (_TIED, _OMNI, _FP8, _MXFP4)},
+}
+_BLOCK: Final = (128, 128)  # the last blocks of narrower matrices are cut, as in published ones
+# Of those whose matrices are stored in fewer bits: how, and what config.json says of it.
+QUANTISED: Final[Mapping[str, tuple[Callable[[Tensors], Tensors], Mapping[str, Any]]]] = {
+    _FP8.name: (lambda tensors: to_fp8_blocks(tensors, _BLOCK, even=True)[0], fp8_settings(_BLOCK)),
+    _MXFP4.name: (partial(to_mxfp4, plain_dtype=torch.float32), {"quant_method": "mxfp4"}),
 }
 
 
@@ -95,12 +108,10 @@ def save(case: Case, folder: Path) -> MoEModel:
             head.bias[:_SPECIAL] = 0
     model.save_pretrained(folder, save_original_format=case.model_type not in _STACKED)
     if case.model_type in (*PUBLISHED, *TURNED):
-        held: dict[str, torch.Tensor] = {}
-        for shard in folder.glob("*.safetensors"):
-            held |= as_published(case.model_type, load_file(shard))
-            shard.unlink()
-        (folder / INDEX_NAME).unlink(missing_ok=True)
-        save_file(held, folder / "model.safetensors", {"format": "pt"})
+        _rewrite(folder, partial(as_published, case.model_type))
+    quantise, quantisation = QUANTISED.get(case.name, (None, {}))
+    if quantise:
+        _rewrite(folder, quantise)
     _save_tokenizer(folder)
     file = folder / "config.json"
     config = json.loads(file.read_text())
@@ -112,10 +123,22 @@ def save(case: Case, folder: Path) -> MoEModel:
     missing |= {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     part |= {key: value for key, value in missing.items() if key not in part}
     keys = dict(published_keys(case))
+    if quantisation:
+        config["quantization_config"] = quantisation
     config["architectures"] = keys.pop("architectures", config["architectures"])
     part |= keys
     file.write_text(json.dumps(config, indent=2))
     return load_model_index(str(folder))
+
+
+def _rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> None:
+    """Put changed tensors in place of the saved ones."""
+    tensors: Tensors = {}
+    for shard in folder.glob("*.safetensors"):
+        tensors |= load_file(shard)
+        shard.unlink()
+    (folder / INDEX_NAME).unlink(missing_ok=True)
+    save_file(change(tensors), folder / "model.safetensors", {"format": "pt"})
 
 
 def _whole_omni(case: Case) -> PreTrainedModel:
@@ -133,7 +156,7 @@ def _whole_omni(case: Case) -> PreTrainedModel:
 
 def published_keys(case: Case) -> Mapping[str, Any]:
     """What config.json holds besides what transformers 5 saves."""
-    return KEYS.get(case.model_type, {})
+    return KEYS.get(case.name) or KEYS.get(case.model_type, {})
 
 
 def _save_tokenizer(folder: Path) -> None:
@@ -186,6 +209,8 @@ def write_cuts(
         options: dict[str, Any] = {"pad": cut == "padded"}
         if cut not in cuts or (cut == "padded" and not original.family.can_exclude):
             continue
+        if "neurons" in cut and original.quantisation:
+            continue  # blocks of FP8 are wider than these experts, and MXFP4 is not cut
         if "neurons" in cut:
             mode = WidthMode.PER_LAYER if "per layer" in cut else WidthMode.UNIFORM
             options["widths"] = WidthChoice(mode)

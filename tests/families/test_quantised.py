@@ -18,6 +18,7 @@ from analysis.ranking.neurons import read_neurons
 from analysis.stats.store import StatsStore
 from analysis.stats.weights import measure_weights
 from builders import edit_json
+from builders.mxfp4 import to_mxfp4
 from builders.repairs import repaired
 from builders.repairs import token_sequences as random_tokens
 from families.configs import BY_NAME, CASES, WIDTH, tiny_model
@@ -33,21 +34,6 @@ from pruning.surgery.export import export_checkpoint
 def tensors_of(path):
     shards = open_checkpoint(path).shards
     return {name: t for shard in shards for name, t in load_file(path / shard.name).items()}
-
-
-def to_mxfp4(tensors):
-    """gpt-oss as on the hub: per row, blocks of 32 numbers in 16 bytes and a scale for each."""
-    seeded = torch.Generator().manual_seed(1)
-    out = {}
-    for name, tensor in tensors.items():
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            experts, _, rows = tensor.shape
-            for role, shape in (("blocks", (experts, rows, 1, 16)), ("scales", (experts, rows, 1))):
-                drawn = torch.randint(0, 256, shape, generator=seeded, dtype=torch.uint8)
-                out[f"{name}_{role}"] = drawn
-        else:
-            out[name] = tensor.to(torch.bfloat16)
-    return out
 
 
 def to_fp8(tensors):

@@ -111,7 +111,7 @@ def test_the_condition_of_a_row_travels_with_it(name):
 def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
     for row in results():
         contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
-        if row.works or row.is_of_cpu or "per layer" in row.cut:
+        if row.works or row.is_rounded or row.is_of_cpu or "per layer" in row.cut:
             continue
         label = ENGINES[row.engine]
         found = {each.engine: each for each in verdicts(contents)}
@@ -123,6 +123,22 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
         begins = SERVING[label].commands[0].partition("{")[0]
         lines = serve_commands(found.values(), "out", "BF16")
         assert not any(line.startswith(begins) for line in lines)
+
+
+def test_what_an_engine_only_rounds_is_served_and_said():
+    row = {row.id: row for row in results()}["llama.cpp-gpt_oss-mxfp4-experts"]
+    assert (row.works, row.is_rounded) == (False, True)
+    contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
+    found = verdicts(contents)
+    (verdict,) = (each for each in found if each.engine == "llama.cpp")
+    assert verdict.reads is Reads.TRIED
+    assert f"{row.equal} of 64 greedy tokens" in verdict.reason
+    assert "rounds activations to 8 bits" in verdict.reason
+    assert any("convert_hf" in line for line in serve_commands(found, "out", "U8"))
+    # Of a variant that was not tried nothing is known.
+    variant = Contents((3, 3), row.model_type, removes=row.cut, traits=(*row.traits, "soft caps"))
+    (verdict,) = (each for each in verdicts(variant) if each.engine == "llama.cpp")
+    assert verdict.reads is Reads.NOT_TRIED
 
 
 def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
@@ -191,8 +207,22 @@ def test_verdicts_on_engines_are_what_was_measured():
     assert found.reads is Reads.FAILS
     assert found.reason.startswith(row.reason)
     assert said("MLX", model_type="unheard_of").reads is Reads.NOT_TRIED
-    assert said("MLX", model_type="olmoe", quantisation="fp8").reads is Reads.NOT_TRIED
     assert said("SGLang", model_type="olmoe").reads is Reads.NOT_TRIED
+
+
+def test_quantised_weights_have_rows_of_their_own():
+    rows = {row.id: row for row in results()}
+    plain, fp8 = (rows[f"mlx-deepseek_v3{form}-experts"] for form in ("", "-fp8"))
+    assert {*fp8.traits} - {*plain.traits} == {"fp8 weights"}
+    contents = {"model_type": "deepseek_v3", "quantisation": "fp8", "traits": fp8.traits}
+    assert said("MLX", **contents).reads is Reads.TRIED
+    assert fp8.date in said("MLX", **contents).reason
+    assert Contents((3, 3), **contents).dequantised().traits == plain.traits
+    # A family of which no quantised one was tried.
+    traits = (*rows["mlx-olmoe-experts"].traits, "fp8 weights")
+    untried = said("MLX", model_type="olmoe", quantisation="fp8", traits=traits)
+    assert untried.reads is Reads.NOT_TRIED
+    assert "it has fp8 weights" in untried.reason
 
 
 def test_a_failure_of_the_engine_on_the_original_is_called_so():

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
+from builders.converter import STAND_IN, write_converter
 from pruning.gguf import find_converter, pre_tokenizer_of
 from pruning.plan import keep_all
 from pruning.requests.base import validated
@@ -19,30 +20,12 @@ from pruning.requests.model import ExportRequest
 from pruning.serving import CONVERTER
 from pruning.tasks.export import export_run
 
-# As llama.cpp's: a class that names pre-tokenizers or raises, and `main`, which reads sys.argv.
-STAND_IN = """
-import sys
-class TextModel:
-    def get_vocab_base_pre(self, tokenizer):
-        raise NotImplementedError("not recognized")
-def main():
-    words = sys.argv[1:]
-    if "f16" in words:
-        raise SystemExit("no room for f16")
-    name = TextModel().get_vocab_base_pre(None)
-    with open(words[words.index("--outfile") + 1], "w") as file:
-        file.write(" ".join([name, *words[-2:]]))
-"""
-
 
 @pytest.fixture
 def llama_cpp(tmp_path, monkeypatch):
     monkeypatch.delenv("LLAMA_CPP", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    folder = tmp_path / "llama.cpp"
-    folder.mkdir()
-    (folder / CONVERTER).write_text(STAND_IN)
-    return folder
+    return write_converter(tmp_path / "llama.cpp")
 
 
 def run(out, plan=None, **fields):

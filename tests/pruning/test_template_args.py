@@ -12,12 +12,13 @@ from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.stats.store import stats_store
-from pruning.plan import keep_all
+from pruning.evaluate.record import AnswerStore
+from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.evaluation import AskRequest, EvaluateRequest
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import (
     calibrate_requests,
@@ -26,6 +27,7 @@ from pruning.requests.recipe import (
 )
 from pruning.tasks.calibration import prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.probe import ask_run
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 ASKED = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -121,6 +123,33 @@ def test_answers_begin_where_the_generation_prompt_ends(root):
     drawn = evaluation(root, "branching", template_args={"enable_thinking": False}).sequences
     answer = tokenizer.decode(drawn.rows[0][np.asarray(drawn.counted[0])])
     assert answer.startswith("The answer is ")
+
+
+def answers(root, model, **fields):
+    """What the original and a pruned model answer; the record, and the fields of its lens."""
+    described = load_model_index(str(root / model))
+    kept = {layer.index: tuple(range(0, layer.num_experts, 2)) for layer in described.layers}
+    plan = PruningPlan(model_ref(described), kept).to_dict()
+    given = {"prompt": "2 + 2?", "lens": True, "plans": (plan,), "names": ("half",)}
+    stats = root / f"answers of {model}"
+    fields |= {"model": str(root / model), "stats_dir": stats, "max_new_tokens": 4}
+    result = drain(ask_run(validated(AskRequest, given | fields)))
+    (record,) = AnswerStore([stats]).records()
+    return [each.ids for each in result.answers], record, result.lens.asked.fields
+
+
+def test_answers_follow_and_record_them(root):
+    arguments = {"enable_thinking": False}
+    given, record, again = answers(root, "branching", template_args=arguments)
+    assert given == answers(root, "false")[0]
+    assert record.settings["template_args"] == again["template_args"] == arguments
+    others, record, again = answers(root, "true")
+    assert others != given
+    assert "template_args" not in {**record.settings, **again}
+    with pytest.raises(UserError, match="no argument 'nothing'"):
+        answers(root, "branching", template_args={"nothing": 1})
+    with pytest.raises(UserError, match="without --raw"):
+        answers(root, "branching", template_args=arguments, raw=True)
 
 
 def test_texts_have_no_template(root):

@@ -45,7 +45,7 @@ def answer(asked):
     drafting = {"method": "mtp", "num_speculative_tokens": 1} if asked["drafts"] else None
     model = LLM(
         asked["checkpoint"],
-        dtype="float32",
+        dtype="bfloat16" if asked["is_quantised"] else "float32",
         enforce_eager=True,
         skip_tokenizer_init=True,
         max_model_len=64,

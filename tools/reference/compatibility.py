@@ -35,6 +35,8 @@ def _word(row: Row) -> str:
         return "works"
     if row.is_of_cpu:
         return "not tried"
+    if row.is_rounded:
+        return "rounds"
     return "wrong" if row.differs else "fails"
 
 
@@ -105,5 +107,6 @@ def _cell(row: Row | None, reasons: Mapping[str, str]) -> str:
     if row.is_of_cpu:
         return f"not on a CPU{note}"
     if row.differs:
-        return f"wrong results: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
+        outcome = "rounds" if row.is_rounded else "wrong results"
+        return f"{outcome}: {row.equal} of {row.tokens} tokens, {row.distance}{note}"
     return f"fails{note}"

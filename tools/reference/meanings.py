@@ -102,6 +102,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "lens.json, asked:prompt": "the prompt whose answer by the original model is scored, or empty",
     "lens.json, asked:raw": "whether the prompt was continued as it stands",
     "lens.json, asked:max_new_tokens": "of the answer",
+    "lens.json, asked:template_args": "arguments of the chat template, if there were any",
     "num_experts": "experts that the router chooses among",
     "top_k": "experts of a token",
     "experts": "token after token, the ids of its top_k experts, by falling gate weight",

@@ -56,7 +56,7 @@ from app.session.uploads import uploaded_text
 from pruning.evaluate.benchmarks.imports import read_results
 from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.evaluate.bins import BinsStore, bins_overview
-from pruning.evaluate.quality import candidates_at, choose_best, plan_losses
+from pruning.evaluate.quality import candidates_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variances import VarianceStore, variance_table
 from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
@@ -217,7 +217,6 @@ def _record(root: Path) -> None:
             record.to_json()
         evaluation_results(records)
         losses = plan_losses(records)
-        choose_best(losses)
         for share in {each.facts.removed or 0.0 for each in losses}:
             candidates_at(losses, share)
 

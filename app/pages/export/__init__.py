@@ -6,7 +6,8 @@ from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.export.finished import finished_part
-from app.pages.export.form import ExportChoice, form_part, form_place, one_or_range
+from app.pages.export.form import form_part, form_place, one_or_range
+from app.pages.export.options import ExportChoice
 from app.session.job_queue import job_store
 from app.session.plan_data import export_option, neuron_sizes, plan_sizes
 from app.widgets.charts import show_named

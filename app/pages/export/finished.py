@@ -21,8 +21,10 @@ from pruning.engines import (
     load_code,
     verdicts,
 )
+from pruning.gguf import gguf_path
 from pruning.plan import PruningPlan, fit_plan
-from pruning.serving import serve_commands
+from pruning.serving import serve_commands, serve_gguf
+from pruning.sizes import format_bytes
 from pruning.surgery.padding import plan_padding
 
 
@@ -67,6 +69,11 @@ def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
         use_column, proof_column = st.columns(2, gap="large")
         with use_column:
             _use_part(export_model, equal_cut(plan, padded=is_padded), result["out"])
+            if gguf := result.get("gguf"):
+                show_command(
+                    serve_gguf(gguf_path(Path(result["out"]), gguf["type"])),
+                    heading=f"Serve its GGUF file, {format_bytes(gguf['bytes'])}",
+                )
         with proof_column:
             _proof_part(result)
     return True

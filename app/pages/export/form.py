@@ -2,48 +2,32 @@
 
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 import psutil
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import ExportError, UserError
-from analysis.heads import prediction_heads
 from analysis.model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
+from app.pages.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
-from app.session.state import one_of
 from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
 from pruning.engines import (
-    Verdict,
-    contents_of,
     summary,
-    verdicts,
 )
-from pruning.heads import (
-    WEIGHT_CRITERION,
-    HeadChoice,
-    head_ranking,
-    heads_depend_on,
-    ranked_in_words,
-)
-from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
-from pruning.requests.plan_options import ModeName
-from pruning.sizes import SizeReport, format_bytes, heads_bytes
-from pruning.surgery.heads import why_not_pruned
-from pruning.surgery.padding import Padding, plan_padding
+from pruning.sizes import SizeReport, format_bytes
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 from pruning.tasks.export import is_finished_export
@@ -52,33 +36,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Room for headers, the tokenizer and small files besides the weights.
 _SPACE_FACTOR = 1.1
 _MOST_NUMBERED = 1000  # numbered names to try before giving up
-Mtp = Literal["keep", "drop", "prune"]
-MTP_WORDS: Final[Mapping[Mtp, str]] = {
-    "drop": "Leave out",
-    "prune": "Prune their experts",
-    "keep": "Keep as they are",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class ExportChoice:
-    """The options besides the plan."""
-
-    # How prediction heads are treated; None for the default, or without heads.
-    mtp: Mtp | None
-    width: ModeName | None  # width mode of narrowed experts; None if no width changes
-    widths: WidthPlan | None  # resulting widths; None if no width changes
-    refused: str  # why this cannot be written; empty if it can
-    num_bytes: int  # of the shards
-    keep_list: bool  # also write kept_experts.json
-    padding: Padding | None  # of layers that keep fewer experts; None for no padding
-    width_multiple: int  # what loaded widths are rounded up to
-
-    def verdicts(self, model: MoEModel, plan: PruningPlan) -> tuple[Verdict, ...]:
-        """Compatibility of each program."""
-        padded, heads = self.padding is not None, self.mtp in ("keep", "prune")
-        contents = contents_of(model, plan, self.widths, padded=padded, keeps_heads=heads)
-        return verdicts(contents)
 
 
 def export_path(root: Path, name: str) -> Path:
@@ -213,8 +170,8 @@ def _findings(
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
-    if choice.refused:
-        yield _Finding(False, choice.refused)
+    if why := choice.refused or (choice.gguf and choice.why_no_gguf(model, plan)):
+        yield _Finding(False, why)
     # Only verification loads the models: the source, then the export.
     needs, free = logits_memory(model, plan), psutil.virtual_memory().available
     memory = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
@@ -264,6 +221,8 @@ def _request(loaded: Loaded, plan: PruningPlan, out: Path, choice: ExportChoice)
         "width_multiple_of": choice.width_multiple,
         "keep_list": choice.keep_list,
         "pad": choice.padding is not None,
+        "dequantise": choice.dequantise,
+        "gguf": choice.gguf,
         "verify": True,
     }
     return validated(ExportRequest, fields)
@@ -281,91 +240,6 @@ def _start(request: ExportRequest | None) -> None:
         st.error(literal(error), icon=":material/error:")
     else:
         queue(request, request.out.name, shown_request(request).command())
-
-
-def options_part(
-    loaded: Loaded,
-    current_plan: CurrentPlan,
-    num_bytes: int,
-    rare: DeltaGenerator,
-    option: WidthOption | None = None,
-) -> ExportChoice:
-    """Draw the options of this plan, the rare ones in `rare`; return their values.
-
-    `num_bytes` is for unchanged widths; `option` is the result of the chosen width mode,
-    for a plan of neurons.
-    """
-    mtp, budget = _heads_choice(loaded.model, current_plan.plan), loaded.choices.spec.budget
-    widths, refused = None, option.refused if option else ""
-    if option and not refused:
-        num_bytes, choice = option.disk_bytes, WidthChoice(option.mode, budget.width_multiple_of)
-        widths = plan_widths(loaded.model, fit_plan(current_plan.plan, loaded.model), choice)
-    if padding := _padding_choice(loaded.model, current_plan.plan):
-        num_bytes += padding.nbytes
-    heads = HeadChoice(mtp) if mtp else None
-    num_bytes += heads_bytes(loaded.model, fit_plan(current_plan.plan, loaded.model), heads)
-    keep_list = rare.toggle(
-        "Also write kept_experts.json",
-        key="keep_list",
-        help="A separate file with the ids of the kept experts per layer.",
-    )
-    width, multiple = budget.width_mode if option else None, budget.width_multiple_of
-    return ExportChoice(mtp, width, widths, refused, num_bytes, keep_list, padding, multiple)
-
-
-def _padding_choice(model: MoEModel, plan: PruningPlan) -> Padding | None:
-    """Offer padding for layers of different counts, or say why it is impossible."""
-    fitted = fit_plan(plan, model)
-    is_even = len(set(map(len, fitted.kept.values()))) == 1
-    if is_even or fitted.granularity == NEURON_GRANULARITY:
-        return None
-    try:
-        padding = plan_padding(model, fitted)
-    except ExportError as error:
-        st.caption(literal(error))
-        return None
-    is_chosen = st.toggle(
-        "Pad layers for engines",
-        key="pad",
-        help="Engines read one number of experts for all layers. Layers that keep fewer experts "
-        "are padded with all-zero experts, which the router never chooses.",
-    )
-    st.caption(f"Padding adds {padding.in_words}, on disk and in memory.")
-    return padding if is_chosen else None
-
-
-def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
-    heads = prediction_heads(model)
-    if not heads:
-        return None
-    depend = heads_depend_on(model, plan)
-    # Heads kept whole with a pruned trunk would have a wrong expert count.
-    options: list[Mtp] = ["drop", "prune"] if depend else ["keep", "drop"]
-    ranking = head_ranking(model, plan, settings().store) if depend else None
-    if depend and why_not_pruned(model, ranking):
-        options = ["drop"]
-    if st.session_state.get("mtp", options[0]) not in options:
-        st.session_state["mtp"] = options[0]
-    chosen = st.segmented_control(
-        f"Prediction heads (MTP): {', '.join(head.name for head in heads)}",
-        options,
-        default=options[0],
-        key="mtp",
-        bind="query-params",
-        required=True,
-        format_func=lambda name: MTP_WORDS[name],
-        help="config.json has one expert count for heads and layers, so heads cannot stay whole "
-        "when layers are pruned."
-        if depend
-        else "Expert counts do not change, so the heads can stay.",
-    )
-    if chosen == "prune":
-        name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
-        more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)
-        by = f"Ranked by {ranked_in_words(name, runs)}; they add {format_bytes(more)} to the plan."
-        how = "" if ranking else " Calibrate with --group heads to rank them by what they do."
-        st.caption(literal(by + how))
-    return one_of(chosen, options)
 
 
 def form_place(*, is_written: bool) -> Any:

@@ -1,12 +1,9 @@
-"""Plans chosen on one half of the samples, and what samples cannot tell apart: by hand."""
+"""The loss of a part of the samples, and what samples cannot tell apart: by hand."""
 
 import numpy as np
 import pytest
 
 from pruning.evaluate.quality import (
-    EVEN,
-    ODD,
-    choose_best,
     difference,
     loss_of,
     of_samples,
@@ -16,6 +13,7 @@ from pruning.evaluate.quality import (
 from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import Metric
 
+EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}
 TOKENS = {"a": (4, 2, 4, 2), "b": (1, 1, 2, 2)}
 FULL = {"a": (4.0, 2.0, 4.0, 2.0), "b": (2.0, 2.0, 4.0, 4.0)}  # 1 and 2 nats per token
@@ -64,21 +62,6 @@ def test_the_loss_on_a_half_is_the_mean_of_its_samples(losses):
     last = of_samples(early, {"a": slice(3, None)})
     assert (last.change, last.num_samples) == ({"a": 4.0, "b": 1.0}, 1)
     assert of_samples(early, {"a": slice(4, None)}) is None
-
-
-def test_the_best_is_chosen_on_even_samples_and_reported_on_odd_ones(losses, measure):
-    best = choose_best(losses)
-    assert (best.chosen.plan, best.chosen.mean, best.reported.mean) == ("early", 0.0, 3.0)
-    # Without the loss of every sample, or without a corpus, a plan does not compete.
-    lucky = {"a": (-1.0,) * 4, "b": (-1.0,) * 4}
-    for more in (measure("lucky", lucky, kept=False), measure("lucky", {"a": lucky["a"]})):
-        others = [*measure("early", EARLY), *measure("late", LATE), *more]
-        assert choose_best(plan_losses(others)).chosen.plan == "early"
-    # Nor where it was chosen on samples that may be the same.
-    for schedule in ("search", "measured"):
-        others = [*measure("early", EARLY), *measure("lucky", lucky, schedule=schedule)]
-        assert choose_best(plan_losses(others)).chosen.plan == "early"
-    assert choose_best([]) is None
 
 
 def test_two_plans_are_apart_where_the_paired_interval_excludes_0(measure):

@@ -12,10 +12,8 @@ from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.quality import (
     CANDIDATE_COLUMNS,
     candidates_at,
-    choose_best,
     full_losses,
     loss_of,
-    losses_at,
     plan_losses,
     random_at,
 )
@@ -213,12 +211,3 @@ def test_the_demos_story_is_what_its_files_say(demo):
     assert chance["mean_spread"] == pytest.approx(np.std(draws, ddof=1))
     # The default of one corpus loses to a draw of chance, and a blend to neither.
     assert min(draws) < alone["mean"] < chance["mean"]
-    plain = [
-        each
-        for each in losses_at(losses, 0.5)
-        if not each.facts.repair and each.facts.granularity == "expert"
-    ]
-    best = choose_best(each for each in plain if not each.is_random)
-    made = best.chosen.facts
-    assert (made.criterion, "+".join(made.corpora), made.schedule) == ("ean", blend, "global")
-    assert best.reported.mean == pytest.approx(best.chosen.mean, abs=0.05)
