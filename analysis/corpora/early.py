@@ -1,5 +1,6 @@
 """What a model and a text rule out, told before torch and the model's tokenizer are imported."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,27 @@ TOKENIZER = "tokenizer.json"
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
 # A text of more characters per token of a sequence is not counted: it will do, or take long.
 _MOST_CHARACTERS = 16
+_FEW_BYTES = 64
 _SPECIAL_TOKENS = 4  # at most, that a tokenizer of transformers adds to a document
 
 
 def check_vocabulary(model: MoEModel, instead: str = "use a corpus of input_ids") -> None:
     """Refuse a checkpoint without a tokenizer; `instead` is what works without one."""
-    if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
+    folder = model.checkpoint.path
+    has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
+    if not has_one or _is_cut(folder / TOKENIZER):
         raise CheckpointError(f"{model.name} has no readable tokenizer; {instead}.")
+
+
+def _is_cut(file: Path) -> bool:
+    """Whether a file that is there is no whole JSON object, by its first and last bytes."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        first = opened.read(_FEW_BYTES).strip()
+        opened.seek(-min(_FEW_BYTES, file.stat().st_size), os.SEEK_END)
+        last = opened.read().strip()
+    return not (first.startswith(b"{") and last.endswith(b"}"))
 
 
 def check_positions(model: MoEModel, seq_len: int | None) -> None:

@@ -64,3 +64,10 @@ def test_a_vocabulary_is_looked_for_by_its_files(demo, tmp_path):
         check_vocabulary(bare, "say so")
     (tmp_path / "vocab.json").write_text("{}")
     check_vocabulary(bare)
+    whole = (DEMO_CHECKPOINT / "tokenizer.json").read_bytes()
+    for content in (b"", whole[:1000], b"version https://git-lfs.github.com/spec/v1\n"):
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(CheckpointError, match="no readable tokenizer"):
+            check_vocabulary(bare)
+    (tmp_path / "tokenizer.json").write_bytes(whole + b"\n" * 3)
+    check_vocabulary(bare)
