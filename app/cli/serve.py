@@ -60,7 +60,7 @@ def app(
         if folder is not None and not folder.is_dir():
             raise UserError(f"{name}: {folder} is not a directory; make it, or name another.")
     if settings.export_root.is_file():
-        raise UserError(f"--export-root: {export_root} is a file; name a folder.")
+        raise UserError(f"--export-root: {settings.export_root} is a file; name a folder.")
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
 

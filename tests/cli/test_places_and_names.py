@@ -103,7 +103,10 @@ def test_a_variable_that_names_a_file_is_refused(refused, files, monkeypatch, na
 
 
 def test_folders_of_the_dashboard_are_there_or_can_be_made(refused, files, monkeypatch):
-    assert "--export-root: plan.json is a file" in refused("app", "--export-root", "plan.json")
+    assert "plan.json is a file; name" in refused("app", "--export-root", "plan.json")
+    (files / "exports").touch()  # the usual folder
+    assert f"--export-root: {files}/exports is a file" in refused("app")
+    (files / "exports").unlink()
     monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", "nowhere")
     assert "MOEPRUNE_MODELS_ROOT: nowhere is not a directory" in refused("app")
 
