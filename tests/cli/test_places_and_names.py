@@ -104,6 +104,7 @@ def test_a_variable_that_names_a_file_is_refused(refused, files, monkeypatch, na
 
 def test_folders_of_the_dashboard_are_there_or_can_be_made(refused, files, monkeypatch):
     assert "plan.json is a file; name" in refused("app", "--export-root", "plan.json")
+    monkeypatch.delenv("MOEPRUNE_EXPORT_ROOT")
     (files / "exports").touch()  # the usual folder
     assert f"--export-root: {files}/exports is a file" in refused("app")
     (files / "exports").unlink()
