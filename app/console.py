@@ -31,6 +31,7 @@ _INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 # In a file or pipe, a table is as wide as needed, unless COLUMNS says how wide.
 _WRAPS = sys.stdout.isatty() or "COLUMNS" in os.environ
 _WIDE = None if _WRAPS else 240
+_LEAST = 1e-4  # a smaller number is in scientific form
 _BETWEEN = 3  # characters between two columns of a table
 
 
@@ -124,9 +125,14 @@ def finish(words: str, result: Mapping[str, object], *following: str) -> None:
         _speech.get().result.update(result)
         _speech.get().following.extend(following)
         return
-    out.print(_in_lines(words))
+    say(words)
     for line in following:
         note_command(f"next: {line}")
+
+
+def say(words: str) -> None:
+    """Print a result in words, in lines as wide as the window."""
+    out.print(_in_lines(words))
 
 
 def _in_lines(words: str) -> str:
@@ -259,12 +265,12 @@ def show_table(
 
 
 def _cells(rows: Sequence[Sequence[object]]) -> list[list[str]]:
-    """The cells in words; numbers of a column have equally many decimals."""
+    """The cells in words; numbers of a column have equally many decimals, at most five."""
     columns = []
     for values in zip(*rows, strict=True):
         cells = [_cell(value) for value in values]
-        if all(isinstance(value, float) and 0.001 <= abs(value) < 10 for value in values):
-            decimals = max(len(cell.partition(".")[2]) for cell in cells)
+        if all(isinstance(value, float) and _LEAST <= abs(value) < 10 for value in values):
+            decimals = min(5, max(len(cell.partition(".")[2]) for cell in cells))
             cells = [f"{value:.{decimals}f}" for value in values]
         columns.append(cells)
     return [list(row) for row in zip(*columns, strict=True)]

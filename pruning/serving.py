@@ -70,13 +70,14 @@ def outtype_of(dtype: str) -> str:
 def serve_commands(
     verdicts: Iterable[Verdict], path: str, dtype: str, *, tried_only: bool = False
 ) -> list[str]:
-    """Commands that serve the folder and ask it once, engine by engine.
+    """Commands that serve the folder, engine by engine, then those that ask a server.
 
     Not of engines that fail or compute wrong results, and with `tried_only` of no others than were
     tried. `dtype` is that of most weights, see `outtype_of`.
     """
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
-    lines = []
+    lines: list[str] = []
+    requests: dict[str, None] = {}  # engines that listen on the same port are asked alike
     for each in verdicts:
         is_served = each.reads not in (Reads.FAILS, Reads.WRONG)
         if (
@@ -93,5 +94,6 @@ def serve_commands(
             line.format(**names, options=options, outtype=outtype_of(dtype))
             for line in serving.commands
         )
-        lines += [first + note, *others, REQUEST.format(port=serving.port)]
-    return lines
+        lines += [first + note, *others]
+        requests[REQUEST.format(port=serving.port)] = None
+    return [*lines, *requests]

@@ -24,6 +24,10 @@ class DisplayMixin:
         facts = ", ".join(f"{name}={value!r}" for name, value in self.shown.items())
         return f"{_name_of(self)}({facts})"
 
+    def __str__(self) -> str:
+        """The same line, where it is printed."""
+        return repr(self)
+
     def _repr_html_(self) -> str:
         """A table of HTML with a line for each fact; names from files are escaped."""
         lines = "".join(

@@ -170,7 +170,10 @@ def chosen_scores(loaded: Loaded) -> tuple[pd.DataFrame, str]:
         raise StatsError(
             f"{loaded.model.name} has no benchmark results yet; see `moeprune benchmark`."
         )
-    return results, loaded.choices.results.way or ways_of(results)[0]
+    ways, way = ways_of(results), loaded.choices.results.way
+    if way and way not in ways:
+        raise StatsError(f"No benchmark was run with {way!r}; --way takes: {'; '.join(ways)}.")
+    return results, way or ways[0]
 
 
 @chart("own-capability", "evaluate")

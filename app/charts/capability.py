@@ -44,8 +44,11 @@ def describe(scores: pd.DataFrame) -> str:
     if means.empty:
         return "No candidate has a score on every benchmark."
     best, worst = str(means.idxmax()), str(means.idxmin())
-    original = f"; {FULL} {scores.loc[FULL].mean():.3f}" if FULL in scores.index else ""
-    return (
-        f"Mean of {scores.shape[1]} benchmarks: most {best} {means[best]:.3f}, least {worst} "
-        f"{means[worst]:.3f}{original}."
+    count, kept = (
+        scores.shape[1],
+        f"most {best} {means[best]:.3f}, least {worst} {means[worst]:.3f}",
     )
+    if len(means) == 1:
+        kept = f"{best} {means[best]:.3f}"
+    original = f"; {FULL} {scores.loc[FULL].mean():.3f}" if FULL in scores.index else ""
+    return f"Mean of {count} benchmark{'s' * (count != 1)}: {kept}{original}."

@@ -167,6 +167,8 @@ def main() -> None:
     )
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING)
     speak_for_all()
+    # Or torch's threads spin while they wait for one that another program keeps from its core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Or the hub's client asks it for a list of programs that may run this one, and waits.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     with speech(quiet="--quiet" in flags, as_json=as_json):

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model import DEMO_MODEL, load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result
+from app.cli.say import WEIGHTS_ELSEWHERE, free_name
 from app.console import counted, finish, follow, show_table
-from pruning.evaluate.benchmarks.record import BenchmarkRecord
+from pruning.evaluate.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
 from pruning.plan import load_plan
-from pruning.requests.base import Option, command_line, flags_of, flat_fields
+from pruning.requests.base import Option, command_line, flags_of, flat_fields, option_words
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json, import_results
 
@@ -49,30 +50,54 @@ def benchmark(
         raise PlanError("--candidate goes with --import; a plan says itself what it is.")
     else:
         records = follow(benchmark_run(request.into(BenchmarkRequest, plans=plans)))
-    show_table(
-        "",
-        ("candidate", "task", "metric", "value", "std. error", "questions"),
-        [
-            (
-                record.candidate,
-                score.task,
-                score.metric,
-                f"{score.value:.4f}",
-                "-" if score.stderr is None else f"{score.stderr:.4f}",
-                score.num_samples or "-",
-            )
-            for record in records
-            for score in record.scores
-            if not score.group  # of groups, the group
-        ],
-    )
+    show_scores(records)
     if out_file:
         write_result(out_file, benchmarks_as_json(records))
     finish(
         f"{out_file or request.model}: {counted(len(records), 'candidate')}",
         {"file": str(out_file) if out_file else None, "candidates": len(records)},
-        command_line("plot", "benchmarks", request.model, "-o", "benchmarks.html"),
+        _next_command(request, records),
     )
+
+
+def show_scores(records: Sequence[BenchmarkRecord]) -> None:
+    """Print a row for each metric, with score and standard error of every candidate beside it."""
+    scores = [
+        # Of groups, the group.
+        {(each.task, each.metric): each for each in record.scores if not each.group}
+        for record in records
+    ]
+    rows = []
+    for key in dict.fromkeys(key for each in scores for key in each):
+        found = [each.get(key) for each in scores]
+        questions = next((each.num_samples for each in found if each and each.num_samples), "-")
+        rows.append((*key, questions, *map(_score, found)))
+    names = ["original" if each.candidate == FULL else each.candidate for each in records]
+    show_table("", ("task", "metric", "questions", *names), rows)
+
+
+def _score(score: BenchmarkScore | None) -> str:
+    """A score, with its standard error where there is one."""
+    if score is None:
+        return "-"
+    return f"{score.value:.4f}" + ("" if score.stderr is None else f"\u00b1{score.stderr:.4f}")
+
+
+def _next_command(request: BenchmarkRequest, records: Sequence[BenchmarkRecord]) -> str:
+    """The command that draws these scores; those of an export are kept with its original model."""
+    identity, kept = records[0].model.identity, ["stats_dir"]
+    if load_model_index(request.model, revision=request.revision).identity == identity:
+        model = request.model
+        kept.append("revision")
+    elif request.source:
+        model = request.source
+    else:
+        model = (
+            DEMO_MODEL if load_model_index(DEMO_MODEL).identity == identity else WEIGHTS_ELSEWHERE
+        )
+    out_words = ("-o", free_name("benchmarks.html"))
+    words = ("--way", way_of(records[0].settings), *option_words(request, only=kept), *out_words)
+    return command_line("plot", "own-capability", model, *words)
 
 
 def _import(

@@ -77,7 +77,7 @@ def inspect(
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
     readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
-    show_table("\nCompatibility", ("program", "status", "why"), readers)
+    show_table("\nCompatibility of the checkpoint as it is", ("program", "status", "why"), readers)
     message = f"\n{_what_can_go(model.layers)}"
     following = []
     if model.unloadable:

@@ -25,7 +25,7 @@ from app.cli.say import (
     show_records,
     usual_budget,
 )
-from app.console import counted, finish, follow, out, show_frame, show_table, small
+from app.console import counted, finish, follow, out, say, show_frame, show_table, small
 from pruning.bits import bits_words
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
@@ -60,6 +60,7 @@ from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
 from pruning.tasks.subsets import subsets_run
 
+_ORIGINAL = {"full": "original"}  # its name in tables, and for people
 _PLAN_HELP = "plan.json to evaluate; repeatable. Default: the original model."
 
 
@@ -79,13 +80,17 @@ def evaluate(
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
-    names = _candidates(_names(plan) or ["original"], plans or [keep_all(model)], request, model)
+    candidates = _candidates(
+        _names(plan) or ["original"], plans or [keep_all(model)], request, model
+    )
+    names = list(candidates)
+    best, loss_words = _least_loss(records, names)
     show_records(records, names * len(request.corpora))
     write_result(out_file, result_json(records))
     finish(
-        f"{out_file}: {counted(len(records), 'evaluation')}{_least_loss(records, names)}",
+        f"{out_file}: {counted(len(records), 'evaluation')}{loss_words}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
-        _next_command(request, model, plan),
+        _next_command(request, model, plan[candidates[best]] if plan else None),
     )
 
 
@@ -97,24 +102,25 @@ def _names(plans: Sequence[Path]) -> list[str]:
 
 def _candidates(
     names: Sequence[str], plans: Sequence[PruningPlan], request: EvaluateRequest, model: MoEModel
-) -> list[str]:
-    """Names of all candidates: those of plans, each followed by its repair if that is made too.
+) -> dict[str, int]:
+    """Name of each candidate -> index of its plan; a plan is followed by its repair if made too.
 
     Each comes in all bits that are asked for, with the experts per token that are.
     """
-    candidates = []
-    for name, plan in zip(names, plans, strict=True):
+    candidates: dict[str, int] = {}
+    for index, (name, plan) in enumerate(zip(names, plans, strict=True)):
         variants = [f"{name} (repaired)" if plan.repair else name]
         if request.repair and takes_repair(plan, model):
             variants.append(repaired_name(name))
         bits = (plan.bits,) if plan.bits else request.bits
         fewer = top_k_words(request.top_k or plan.top_k)
-        candidates += [f"{each}{bits_words(bit)}{fewer}" for each in variants for bit in bits]
+        variant_names = (f"{each}{bits_words(bit)}{fewer}" for each in variants for bit in bits)
+        candidates |= dict.fromkeys(variant_names, index)
     return candidates
 
 
-def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> str:
-    """What the plan adds to the loss over all corpora; of several plans, the one that adds least.
+def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> tuple[str, str]:
+    """The candidate that adds least to the loss over all corpora, else the first; and how much.
 
     `records` come by corpus and then by plan, of which these are the names.
     """
@@ -128,20 +134,20 @@ def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> st
         if len(added) == len(corpora):
             increases[name] = LossIncrease(added)
     if not increases:
-        return ""
+        return names[0], ""
     best = min(increases, key=lambda name: increases[name].mean)
-    return f", {f'least by {best}: ' if len(increases) > 1 else ''}{increases[best].words}"
+    return best, f", {f'least by {best}: ' if len(increases) > 1 else ''}{increases[best].words}"
 
 
-def _next_command(request: EvaluateRequest, model: MoEModel, plans: Sequence[Path]) -> str:
+def _next_command(request: EvaluateRequest, model: MoEModel, plan: Path | None) -> str:
     """The command that comes next: an export, or what makes a plan where none was evaluated."""
-    if not plans:
+    if plan is None:
         try:
             check_measurable(model)
         except UnsupportedModelError:  # weights that are quantised rank nothing
             return calibrate_command(request, model)
         return plan_command(request, "aimer", (), usual_budget(model))
-    words = ("--plan", str(plans[0]), *option_words(request, only=("revision",)))
+    words = ("--plan", str(plan), *option_words(request, only=("revision",)))
     return export_command(request.model, *words)
 
 
@@ -201,14 +207,14 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     definition = MEASURES[measure]
     write_figure(curves_figure(rows, label=definition.axis, against=against), path)
     text = describe(rows, label=definition.label, higher_is_better=definition.higher_is_better)
-    out.print(f"{path}: {text}")
+    say(f"{path}: {text}")
 
 
 def show_sweep(table: "pd.DataFrame") -> None:
     """Print one table for each corpus: a row for each plan, a column for each measure."""
     measured = [name for name in MEASURES if name in set(table["measure"])]
     labels = [MEASURES[name].label for name in measured]
-    for corpus, rows in table.groupby("corpus", sort=False):
+    for number, (corpus, rows) in enumerate(table.groupby("corpus", sort=False)):
         means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
         cells = [
             (
@@ -219,8 +225,8 @@ def show_sweep(table: "pd.DataFrame") -> None:
             )
             for plan in rows.drop_duplicates("evaluation").to_dict("records")
         ]
-        title = f"{corpus}, {rows['dtype'].iloc[0]}"
-        show_table(title, ("criterion", "removed", *labels), cells)
+        title = "\n" * (number > 0) + f"{corpus}, {rows['dtype'].iloc[0]}"
+        show_table(title, ("criterion", "sparsity", *labels), cells)
 
 
 @command(SubsetsRequest)
@@ -233,13 +239,24 @@ def subsets(request: SubsetsRequest, *, out_file: options.OutTable = Path("subse
     table = subset_table(follow(subsets_run(request)))
     columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
     summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
-    show_frame(f"loss increase at sparsity {request.sparsity}", summary.reset_index())
+    _show_subsets(f"loss increase at sparsity {request.sparsity}", summary.reset_index())
     write_table(table, out_file)
     finish(
         f"{out_file}: {counted(len(table), 'evaluation')}",
         {"file": str(out_file), "rows": len(table)},
         command_line("plot", "loss-by-tokens", request.model, "-o", "tokens.html"),
     )
+
+
+def _show_subsets(title: str, summary: "pd.DataFrame") -> None:
+    """Print a row for each share of tokens; what is empty or equal in all rows goes without."""
+    names = {"calibrated_on": "ranked on", "repaired_on": "repaired on", "count": "plans"}
+    same = [name for name in ("corpus", "repaired_on") if summary[name].nunique() == 1]
+    corpora = summary["corpus"].unique()
+    where = f" on {corpora[0]}" if len(corpora) == 1 else ""
+    repaired = summary["repaired_on"].iloc[0] if "repaired_on" in same else ""
+    how = f", repaired on {repaired}" if repaired else ""
+    show_frame(f"{title}{where}{how}", summary.drop(columns=same).rename(columns=names))
 
 
 _SHARES = (0.25, 0.5, 0.75)
@@ -291,7 +308,14 @@ def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
         values += [""] * (len(_SHARES) - len(values))
         most = f"{from_cost(request.cost, float(curve.costs[-1])):.4f}"
         rows.append((layer, size, *values, int(curve.removed[-1]), most))
-    columns = ("layer", "of", *(f"without {share:.0%}" for share in _SHARES), "at most", "then")
+    parts = "neurons" if request.granularity == "neuron" else "experts"
+    columns = (
+        "layer",
+        parts,
+        *(f"without {share:.0%}" for share in _SHARES),
+        "most",
+        "without most",
+    )
     show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
     out.print(
         f"{record.record_id}: {counted(record.points, 'allocation')} on "
@@ -346,13 +370,15 @@ def variance(
     full_request = request.into(VarianceRequest, **_plans_of(request, plan))
     table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
-    show_frame("variance of hidden states", wide.reset_index())
+    show_frame("variance of hidden states", wide.rename(columns=_ORIGINAL).reset_index())
     write_table(table, out_file)
     tokens, last = int(table["num_tokens"].iloc[0]), wide.iloc[-1]
     model = load_model_index(request.model, revision=request.revision)
     finish(
         f"{out_file}: {tokens:,} tokens; after the last layer "
-        + ", ".join(f"{value:.4g} ({name})" for name, value in last.items()),
+        + ", ".join(
+            f"{value:.4g} ({_ORIGINAL.get(str(name), name)})" for name, value in last.items()
+        ),
         {"file": str(out_file), "tokens": tokens, "last_layer": last.to_dict()},
         evaluate_command(request, model, repeated("--plan", map(str, plan)), request.corpora),
     )
@@ -394,7 +420,7 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     if answers := result.answers:
         table = Table(show_edge=False, pad_edge=False)
         for answer in answers:
-            table.add_column(answer.name, overflow="fold")
+            table.add_column(_ORIGINAL.get(answer.name, answer.name), overflow="fold")
         table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
         out.print(table)
         lines = [

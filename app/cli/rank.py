@@ -284,6 +284,10 @@ def compare(
     second, b = _planned(pair.b, store)
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)
+    for side, selection in zip("AB", sides, strict=True):
+        amount = next(iter(selection.spec.budget.amounts.values()), "its own counts")
+        out.print(f"{side}: {selection.criterion.label} at {amount}")
+        say_choice(selection.choice)
     show_facts(
         {
             "equal decisions": comparison.agreement,
@@ -292,10 +296,6 @@ def compare(
             **{f"kept by {fate}": comparison.count(fate) for fate in FATES},
         }
     )
-    for side, selection in zip("AB", sides, strict=True):
-        amount = next(iter(selection.spec.budget.amounts.values()), "its own counts")
-        out.print(f"{side}: {selection.criterion.label} at {amount}")
-        say_choice(selection.choice)
     agreed = comparison.agreement
     finish(
         f"{out_file}: {agreed:.1%} of {len(comparison.table())} decisions are equal",

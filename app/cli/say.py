@@ -371,7 +371,7 @@ def show_width_options(
 
 
 def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
-    """Print a table of the results, one row for each plan and corpus, and what was evaluated on."""
+    """Print a row for each plan and corpus, for several of both a table for each corpus."""
     measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
     rows = [
         (
@@ -388,8 +388,15 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     labels = [MEASURES[measure].label for measure in measured]
     last = ("loss increase", "original loss", "tokens")
     columns = ("plan", "corpus", "sparsity", *labels, *last)
-    show_table("", columns, rows, spare=last[1:], whole=(*labels, "original loss"))
-    for each in {str(record.corpus["name"]): record for record in records}.values():
+    corpora = {str(record.corpus["name"]): record for record in records}
+    tables = {"": rows}
+    if 1 < len(corpora) < len(rows):
+        columns = ("plan", *columns[2:])
+        tables = {name: [(row[0], *row[2:]) for row in rows if row[1] == name] for name in corpora}
+    for number, (name, cells) in enumerate(tables.items()):
+        title = "\n" * (number > 0) + name
+        show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
+    for each in corpora.values():
         note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from analysis.model import DEMO_MODEL, MoEModel
-from pruning.budget import GIB, Budget, possible_share
+from pruning.budget import Budget, possible_share
 from pruning.constraints import Constraints, rooms_of
 from pruning.planning.ranking import Selection
 from pruning.recipe import Recipe, RepairSection
@@ -14,7 +14,7 @@ from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated
 from pruning.requests.repair import RepairOptions, RepairRequest
 from pruning.search.store import search_in
-from pruning.sizes import format_bytes, format_count, size_report
+from pruning.sizes import format_bytes, format_count, size_report, size_up
 
 
 def recipe_of(selection: Selection, repair: RepairRequest | None = None) -> Recipe:
@@ -114,10 +114,10 @@ def _budget_lines(model: MoEModel, share: int, budget: Budget) -> Iterator[str]:
     kept = [
         layer.num_experts - least for layer, least in zip(model.layers, budget.floors, strict=True)
     ]
-    gib = (1 - share / 100) * size_report(model).bytes_before / GIB
+    same = size_up(round((1 - share / 100) * size_report(model).bytes_before))
     yield f"# How much goes: {share}% of the bytes leaves {_span(kept)} experts in each layer."
     yield f"budget: {{shrink: {share}%}}"
-    yield f"# budget: {{target_size: {gib:.4g}GiB}}   # the same size"
+    yield f"# budget: {{target_size: {same}}}   # the same size"
     yield "# budget: {sparsity: 50%}   # half of each layer's experts"
     yield ""
 

@@ -98,7 +98,7 @@ def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
         for name, size in expected.items()
         if sizes.get(name, size) != size
     ]
-    yield check_that("sizes", problems, f"{manifest.nbytes} bytes in all")
+    yield check_that("sizes", problems, f"{manifest.nbytes:,} bytes in all")
 
 
 def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, Check]:
@@ -331,7 +331,7 @@ def _check_bytes(pairs: Pairs) -> Generator[Progress, None, Check]:
     cut = "the source's, or the plan's cut"
     if any(tensor.file for tensor in pairs.expected.values()):
         cut = "the source's, the plan's cut, or the repair's"
-    fine = f"all {total} bytes of {len(pairs.entries)} tensors are {cut}"
+    fine = f"all {total:,} bytes of {len(pairs.entries):,} tensors are {cut}"
     if unknown := sum(not tensor.is_known for tensor in pairs.expected.values()):
         fine = (
             f"the bytes of {len(pairs.entries) - unknown} tensors are {cut}; those of {unknown} "

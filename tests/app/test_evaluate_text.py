@@ -48,7 +48,8 @@ def test_a_text_its_tokens_and_its_experts_are_those_of_the_record(open_page):
     changes = token_changes(record, plan)
     increase = sum(plan.losses) / len(plan.losses) - sum(record.losses) / len(record.losses)
     carried = num_carrying(changes)
-    said = f"Loss {increase:+.3f} nats a token; {carried} of {len(plan.losses)} tokens carry 70%"
+    share = f"{carried} of {len(plan.losses)} tokens carry 70%"
+    said = f"Loss increase {increase:+.3f} nats a token; {share}"
     assert any(text.startswith(said) for text in texts(test.text))
     payload = shown_tokens(test)
     assert (payload["selected"], payload["first"]) == (9, 2)

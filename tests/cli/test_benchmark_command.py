@@ -1,6 +1,8 @@
 """`moeprune benchmark`: the demo's task offline, jobs, imports, and test sets kept apart."""
 
 import json
+import re
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,6 +57,9 @@ def test_the_demo_and_a_plan_are_benchmarked_offline_and_kept(works, plan, here)
     assert f"{score['value']:.4f}" in first
     assert "aimer, 25%" in second
     assert by_candidate["aimer, 25%"]["plan"]["removed"] == 0.25
+    for printed in (first, second):
+        (following,) = re.findall(r"next: moeprune (.+)", printed)
+        assert "Mean of 1 benchmark: AIMER, 25% " in works(*shlex.split(following), "--force")
     (written,) = json.loads((here / "full.json").read_text())["benchmarks"]
     assert written["scores"] == by_candidate["full"]["scores"]
     assert "/" not in json.dumps(by_candidate["full"]["settings"])

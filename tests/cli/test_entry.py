@@ -28,6 +28,21 @@ def test_the_entry_point_of_the_package_is_the_same_program():
     assert script.load() is app.cli.main
 
 
+@pytest.mark.parametrize(("asked", "waits"), [({}, True), ({"OMP_WAIT_POLICY": "ACTIVE"}, False)])
+def test_threads_do_not_spin_unless_asked_to(asked, waits):
+    words = ("calibrate", "demo", "--corpus", "demo-math", "--tokens", "256", "--dry-run")
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "app.cli", *words],
+        env={**inherited, **asked, "OMP_DISPLAY_ENV": "verbose"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # What the library of torch's threads read when it was loaded.
+    assert ("GOMP_SPINCOUNT = '0'" in done.stderr) is waits
+
+
 @pytest.mark.parametrize(
     "words",
     [

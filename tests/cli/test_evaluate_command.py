@@ -1,6 +1,7 @@
 """evaluate and sweep: one result for each plan and corpus, kept and not measured again."""
 
 import json
+import re
 import shutil
 
 import pandas as pd
@@ -54,7 +55,7 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
 def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan, stats, here):
     other = here / "other.json"
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
-    works(
+    printed = works(
         *("evaluate", tiny, "--plan", plan, "--plan", other, "--seq-len", "9"),
         *("--corpus", corpora[0], "--corpus", corpora[1], "-o", "all.json"),
         *("--stats-dir", here / "own"),
@@ -62,6 +63,10 @@ def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan,
     results = json.loads((here / "all.json").read_text())["evaluations"]
     assert [each["corpus"]["name"] for each in results] == [
         corpus_name(str(each)) for each in corpora for _ in range(2)
+    ]
+    # A table for each corpus, below its name, in which the plans stand side by side.
+    assert re.findall(r"^(\S+)\nplan ", printed, re.MULTILINE) == [
+        corpus_name(str(each)) for each in corpora
     ]
 
 
@@ -71,15 +76,16 @@ def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpor
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", other)
     words = ("--samples", "4", "--stats-dir", here / "own")
     printed = works(
-        *("evaluate", tiny, "--plan", plan, "--plan", other, *words),
+        *("evaluate", tiny, "--plan", other, "--plan", plan, *words),
         *("--corpus", corpora[1], "--corpus", corpora[1]),
     )
     found = json.loads((here / "result.json").read_text())["evaluations"]
     assert len(found) == 2
     best = min(
-        zip(found, (plan, other), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
+        zip(found, (other, plan), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
     )
     assert f"least by {best[1]}: loss" in printed
+    assert re.search(rf"^next: .* --plan {re.escape(str(best[1]))}$", printed, re.MULTILINE)
 
 
 def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpora, stats):

@@ -19,10 +19,11 @@ def plan_of(works, model, stats, corpus, name="plan.json"):
 
 def test_variance_of_every_layer_full_and_pruned(works, tiny, corpora, stats, here):
     plan = plan_of(works, tiny, stats, corpora[0])
-    works(
+    printed = works(
         *("variance", tiny, "--corpus", corpora[1], "--seq-len", "9", "--plan", plan),
         *("--plan", plan, "--stats-dir", here),
     )
+    assert "(original), " in printed
     table = pd.read_csv(here / "variance.csv")
     assert tuple(table.columns) == VARIANCE_COLUMNS
     # The model has four layers, one of them dense; two plans of one name are told apart.
@@ -96,6 +97,7 @@ def test_answers_stand_side_by_side(works, here):
     )
     # The demo was trained on such problems; pruned for code it has forgotten them.
     assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
+    assert "original" in printed.splitlines()[0]
     assert "plan.json: the first 0 of 24 tokens as the original model" in printed
 
 

@@ -60,16 +60,21 @@ _TIED: Final = replace(
 # Published ones are the whole, of which the conformance suite loads the part with the experts.
 _THINKER: Final = BY_NAME["qwen3_omni_moe_thinker"]
 _OMNI: Final = replace(_THINKER, name="qwen3_omni_moe", model_type="qwen3_omni_moe")
-_FP8: Final = replace(BY_NAME["deepseek_v3"], name="deepseek_v3-fp8")
+_FP8: Final = tuple(
+    replace(BY_NAME[name], name=f"{name}-fp8") for name in ("deepseek_v3", "qwen3_moe")
+)
 _MXFP4: Final = replace(BY_NAME["gpt_oss"], name="gpt_oss-mxfp4")
 ENGINE_CASES: Final = {
     **{name: case for name, case in BY_NAME.items() if case is not _THINKER},
-    **{case.name: case for case in (_TIED, _OMNI, _FP8, _MXFP4)},
+    **{case.name: case for case in (_TIED, _OMNI, *_FP8, _MXFP4)},
 }
 _BLOCK: Final = (128, 128)  # the last blocks of narrower matrices are cut, as in published ones
 # Of those whose matrices are stored in fewer bits: how, and what config.json says of it.
 QUANTISED: Final[Mapping[str, tuple[Callable[[Tensors], Tensors], Mapping[str, Any]]]] = {
-    _FP8.name: (lambda tensors: to_fp8_blocks(tensors, _BLOCK, even=True)[0], fp8_settings(_BLOCK)),
+    **dict.fromkeys(
+        (case.name for case in _FP8),
+        (lambda tensors: to_fp8_blocks(tensors, _BLOCK, even=True)[0], fp8_settings(_BLOCK)),
+    ),
     _MXFP4.name: (partial(to_mxfp4, plain_dtype=torch.float32), {"quant_method": "mxfp4"}),
 }
 

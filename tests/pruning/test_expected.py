@@ -188,7 +188,7 @@ def test_a_good_export_fits(out, source):
         array.nbytes for file in out.glob("*.safetensors") for array in load_file(file).values()
     )
     assert compared.detail == (
-        f"all {nbytes} bytes of {total - 36} tensors are the source's, or the plan's cut"
+        f"all {nbytes:,} bytes of {total - 36} tensors are the source's, or the plan's cut"
     )
 
 

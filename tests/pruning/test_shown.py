@@ -56,6 +56,8 @@ def test_each_says_what_it_is(model, plan, evaluation):
     increase = evaluation.metrics["nll"].mean - evaluation.full["nll"].mean
     assert f"loss_increase='{increase:+.4f}'" in repr(evaluation)
     assert f"corpus={evaluation.corpus['name']!r}" in repr(evaluation)
+    for each in (model, plan, evaluation):
+        assert str(each) == repr(each)
 
 
 def test_a_notebook_shows_the_same_facts_as_a_table(model, plan, evaluation):

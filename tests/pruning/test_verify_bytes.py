@@ -49,7 +49,7 @@ def test_what_a_good_export_holds(out):
     assert {check.name: check.detail for check in report.checks} == {
         "manifest": f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}",
         "shards": f"{count} shards, none missing, none extra",
-        "sizes": f"{nbytes} bytes in all",
+        "sizes": f"{nbytes:,} bytes in all",
         "sha256": f"{count} shards as written",
         "files": f"{len(manifest.files)} other files as they were written",
         "headers": f"{len(held.tensors)} tensors, as manifest and index say",

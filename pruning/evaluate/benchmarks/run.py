@@ -197,11 +197,15 @@ def run_harness(
 
 @contextmanager
 def _silence_harness() -> Iterator[None]:
-    """Inside the block, the harness shows no bars and advice, and does not run git and pip."""
-    logger = logging.getLogger("lm_eval")
-    level, bar = logger.level, lm_eval.api.task.tqdm
+    """Inside the block, the harness shows no bars and advice, and does not run git and pip.
+
+    Nor does the hub's client tell of every try: what failed at last is in the error.
+    """
+    loggers = [logging.getLogger(name) for name in ("lm_eval", "huggingface_hub")]
+    levels, bar = [each.level for each in loggers], lm_eval.api.task.tqdm
     asks = lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info
-    logger.setLevel(logging.ERROR)
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     # There is no switch but the names in these modules.
     lm_eval.api.task.tqdm = partial(bar, disable=True)
@@ -210,7 +214,8 @@ def _silence_harness() -> Iterator[None]:
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         lm_eval.api.task.tqdm = bar
         lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info = asks
 

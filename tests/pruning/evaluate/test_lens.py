@@ -127,7 +127,9 @@ def test_what_took_over_and_the_share_that_is_gone_by_hand():
     assert tokens["change"].tolist()[1:] == [2.0, -0.5]
     assert tokens["gone"].tolist()[1:] == pytest.approx([(0.25 + 1) / 2, 0.25])
     assert tokens.loc[0, ["loss", "change", "gone"]].isna().all()
-    assert in_short(record, plan) == ("loss +0.750 nats a token; 1 of 2 tokens carry 70% of it")
+    assert in_short(record, plan) == (
+        "loss increase +0.750 nats a token; 1 of 2 tokens carry 70% of it"
+    )
     lost = lost_experts(record, plan)
     assert lost[["layer", "expert", "num_tokens"]].to_numpy().tolist() == [
         [3, 0, 2],
