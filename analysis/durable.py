@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 PARTIAL = ".partial"  # suffix of everything unfinished
 # Some network file systems cannot sync a folder, and an unreadable folder cannot be opened.
@@ -105,3 +106,16 @@ def _remove_abandoned(path: Path) -> None:
             with suppress(OSError), draft.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 draft.unlink(missing_ok=True)  # its writer may just have renamed it
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written to a folder, which may be absent; empty if something can."""
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    try:
+        # A system may allow what a file system refuses.
+        TemporaryDirectory(prefix=f".try{PARTIAL}", dir=there).cleanup()
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return ""

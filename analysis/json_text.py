@@ -17,6 +17,8 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         value = json.loads(text, **options)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text (byte {error.start})") from error
     escape = rb"\ud" if isinstance(text, bytes) else r"\ud"
     if escape in text.lower():  # type: ignore[operator]  # both are of one kind
         try:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analysis.content import MOST_BYTES, read_whole
-from analysis.errors import PlanError
+from analysis.errors import PlanError, nearest_name, sentence
 
 
 def read_text_file(kind: str, path: Path, *, most_bytes: int = MOST_BYTES) -> str:
@@ -16,6 +16,23 @@ def read_text_file(kind: str, path: Path, *, most_bytes: int = MOST_BYTES) -> st
         reason = "it is no UTF-8 text"
     except OSError as error:
         reason = error.strerror or type(error).__name__
+        if isinstance(error, FileNotFoundError):
+            reason += f".{hint}" if (hint := near_file(path)) else ""
     except ValueError as error:
         reason = str(error)
-    raise PlanError(f"The {kind} {path} cannot be read: {reason}.")
+    raise PlanError(sentence(f"The {kind} {path} cannot be read: {reason}"))
+
+
+def near_file(path: Path) -> str:
+    """A question that names the nearest file of this kind in the folder of an absent one."""
+
+    def kind(file: Path) -> str:
+        return file.suffix.lower().replace(".yml", ".yaml")
+
+    try:
+        # Names of one kind are alike by their endings.
+        names = {each.stem: each for each in path.parent.iterdir() if kind(each) == kind(path)}
+    except OSError:
+        return ""
+    nearest = nearest_name(path.stem, names)
+    return f" Did you mean {str(names[nearest])!r}?" if nearest else ""

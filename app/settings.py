@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
+from analysis.errors import UserError
 from analysis.stats.places import APP_NAME, default_stats_dir
 
 if TYPE_CHECKING:
@@ -46,6 +47,18 @@ class Settings:
             ),
             slurm=environment.get("MOEPRUNE_SLURM"),
         )
+
+    @classmethod
+    def checked(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """As `from_environment`; a UserError names a variable that is set to a file."""
+        for name in ("STATS_DIR", "STATE_DIR", "EXPORT_ROOT", "MODELS_ROOT"):
+            folder = Path(environment.get(f"MOEPRUNE_{name}") or Path.cwd())
+            there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+            if not there.is_dir():
+                raise UserError(
+                    f"MOEPRUNE_{name}: {there} is a file; name a folder, or unset the variable."
+                )
+        return cls.from_environment(environment)
 
     def to_environment(self) -> dict[str, str]:
         """Inverse of `from_environment`."""

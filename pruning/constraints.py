@@ -279,7 +279,9 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if max(len(first), len(last)) > MOST_DIGITS or int(last or first) < int(first):
+        if max(len(first), len(last)) > MOST_DIGITS:
+            raise PlanError(f"{part!r} in {text!r} is larger than the number of {what} can be.")
+        if int(last or first) < int(first):
             raise PlanError(
                 f"{part!r} in {text!r} is no range of {what}; write the smaller number first."
             )
@@ -290,7 +292,7 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
 def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
     """Experts by layer from texts such as "3:5,7-9"."""
     by_layer: dict[int, frozenset[int]] = {}
-    for text in texts:
+    for text in map(str, texts):  # in YAML one may be a number
         layers, colon, experts = text.partition(":")
         if not colon:
             raise PlanError(f"{text!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9.")
@@ -303,7 +305,7 @@ def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
 def parse_counts(texts: Iterable[str]) -> dict[int, int]:
     """Kept experts by layer from texts such as "3=20" or "0-2=24"."""
     counts: dict[int, int] = {}
-    for text in texts:
+    for text in map(str, texts):
         layers, equals, count = text.partition("=")
         number = count.strip()
         if not equals or not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS:

@@ -386,7 +386,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
             kept[int(key)] = tuple(sorted(ids))
         provenance = _provenance(raw)
     except (KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"The plan is malformed at {error}.") from error
+        what = f"at {error}" if isinstance(error, KeyError) else "in its model, kept or how it came"
+        raise PlanError(f"The plan is malformed {what}.") from error
     repair = repair_from_json(raw.get("repair"))
     neurons, bits, top_k = neurons_from_json(neurons), raw.get("bits", ""), raw.get("top_k", 0)
     return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits, top_k)

@@ -12,7 +12,8 @@ from analysis.durable import write_durably
 from analysis.errors import PlanError, nearest_name, sentence, yaml_problem
 from analysis.text_file import read_text_file
 from pruning.recipe import Recipe
-from pruning.requests.base import Section, flat_fields, nested, plain_problem
+from pruning.requests.base import Section, flags_of, flat_fields, nested, plain_problem
+from pruning.requests.machine import Machine
 from pruning.spec import Misfit, PlanSpec
 
 _MOST_BYTES = 1 << 20
@@ -164,6 +165,8 @@ def _mended(raw: dict[str, Any], problems: list[Any], lines: dict[_Key, int]) ->
         if _is_of_top(place):
             raw.setdefault(name, value)
             continue
+        if len(place) == 1 and _elsewhere(name):
+            continue
         nearest = nearest_name(name, _known(place))
         if nearest and nearest not in section:
             # A list in place of one value comes with the wrong key, which is said.
@@ -216,9 +219,23 @@ def _right_key(place: _Key) -> str:
     if _is_of_top(place):
         section = next(part for part in reversed(place[:-1]) if not part.isdigit())
         return f"{name} stands at the top of a recipe, not under {section}"
+    if known is _TOP and (elsewhere := _elsewhere(name)):
+        return elsewhere
     nearest = nearest_name(name, known)
     listed = _SECTIONS if known is _TOP else known
     return f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(listed)}"
+
+
+def _elsewhere(name: str) -> str:
+    """Where a key that is unknown at the top belongs; empty if nothing else has it."""
+    if name == "corpus":  # for `corpora`, more likely than for that of a section
+        return ""
+    sections = {key: list(_sections(each.annotation)) for key, each in Recipe.model_fields.items()}
+    below = [key for key, kinds in sections.items() for kind in kinds if name in kind.model_fields]
+    keys = f"it stands under {' or '.join(below)}" if below else ""
+    field = Machine.model_fields.get(name)
+    option = f"is the option {flags_of(name, field)[0]} of the command" if field else ""
+    return ", or ".join(filter(None, (keys, option if keys else option and f"it {option}")))
 
 
 def _message(problem: Mapping[str, Any], lines: Mapping[_Key, int]) -> tuple[int, str]:

@@ -28,7 +28,8 @@ from pruning.plan import PruningPlan, load_plan, tool_version
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import command_line, option_words
-from pruning.requests.recipe import Machine, evaluate_request
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import evaluate_request
 from pruning.serving import serve_commands
 from pruning.sizes import format_bytes, size_report
 

@@ -22,6 +22,7 @@ from transformers.core_model_loading import build_glob_alternation
 from analysis.aligned import align_weights
 from analysis.checkpoint import CONFIG_NAME
 from analysis.corpora import Tokenizer
+from analysis.corpora.early import check_vocabulary
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.home import from_home
@@ -60,8 +61,6 @@ LOADING_ERRORS = (
     safetensors.SafetensorError,
 )
 _SAYING = (ImportError, OSError, RuntimeError, ValueError, StrictDataclassError)
-# transformers makes an empty tokenizer if a checkpoint has none.
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +146,13 @@ def load_tokenizer(
     instead: str = "use a corpus of input_ids",
 ) -> Tokenizer:
     """The checkpoint's own tokenizer; `instead` is what works without one."""
-    problem = f"{model.name} has no readable tokenizer; {instead}."
-    if not any(any(model.checkpoint.path.glob(pattern)) for pattern in _VOCABULARIES):
-        raise CheckpointError(problem)
+    check_vocabulary(model, instead)
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
     except Exception as error:  # tokenizers raises bare exceptions, transformers almost any
+        problem = f"{model.name} has no readable tokenizer; {instead}."
         raise CheckpointError(problem) from error
     return tokenizer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from array import array
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -67,6 +68,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 def _json_lines(file: BinaryIO, line: int, name: str) -> Iterator[_Record]:
     start = file.tell()
     for number, data in enumerate(_lines(file), line):
+        if start == 0 and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise CorpusError(f"{name} is UTF-16 text; save it as UTF-8.")
         if len(data) > _LONGEST_DOCUMENT:
             raise CorpusError(
                 f"{name}, line {number}, has more than {_LONGEST_DOCUMENT >> 20} MiB; a line is a "
@@ -176,7 +179,7 @@ class _ParquetFile(DocumentFile):
         try:
             return pq.ParquetFile(arrow_file(self._path))
         except (OSError, ValueError, pa.ArrowException) as error:
-            what = f"is not a readable parquet file: {first_line(error)}."
+            what = f"is not a readable parquet file: {first_line(error).rstrip('.')}."
             raise CorpusError(f"{self._path.name} {what}") from error
 
     def __len__(self) -> int:

@@ -292,9 +292,14 @@ def _nothing(packed: TokenRows, sampling: Sampling, packing: Packing, corpus: st
             f"Every document of the corpus {corpus} is longer than {sampling.seq_len} tokens; "
             "use a longer sequence length or --truncate head."
         )
+    return too_short(corpus, str(packed.num_read), sampling.seq_len)
+
+
+def too_short(corpus: str, count: str, seq_len: int) -> str:
+    """Message for a corpus of so many tokens, less than one sequence."""
     return (
-        f"The corpus {corpus} has {packed.num_read} tokens, less than one sequence of "
-        f"{sampling.seq_len}; use a longer corpus or a shorter sequence length."
+        f"The corpus {corpus} has {count} tokens, less than one sequence of {seq_len}; use a "
+        "longer corpus or a shorter sequence length."
     )
 
 

@@ -1,6 +1,7 @@
 """How corpora are named: on the command line, in manifests, and as presets of the papers."""
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from analysis.corpora.files import SUFFIXES
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
 from analysis.home import from_home
+from analysis.text_file import near_file
 
 HUB = "hub:"
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
+_URL = re.compile(r"([\w-]+=)?\w+://")  # of a corpus, or of a copy of one
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 # The first digits of a digest of what the files hold; they tell files of one name apart.
 _CONTENT = r"@(?P<content>[0-9a-f]{8})"
@@ -27,6 +30,7 @@ _FILE = re.compile(
     rf"(?P<path>.+?(?:{'|'.join(map(re.escape, SUFFIXES))}))(?:{_CONTENT})?"
     r"(?P<rest>(?:,\w+=[^,]*)*)"
 )
+_ENDINGS = ", ".join(SUFFIXES)
 _UNIFIED = "arXiv:2606.15716"
 _HALF_A_MILLION = 256 * 2048
 
@@ -110,7 +114,8 @@ class CorpusSpec:
             what = (
                 f"copy {self.path} of {self.name}" if self.dataset else f"corpus file {self.path}"
             )
-            raise CorpusError(f"The {what} does not exist.")
+            hint = near_file(self.path)
+            raise CorpusError(f"The {what} does not exist.{hint}")
 
     def check_content(self) -> None:
         """Refuse files that hold something else than the name says."""
@@ -184,10 +189,7 @@ def name_among(known: Collection[str], corpus: str) -> str:
 
 def parse_corpus(corpus: str) -> CorpusSpec:
     """A built-in corpus, a preset, `hub:owner/name[,option=value ...]`, or a local file."""
-    if any(category(character) in _UNSHOWN for character in corpus):
-        raise CorpusError(
-            f"{corpus!r} is not a corpus: it contains a line break or a control character."
-        )
+    _check_words(corpus)
     name = bare_name(corpus)
     if corpus in TEXTS:
         return CorpusSpec(name)
@@ -224,15 +226,37 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         return CorpusSpec(
             name, path=path, fields=_fields(options, corpus), content=match["content"] or ""
         )
+    raise _no_corpus(corpus)
+
+
+def _check_words(corpus: str) -> None:
+    """Refuse what is no name of a corpus, by its characters."""
+    if any(category(character) in _UNSHOWN for character in corpus):
+        raise CorpusError(
+            f"{corpus!r} is not a corpus: it contains a line break or a control character."
+        )
+    if _URL.match(corpus):
+        raise CorpusError(
+            f"{corpus} is a URL; download the file and name its path, or name a dataset of the "
+            f"hub: {HUB}owner/name."
+        )
+
+
+def _no_corpus(corpus: str) -> CorpusError:
+    """Why a word is no corpus, and what would be one."""
     base, colon, weight = corpus.rpartition(":")
     if colon and base in (*TEXTS, *PRESETS):
-        raise CorpusError(
+        return CorpusError(
             f"{corpus} has a weight, but each corpus is calibrated in full; blend them afterwards, "
             f"as in `moeprune plan --calibrated-on {base}:{weight}`."
         )
-    raise CorpusError(
+    folder = from_home(corpus)
+    if os.path.isdir(folder):  # noqa: PTH112  (a Path raises if the name is too long)
+        what = "a model" if (folder / "config.json").is_file() else "a folder"
+        return CorpusError(f"{corpus} is {what}; a corpus is a file that ends in {_ENDINGS}.")
+    return CorpusError(
         unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
-        + f" A local file ends in {', '.join(SUFFIXES)}; a dataset of the hub is {HUB}owner/name."
+        + f" A local file ends in {_ENDINGS}; a dataset of the hub is {HUB}owner/name."
     )
 
 

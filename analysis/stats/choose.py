@@ -55,7 +55,7 @@ def parse_corpus_weight(text: str) -> CorpusWeight:
             f"{weight!r} in {text!r} is not a weight; write CORPUS:2 or CORPUS."
         ) from error
     if not 0 < value < math.inf:
-        raise StatsError(f"The weight in {text!r} must be greater than 0.")
+        raise StatsError(f"The weight in {text!r} must be greater than 0, and finite.")
     return CorpusWeight(name, value, text)
 
 

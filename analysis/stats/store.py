@@ -25,6 +25,7 @@ from analysis.durable import (
     partial_of,
     sync_file,
     sync_folder,
+    unwritable,
     write_durably,
 )
 from analysis.errors import StatsError, did_you_mean
@@ -348,6 +349,14 @@ class StatsStore:
     def target(self) -> Path:
         """Where new runs are written."""
         return self.directories[0]
+
+    def check_target(self) -> None:
+        """Refuse a folder that new runs cannot be written to, before any work."""
+        if reason := unwritable(self.target):
+            raise StatsError(
+                f"Nothing can be written to the statistics folder {self.target} ({reason}); name "
+                "another with --stats-dir."
+            )
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""

@@ -312,6 +312,7 @@ def _weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress
         run = cached[0]
         yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")
         return run
+    store.check_target()
     started = time.monotonic()
     table = yield from measure_weights(model)
     digest = digest_of(

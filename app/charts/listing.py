@@ -1,6 +1,6 @@
 """All charts of the dashboard, `moeprune plot` and reports."""
 
-from analysis.errors import PlanError, unknown_name
+from analysis.errors import PlanError, did_you_mean
 from app.charts import (
     benchmarks,
     coverage,
@@ -82,5 +82,6 @@ def get_chart(name: str) -> Chart | PaperChart:
     """The chart of this name, including those of papers."""
     views: dict[str, Chart | PaperChart] = {**CHARTS, **PAPER_CHARTS}
     if name not in views:
-        raise PlanError(f"{unknown_name('view', name, views)} `moeprune plot --list` lists them.")
+        hint = did_you_mean(name, views)
+        raise PlanError(f"Unknown view {name!r}.{hint} `moeprune plot --list` lists all.")
     return views[name]

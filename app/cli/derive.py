@@ -14,6 +14,8 @@ from typer.models import ParameterInfo
 from analysis.devices import check_device
 from analysis.errors import UserError
 from app.cli.files import REPLACES, check_new_file
+from app.cli.help import HAS_EMPTY_WORD
+from app.cli.usage import EMPTY_PATH
 from pruning.requests.base import (
     OPTIONS,
     PANELS,
@@ -68,6 +70,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
             }
             request_values = {name: value for name, value in arguments.items() if name in fields}
+            if ctx.meta.get(HAS_EMPTY_WORD):
+                _check_named(arguments, declared)
             for name in {"device", "device_map"} & request_values.keys():
                 # A request may be queued for another machine.
                 check_device(str(request_values[name]))
@@ -92,6 +96,18 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         return run
 
     return derive
+
+
+def _check_named(arguments: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> None:
+    """Refuse paths that an empty word became; files and folders are named."""
+    for name, value in arguments.items():
+        if (option := option_of(fields[name])) and Path() in (value, *_several(value)):
+            what = option.place or flags_of(name, fields[name])[0]
+            raise UserError(f"{what}: {EMPTY_PATH}.")
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 def _signature(parameters: list[inspect.Parameter], panels: Mapping[str, str]) -> inspect.Signature:

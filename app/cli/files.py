@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.durable import write_durably, written_durably
+from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
 from app.console import note
 from pruning.plan import PruningPlan, load_plan
@@ -26,7 +26,10 @@ def check_new_file(value: object, option: Option | None, *, force: bool = False)
     """
     if option is None or option.file != "new" or not isinstance(value, Path):
         return
-    if not value.absolute().parent.is_dir():
+    folder = value.absolute().parent
+    if reason := unwritable(folder):
+        raise StatsError(f"{value} cannot be written ({reason}); name another file with -o.")
+    if not folder.is_dir():
         raise StatsError(f"The folder of {value} does not exist; make it first.")
     *others, last = option.endings or (value.suffix,)
     if value.suffix not in (*others, last):

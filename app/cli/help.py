@@ -34,8 +34,19 @@ class _Plain:
         formatter.write("\n".join(_lines(self, ctx)))
 
 
+HAS_EMPTY_WORD: Final = "has an empty word"  # in the `meta` of a command's context
+
+
 class Command(_Plain, TyperCommand):
-    """A command whose help is plain lines."""
+    """A command whose help is plain lines; it remembers that a word was empty.
+
+    Of an empty word typer makes the path ".".
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line; called by typer."""
+        ctx.meta[HAS_EMPTY_WORD] = "" in args
+        return super().parse_args(ctx, args)
 
 
 class Group(_Plain, TyperGroup):

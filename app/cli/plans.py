@@ -126,7 +126,8 @@ def show(
     """
     described = load_model_index(model, revision=revision) if model else None
     loaded = load_plan(path, model=described)
-    described = described or model_of(loaded, path)
+    if described is None and (described := model_of(loaded, path)):
+        loaded = load_plan(path, model=described)  # refuses what does not fit
     provenance = loaded.provenance
     how = ", ".join(
         filter(

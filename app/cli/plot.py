@@ -169,7 +169,7 @@ def report(
         options.Plan | None,
         Option("Write one page for decision makers on this plan.json, without figures."),
     ] = None,
-    out_file: options.Out = Path("report.html"),
+    out_file: Annotated[options.Out, Option(endings=(".html", ".htm"))] = Path("report.html"),
 ) -> None:
     """Write figures with their sentences and numbers as one HTML page that opens offline.
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.devices import check_device
+from analysis.durable import unwritable
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
@@ -25,6 +26,7 @@ from app.console import finish, follow, out
 from pruning.bits import bits_words
 from pruning.copies import plan_for_copy
 from pruning.evaluate.record import result_json
+from pruning.gguf import find_converter
 from pruning.neurons.kept import check_cuttable
 from pruning.plan import PruningPlan, keep_all, load_plan
 from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
@@ -32,9 +34,9 @@ from pruning.planning.super_experts import super_note
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import option_words
+from pruning.requests.machine import Machine
 from pruning.requests.options import SearchFolder
 from pruning.requests.recipe import (
-    Machine,
     calibrate_requests,
     evaluate_request,
     export_request,
@@ -49,7 +51,7 @@ from pruning.requests.recipe import (
 from pruning.search.store import PLAN_NAME, REPAIRED_NAME
 from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
-from pruning.surgery.manifest import MANIFEST_NAME
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
@@ -138,7 +140,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
         lambda: check_device(machine_of(recipe, machine).device or ""),
         lambda: check_spec(recipe.plan, model),
         lambda: follow(check_corpora(calibrate_requests(recipe, machine))),
-        lambda: follow(check_corpora(other_corpora(recipe))),
+        lambda: follow(check_corpora(other_corpora(recipe, machine))),
         lambda: evaluate_request(recipe, machine),
         lambda: check_measured(recipe, model, stats_store(machine.stats_dir)),
     ]
@@ -151,8 +153,11 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
         checks.append(
             lambda: plan_dequantisation(pruned, is_asked_for=is_asked_for, is_repaired=is_repaired)
         )
-    if folder and not (folder / MANIFEST_NAME).is_file():  # one that is there is looked at later
-        checks.append(lambda: check_place(folder, pruned.checkpoint.path))
+        checks.append(lambda: export_request(recipe, machine, "", keep_all(pruned)))
+        if recipe.export.gguf:
+            checks.append(lambda: find_converter(None))
+    if folder:
+        checks.append(lambda: _check_folder(folder, pruned))
     problems = []
     for check in checks:
         try:
@@ -164,6 +169,21 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
     if problems:
         count = f"{len(problems)} things that cannot be done"
         raise PlanError(f"The recipe asks for {count}:", problems)
+
+
+def _check_folder(folder: Path, pruned: MoEModel) -> None:
+    """Refuse a folder that cannot take the export; one of the plan, which may be there, can."""
+    if (folder / MANIFEST_NAME).is_file():
+        source = read_manifest(folder).source
+        if source.identity != pruned.identity:
+            raise PlanError(
+                f"{folder} holds an export of {source.name}, not of {pruned.name}; remove it, or "
+                "give export another folder."
+            )
+        return  # the plan is compared when it is known
+    check_place(folder, pruned.checkpoint.path)
+    if reason := unwritable(folder):
+        raise PlanError(f"{folder} cannot be written ({reason}); give export another folder.")
 
 
 def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:

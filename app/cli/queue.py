@@ -19,7 +19,7 @@ JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]
 
 def _store() -> JobStore:
     """The jobs, of which dead workers are recorded; looking at the queue starts nothing."""
-    settings = Settings.from_environment()
+    settings = Settings.checked()
     store = open_store(settings)
     runner_of(settings, store, starts=False).tick()
     return store

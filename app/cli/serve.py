@@ -53,10 +53,14 @@ def app(
     if slurm is not None:
         parse_options(slurm)
         check_slurm()
-    for flag, folder in (("--stats-dir", stats_dir), ("--models-root", models_root)):
-        if folder is not None and not folder.is_dir():
-            raise UserError(f"{flag}: {folder} is not a directory; make it, or name another.")
     settings = _settings(stats_dir, models_root, export_root)
+    named = "--models-root" if models_root else "MOEPRUNE_MODELS_ROOT"
+    folders = (("--stats-dir", stats_dir), (named, models_root or settings.models_root))
+    for name, folder in folders:
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"{name}: {folder} is not a directory; make it, or name another.")
+    if settings.export_root.is_file():
+        raise UserError(f"--export-root: {settings.export_root} is a file; name a folder.")
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
 
@@ -79,7 +83,7 @@ def _settings(
     stats_dir: Path | None = None, models_root: Path | None = None, export_root: Path | None = None
 ) -> Settings:
     """Settings from the environment; folders that are given replace its own."""
-    base = Settings.from_environment()
+    base = Settings.checked()
     return replace(
         base,
         stats_dir=(stats_dir or default_stats_dir()).absolute(),

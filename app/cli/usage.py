@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import typer
 from pydantic import ValidationError
 
 from analysis.errors import did_you_mean, sentence
 from pruning.requests.base import plain_problem
+
+EMPTY_PATH: Final = "it is empty; name a file or a folder"
 
 
 def usage_problem(error: typer.TyperException) -> str:
@@ -36,7 +38,8 @@ def usage_problem(error: typer.TyperException) -> str:
     cause = error.__cause__
     if isinstance(cause, ValidationError):
         return sentence(f"{parameter}: {plain_problem(cause.errors(include_url=False)[0])}")
-    return f"{parameter}: {sentence(error.message)}"
+    is_empty = " '' is a directory" in error.message  # as which typer takes an empty path
+    return f"{parameter}: {sentence(EMPTY_PATH if is_empty else error.message)}"
 
 
 def _right_option(name: str, context: Any) -> str:

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from analysis.errors import UserError, did_you_mean, sentence, unknown_name
+from analysis.errors import UserError, nearest_name, sentence, unknown_name
 
 Kind = TypeVar("Kind", bound="Request")
 _MOST_DIGITS = 12  # of a number in a URL
@@ -350,6 +350,10 @@ _WOULD_WORK = {
     **dict.fromkeys(("model_type", "dict_type", "model_attributes_type"), "give keys with values"),
     "tuple_type": "give a list",
 }
+# What people call a choice -> its name here.
+_ALSO_CALLED = {"loss": "nll", "perplexity": "ppl", "fp16": "float16", "fp32": "float32"}
+# Kinds of values that YAML and JSON have, in words.
+_KINDS = {dict: "keys with values", list: "a list", bool: "true or false"}
 
 
 def plain_problem(problem: Any) -> str:
@@ -360,12 +364,23 @@ def plain_problem(problem: Any) -> str:
         reason = _WOULD_WORK[problem["type"]].format_map(context)
     elif isinstance(value, dict | list | tuple | BaseModel) or raised_by(problem):
         return reason
-    nearest = did_you_mean(str(value), re.findall("'([^']+)'", str(context.get("expected", ""))))
     if value is None:
         return f"{reason}; it is empty"
+    nearest = _nearest_choice(str(value), str(context.get("expected", "")))
     plain = str(value) if isinstance(value, Path) else value
-    text = repr(plain) if isinstance(plain, str | int | float) else type(value).__name__
+    is_said = isinstance(plain, str | int | float)
+    text = repr(plain) if is_said else _KINDS.get(type(value), f"a {type(value).__name__}")
+    if problem["type"] == "string_type" and not isinstance(value, dict | list | tuple):
+        reason += ", in quotes if need be"
     return f"{reason} (got {text}){f'.{nearest}' if nearest else ''}"
+
+
+def _nearest_choice(value: str, expected: str) -> str:
+    """A question that names the nearest of the expected choices, which pydantic quotes."""
+    choices = re.findall("'([^']+)'", expected)
+    others = {word: name for word, name in _ALSO_CALLED.items() if name in choices}
+    nearest = nearest_name(value, choices) or others.get(nearest_name(value, others))
+    return f" Did you mean {nearest!r}?" if nearest else ""
 
 
 def raised_by(problem: Any) -> UserError | None:

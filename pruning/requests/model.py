@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from analysis.model import DEMO_MODEL
 from pruning.requests import options, plan_options
@@ -34,10 +34,16 @@ class WeightsRequest(ModelRequest):
     stats_dir: options.StatsDir | None = None
 
 
+def _named(value: Any) -> Any:
+    if value == "":  # of which a path makes the working directory
+        raise ValueError("it is empty; name a folder")
+    return value
+
+
 class ExportOptions(Request):
     """Where an export goes, and what it holds besides the weights."""
 
-    out: Annotated[Path, Option("New folder to write.", place="OUT")]
+    out: Annotated[Path, BeforeValidator(_named), Option("New folder to write.", place="OUT")]
     mtp: options.HeadsKept | None = None
     hash_source: options.HashSource = False
     max_shard_size: options.MaxShardSize | None = None

@@ -47,9 +47,18 @@ _DEVICE_SIZE = re.compile(r"[^=]+=\d+(\.\d+)?[KMGT]i?B")
 _OR_PRESET = "default: what a named dataset's paper used, else"
 
 
-def _as_decimal(value: Any) -> Any:
-    """YAML reads 0.5 as a float; take back its shortest decimal form, as written."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+def decimal(instead: str) -> BeforeValidator:
+    """An exact decimal as it is written; `instead` says what works.
+
+    YAML reads 0.5 as a float: its shortest decimal form is taken back. It reads yes as true.
+    """
+
+    def as_written(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(instead)  # noqa: TRY004  (pydantic collects it)
+        return str(value)
+
+    return BeforeValidator(as_written)
 
 
 def each_once(corpora: Iterable[str]) -> tuple[str, ...]:
@@ -108,7 +117,6 @@ def template_words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
-Decimal = Annotated[str, BeforeValidator(_as_decimal)]
 Switch = Annotated[bool, Field(strict=True)]
 SEVERAL = BeforeValidator(_several)
 EACH_ONCE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))

@@ -13,7 +13,7 @@ from pruning.budget import parse_gib
 from pruning.constraints import parse_counts, parse_experts, parse_numbers, ranges
 from pruning.neurons.selection import parse_scope
 from pruning.requests.base import Option, checked, checked_by
-from pruning.requests.options import CorpusName, Decimal, Switch, Text, Whole
+from pruning.requests.options import CorpusName, Switch, Text, Whole, decimal
 from pruning.schedules import SCHEDULES, get_schedule
 from pruning.sensitivity.curves import Across as AcrossName
 from pruning.sensitivity.curves import CostName
@@ -68,20 +68,22 @@ def counts_words(kept: Mapping[int, int]) -> list[str]:
 ModeName = Literal["uniform", "per-layer", "ragged"]
 
 
+_Share = Annotated[
+    str,
+    decimal("give a number or a percentage, such as 0.5 or 50%"),
+    checked_by(parse_sparsity),
+]
 # How much goes, from where.
 Sparsity = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
+    _Share,
     Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",), takes="FRACTION"),
 ]
 Shrink = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
+    _Share,
     Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4.", takes="FRACTION"),
 ]
 ParamsShare = Annotated[
-    Decimal,
-    checked_by(parse_sparsity),
+    _Share,
     Option("Remove this share of all parameters: 20% or 0.2.", takes="FRACTION"),
 ]
 Remove = Annotated[
@@ -90,7 +92,8 @@ Remove = Annotated[
     Option("Remove this many experts, or neurons, in all.", takes="N"),
 ]
 TargetSize = Annotated[
-    Decimal,
+    str,
+    decimal("give a number of GiB, or a size such as 30GiB"),
     checked_by(parse_gib),
     Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB.", takes="SIZE"),
 ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -12,26 +12,13 @@ from pruning.plan import PruningPlan
 from pruning.recipe import Recipe
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests import options
-from pruning.requests.base import Option, Request, command_line, option_words, validated
+from pruning.requests.base import Request, command_line, option_words, validated
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
+from pruning.requests.machine import Machine
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
-
-
-class Machine(Request):
-    """Where a recipe runs; not part of it, as it does not change the result."""
-
-    device: Annotated[
-        options.Device | None, Option("Device: auto, cpu, cuda, cuda:1 ...; default: the recipe's.")
-    ] = None
-    batch_size: Annotated[
-        options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
-    ] = None
-    stream_layers: options.StreamLayers = False
-    trust_remote_code: options.Trust = False
-    stats_dir: options.StatsDir | None = None
 
 
 def machine_of(recipe: Recipe, asked: Machine) -> Machine:
@@ -69,16 +56,29 @@ def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
     return {name: getattr(section, name) for name in names}
 
 
-def other_corpora(recipe: Recipe) -> list[CalibrateRequest]:
+def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
     """The corpora of search, repair and evaluation as calibrations, only to be opened."""
-    corpora = [each.corpus for each in (recipe.search, recipe.evaluate) if each is not None]
-    corpora += recipe.sensitivity.corpus if recipe.sensitivity else ()
-    if recipe.repair:
-        corpora += [parse_corpus_weight(text).corpus for text in recipe.repair.corpora]
-    allowed = recipe.allow_test_set
+    lengths: dict[str, int | None] = {}
+    if recipe.search:
+        lengths[recipe.search.corpus] = recipe.seq_len
+    if section := recipe.evaluate:
+        lengths[section.corpus] = section.seq_len or recipe.seq_len
+    if measured := recipe.sensitivity:
+        lengths |= dict.fromkeys(measured.corpus, recipe.seq_len)
+    if fit := recipe.repair:
+        named = (parse_corpus_weight(text).corpus for text in fit.corpora)
+        lengths |= dict.fromkeys(named, fit.seq_len or recipe.seq_len)
     return [
-        CalibrateRequest(model=recipe.model, corpus=corpus, allow_test_set=allowed)
-        for corpus in dict.fromkeys(corpora)
+        CalibrateRequest(
+            model=recipe.model,
+            revision=recipe.revision,
+            corpus=corpus,
+            seq_len=length,
+            tokens=max(length, options.DEFAULT_TOKENS) if length else None,
+            allow_test_set=recipe.allow_test_set,
+            stats_dir=machine.stats_dir,
+        )
+        for corpus, length in lengths.items()
     ]
 
 

@@ -28,7 +28,7 @@ from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.apart import TASKS_FOLDER, check_unread, read_before
-from pruning.tasks.loading import open_plan, quiet_transformers, run_settings
+from pruning.tasks.loading import check_records_folder, open_plan, quiet_transformers, run_settings
 from pruning.tasks.repair import with_repairs
 
 
@@ -41,6 +41,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
         )
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, BenchmarkStore(store.directories))
     candidates = yield from _candidates(request, model, store)
     full = candidates[0][0].model
     names = request.tasks

@@ -9,17 +9,19 @@ from analysis.corpora import (
     Source,
     TokenSequences,
     corpus_name,
+    is_same_corpus,
     parse_corpus,
     peek,
     tokenize,
 )
+from analysis.corpora.early import check_positions, check_reaches, check_vocabulary
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.corpora.sampling import packing_of
 from analysis.demo.texts import TEXTS
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.stats.store import Run, stats_store
+from analysis.stats.store import Run, StatsStore, stats_store
 from analysis.stats.tables import CorpusRef
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
     from analysis.calibration.memory import Estimate
     from analysis.calibration.own_answers import Answering
+
+
+_ANY_TEXT = Document(text="")
 
 
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
@@ -105,16 +110,37 @@ def _answering(
 
 
 def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, Source]:
-    """The first document of the corpus, and the corpus; refuses token ids the model lacks."""
+    """The first document of the corpus, and the corpus; refuses what the model cannot read."""
     sampling, store = request.sampling(), stats_store(request.stats_dir)
+    name = corpus_name(request.corpus)
+    # What is cached need not be written; a folder that was asked for is to hold it itself.
+    held = (StatsStore(store.target) if request.stats_dir else store).runs()
+    if not any(is_same_corpus(name, part.name) for run in held for part in run.manifest.corpora):
+        store.check_target()
+    if request.corpus in TEXTS:
+        _check_documents(request, model, _ANY_TEXT)  # before it is made, which takes seconds
     corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
     first, source = peek(corpus, sampling.seed)
-    if first is not None and request.answers == "given":
-        packing_of(sampling, first)
+    is_joined = first is not None and _check_documents(request, model, first)
+    if is_joined and not request.clusters and request.count == "all":
+        folder, seed = model.checkpoint.path, sampling.seed
+        check_reaches(corpus, request.corpus, sampling.seq_len, seed, folder)
     if first is not None and first.input_ids is not None:
         largest = largest_token_id(corpus.draw(sampling.seed), sampling.tokens)
-        check_token_ids(corpus_name(request.corpus), largest, model)
+        check_token_ids(name, largest, model)
     return first, source
+
+
+def _check_documents(request: CalibrateRequest, model: MoEModel, first: Document) -> bool:
+    """Refuse documents like the first if no sequences come of them; whether they are joined."""
+    if request.answers != "given":
+        return False  # others are written
+    packing = packing_of(request.sampling(), first)
+    if packing == "concatenate":
+        check_positions(model, request.seq_len)
+    if first.input_ids is None:
+        check_vocabulary(model)
+    return packing == "concatenate"
 
 
 def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
@@ -125,10 +151,10 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
     with together():
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
-            if request.corpus in TEXTS and request.answers == "given":
-                packing_of(request.sampling(), Document(text=""))
-                continue  # nothing else can be wrong, and demo-code takes seconds to make
             model = load_model_index(request.model, revision=request.revision)
+            if request.corpus in TEXTS and request.answers == "given":
+                _check_documents(request, model, _ANY_TEXT)
+                continue  # nothing else can be wrong, and demo-code takes seconds to make
             first, source = _open(request, model)
             if request.answers == "own":
                 _answering(request, model, source, first)

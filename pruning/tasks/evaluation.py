@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from analysis.corpora.early import check_reaches
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.bit_sizes import check_fewer
 from pruning.bits import OWN
-from pruning.evaluate.drawing import DrawnSamples, Reading, draw
+from pruning.evaluate.drawing import DEFAULT_SEED, DrawnSamples, Reading, draw
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.planning.make import make_plan
@@ -28,7 +29,13 @@ from pruning.requests.plan import SpecRequest
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.loading import open_plan, run_settings, together, tokenizer_loader
+from pruning.tasks.loading import (
+    check_records_folder,
+    open_plan,
+    run_settings,
+    together,
+    tokenizer_loader,
+)
 from pruning.tasks.repair import with_repairs
 
 
@@ -104,6 +111,7 @@ def in_bits(
 def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, EvaluationStore(store.directories))
     with together():
         draws = yield from drawn_corpora(request, model, store)
     from pruning.evaluate.run import Evaluations, run_evaluations
@@ -129,6 +137,10 @@ def drawn_corpora(
     runs += RepairStore(store.directories).records(model.identity)
     allowed = request.allow_test_set
     sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    for corpus, source in sources.items():
+        settings = request.sample_settings(corpus)
+        seed = DEFAULT_SEED if settings.seed is None else settings.seed
+        check_reaches(source, corpus, settings.seq_len, seed, model.checkpoint.path)
     draws = []
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")

@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import Tokenizer
+from analysis.corpora.early import check_vocabulary
 from analysis.launcher import launched_world
 from analysis.model import MoEModel
-from analysis.stats.store import StatsStore
+from analysis.stats.store import StatsStore, stats_store
+from pruning.evaluate.store import RecordStore
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.repair.files import checked_record
 from pruning.requests.base import Request
@@ -53,6 +56,12 @@ def together() -> Iterator[None]:
         yield
 
 
+def check_records_folder(stats_dir: Path | None, records: RecordStore[Any]) -> None:
+    """Refuse a statistics folder that was asked for, holds no such records and can take none."""
+    if stats_dir is not None and not records.folder.is_dir():
+        stats_store(stats_dir).check_target()
+
+
 def quiet_transformers() -> None:
     """Switch off progress bars and warnings of transformers."""
     from transformers.utils import logging
@@ -66,6 +75,7 @@ def tokenizer_loader(model: MoEModel, *, trusted: bool) -> Callable[[], Tokenize
 
     @cache
     def load() -> Tokenizer:
+        check_vocabulary(model)
         from analysis.calibration.loading import load_tokenizer
 
         quiet_transformers()

@@ -28,7 +28,7 @@ from pruning.planning.ranking import select_measured
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import candidate_request, drawn_corpora, sweep_plans
-from pruning.tasks.loading import loaded_model, open_plan, run_settings
+from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings
 from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
@@ -48,12 +48,10 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     """Answers of the original model and of plans, or the lens of a text; both are recorded."""
     model = load_model_index(request.model, revision=request.revision)
     stats = stats_store(request.stats_dir)
-    pruned = {
-        name: open_plan(raw, model, stats)
-        for name, raw in zip(request.names, request.plans, strict=True)
-    }
-    if request.repair:
-        pruned = yield from with_named_repairs(request, model, pruned)
+    store = LensStore(stats.directories)
+    for records in (AnswerStore(stats.directories), store):
+        check_records_folder(request.stats_dir, records)
+    pruned = yield from _asked_plans(request, model, stats)
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
@@ -85,7 +83,6 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
         if request.text
         else {"prompt": request.prompt, "max_new_tokens": num_new, **how}
     )
-    store = LensStore(stats.directories)
     work = _Lenses(model, pruned, tokenizer, asked, str(facts["dtype"]), store)
     if request.lens:  # before the time that answers take
         check_text_length(len(ids) + request.max_new_tokens, len(ids))
@@ -105,6 +102,19 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
         start = len(ids) if request.prompt else 1
         lens = yield from work.run(running, [*ids, *(answers[0].ids if answers else ())], start)
     return AskResult(answers, lens, digests)
+
+
+def _asked_plans(
+    request: AskRequest, model: MoEModel, store: StatsStore
+) -> Steps[dict[str, PruningPlan]]:
+    """The plans by name, and themselves repaired where that is asked for."""
+    plans = {
+        name: open_plan(raw, model, store)
+        for name, raw in zip(request.names, request.plans, strict=True)
+    }
+    if request.repair:
+        plans = yield from with_named_repairs(request, model, plans)
+    return plans
 
 
 def _save_answers(
@@ -162,6 +172,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, BinsStore(store.directories))
     ranked, bins = yield from _order_and_bins(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
@@ -230,6 +241,7 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, VarianceStore(store.directories))
     plans = yield from _plans(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype

@@ -15,7 +15,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.calibration import check_corpora, prepare_calibration
-from pruning.tasks.loading import together
+from pruning.tasks.loading import check_records_folder, together
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -50,7 +50,9 @@ def _prepare(
     """The model, the complete plan, the sequences of every corpus, and how the model runs."""
     model = load_model_index(request.model, revision=request.revision)
     plan = fit_plan(plan_from_dict(request.plan), model)
-    runs = stats_store(request.stats_dir).of_model(model.identity, "routed")
+    store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, RepairStore(store.directories))
+    runs = store.of_model(model.identity, "routed")
     readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
     least = sum(reading.sampling().seq_len for reading in readings)
     try:

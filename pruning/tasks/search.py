@@ -18,8 +18,8 @@ from pruning.planning.ranking import Selection, select, sensitivity_for
 from pruning.recipe import Recipe, SearchSection
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import SensitivityRequest
+from pruning.requests.machine import Machine
 from pruning.requests.recipe import (
-    Machine,
     SearchRequest,
     calibrate_requests,
     sensitivity_request,

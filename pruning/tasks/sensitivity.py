@@ -22,7 +22,7 @@ from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import candidate_request, drawn_corpora, evaluate_run
-from pruning.tasks.loading import quiet_transformers, run_settings
+from pruning.tasks.loading import check_records_folder, quiet_transformers, run_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     specs = request.specs()
     for spec in specs if request.budgets else ():
         check_spec(spec, model)
+    check_records_folder(request.stats_dir, SensitivityStore(store.directories))
     first = candidate_request(request, specs[0])
     selection = yield from select_measured(first, model, store, parts)
     draws = yield from drawn_corpora(request, model, store)

@@ -20,7 +20,7 @@ from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora
-from pruning.tasks.loading import run_settings
+from pruning.tasks.loading import check_records_folder, run_settings
 from pruning.tasks.repair import repair_run, shared_options
 
 SEEDS = (42, 43, 44)  # of the text of repairs
@@ -33,6 +33,7 @@ def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, SubsetStore(store.directories))
     corpora = request.calibrated_on or tuple(
         run_by_corpus(store.of_model(model.identity, "routed"))
     )

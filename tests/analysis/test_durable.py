@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.durable import write_durably, written_durably
+from analysis.durable import unwritable, write_durably, written_durably
 
 
 @pytest.fixture
@@ -151,3 +151,12 @@ def test_a_writer_that_fails_leaves_the_draft_of_another(path):
             second.write_bytes(b"half")
             raise ValueError
     assert path.read_bytes() == b"newer"
+
+
+def test_a_folder_that_can_take_files_is_left_as_it_was(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path, tmp_path / "not" / "there"):
+        assert unwritable(folder) == ""
+    assert unwritable(tmp_path / "file" / "below") == f"{tmp_path / 'file'} is a file"
+    assert unwritable(Path("/proc/none"))  # where even root makes nothing
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import PlanError
-from analysis.text_file import read_text_file
+from analysis.text_file import near_file, read_text_file
 
 
 def test_a_pipe_and_a_device_are_refused_without_being_opened(tmp_path):
@@ -30,3 +30,13 @@ def test_a_folder_and_a_missing_file_say_what_they_are(tmp_path):
         read_text_file("recipe", tmp_path)
     with pytest.raises(PlanError, match="No such file"):
         read_text_file("recipe", tmp_path / "absent.yaml")
+
+
+def test_the_nearest_file_of_the_same_kind_is_named(tmp_path):
+    for name in ("plan.json", "plan.csv", "other.json", "recipe.yaml"):
+        (tmp_path / name).touch()
+    for name, nearest in (("plam.json", "plan.json"), ("recipe.yml", "recipe.yaml")):
+        assert near_file(tmp_path / name) == f" Did you mean '{tmp_path / nearest}'?"
+    # Endings that are alike make no names alike.
+    for name in ("nope.json", "plan.txt", "nowhere/plan.json"):
+        assert near_file(tmp_path / name) == ""

@@ -30,7 +30,8 @@ from pruning.neurons.kept import count_neurons
 from pruning.plan import plan_from_json
 from pruning.planning.make import plan_from_stats
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.recipe import Machine, spec_request
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import spec_request
 
 NEURONS = {"granularity": "neuron", "sparsity": "40%"}
 OVER_ALL = NEURONS | {"neuron_scope": "global"}

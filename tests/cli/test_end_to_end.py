@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from analysis.errors import UserError
 from pruning.plan import load_plan
 from pruning.recipe_file import load_recipe
-from pruning.requests.recipe import Machine
+from pruning.requests.machine import Machine
 from pruning.sizes import format_bytes
 from tools.end_to_end import Step, report_of, run_all
 

@@ -26,6 +26,8 @@ def test_a_file_of_somebody_else_is_refused_before_any_work(words, refused, here
     taken = here / ("mine.csv" if words[0] in ("sweep", "variance", "bins") else "mine.json")
     if words[0] in ("score", "overlap", "compare", "plot"):
         taken = here / "mine.csv"
+    if words[0] == "report":
+        taken = here / "mine.html"
     taken.write_text("mine")
     assert "is there already; name another file with -o" in refused(*words, "-o", taken.name)
     assert taken.read_text() == "mine"

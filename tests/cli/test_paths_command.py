@@ -11,7 +11,8 @@ from builders import tiny_checkpoint
 from builders.tokens import write_ids
 from pruning.plan import PruningPlan, load_plan, model_ref
 from pruning.recipe import Recipe
-from pruning.requests.recipe import Machine, calibrate_requests
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import calibrate_requests
 from pruning.sizes import size_report
 
 

@@ -14,7 +14,8 @@ from builders import tiny_checkpoint
 from pruning.plan import load_plan
 from pruning.planning.make import check_spec, plan_from_stats
 from pruning.recipe_file import load_recipe
-from pruning.requests.recipe import Machine, calibrate_requests, spec_request
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import calibrate_requests, spec_request
 from pruning.tasks.calibration import calibrate_run
 
 FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"

@@ -8,7 +8,8 @@ from analysis.model import load_model_index
 from pruning.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
-from pruning.requests.recipe import Machine, repair_request
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import repair_request
 
 GOOD = """\
 model: demo
@@ -103,7 +104,7 @@ def test_every_problem_is_reported_at_once_with_its_place():
         ({"budget": None}, "", "give one budget: shrink, sparsity"),
         ({"budget": {}}, "budget", "give one budget: shrink, sparsity"),
         ({"budget": {"sparsity": "50%", "remove": 3}}, "budget.remove", "not several"),
-        ({"budget": {"sparsity": True}}, "budget.sparsity", "give a text"),
+        ({"budget": {"sparsity": True}}, "budget.sparsity", "give a number or a percentage"),
         ({"budget": {"target_size": "x"}}, "budget.target_size", "is no number of GiB"),
         ({"schedule": "file"}, "", "schedule: file and schedule_file: FILE belong together"),
         ({"cost": "kl"}, "cost", "is for schedule: measured"),

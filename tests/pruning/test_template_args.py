@@ -19,8 +19,8 @@ from pruning.requests.base import validated
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import AskRequest, EvaluateRequest
+from pruning.requests.machine import Machine
 from pruning.requests.recipe import (
-    Machine,
     calibrate_requests,
     evaluate_request,
     repair_request,

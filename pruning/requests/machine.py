@@ -1,0 +1,20 @@
+"""Where a recipe runs: options of the commands that take one."""
+
+from typing import Annotated
+
+from pruning.requests import options
+from pruning.requests.base import Option, Request
+
+
+class Machine(Request):
+    """Where a recipe runs; not part of it, as it does not change the result."""
+
+    device: Annotated[
+        options.Device | None, Option("Device: auto, cpu, cuda, cuda:1 ...; default: the recipe's.")
+    ] = None
+    batch_size: Annotated[
+        options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
+    ] = None
+    stream_layers: options.StreamLayers = False
+    trust_remote_code: options.Trust = False
+    stats_dir: options.StatsDir | None = None
