@@ -1,4 +1,4 @@
-"""The form of an export: name, options, checks, run button."""
+"""The form of an export: name, checks, command lines, run button."""
 
 import re
 import shutil
