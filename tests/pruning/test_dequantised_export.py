@@ -51,6 +51,15 @@ def test_an_export_holds_the_tensors_of_the_plain_one(pair, tmp_path, pad):
     assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
     report = verified(tmp_path / "0", source=pair[0].checkpoint.path)
     assert report.level == "logits"
+    (counts,) = (each.detail for each in report.checks if each.name == "source")
+    total, written = len(pair[0].checkpoint.tensors), exported[0]
+    in_bf16, cut = (
+        sum("proj" in name for name in written),
+        sum(".gate." in name for name in written),
+    )
+    rest = f"{len(written) - in_bf16 - cut} copied, {cut} cut, {in_bf16} in BF16"
+    whole = f"source's {total} tensors is accounted for: {rest}, {total - len(written)} dropped"
+    assert pad or whole in counts
     assert pad or report.max_abs_diff == 0
 
 

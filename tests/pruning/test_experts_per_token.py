@@ -14,7 +14,7 @@ from analysis.errors import PlanError
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from builders import tiny_model
+from builders import edit_json, tiny_model
 from families.configs import BY_NAME
 from families.configs import tiny_model as tiny_case
 from pruning.masking import masked
@@ -109,6 +109,15 @@ def test_an_export_computes_what_the_evaluation_measures(demo, tmp_path):
     assert exported.full["nll"].mean == planned.metrics["nll"].mean != planned.full["nll"].mean
     assert asked.plan_digest == planned.plan_digest
     assert asked.plan.variant_words == ", top-2" and asked.plan.columns["top_k"] == 2
+
+
+def test_the_balancing_loss_is_off_where_only_the_number_changes(tmp_path):
+    tiny_case(BY_NAME["olmoe"]).save_pretrained(tmp_path / "model")
+    edit_json(tmp_path / "model" / "config.json", output_router_logits=True)
+    model = load_model_index(str(tmp_path / "model"))
+    export(model, with_top_k(keep_all(model), model, 1), tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["num_experts_per_tok"], config["output_router_logits"]) == (1, False)
 
 
 def test_verification_notices_another_number(demo, tmp_path):

@@ -302,7 +302,8 @@ class TestWhatIsSaid:
         kept = sum(
             len(ids) for e in exported.source.plan.kept_neurons.values() for ids in e.values()
         )
-        assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24}" in card
+        share = f"{(2 * 7 * 24 - kept) / (2 * 7 * 24):.1%}"
+        assert f"Neurons removed: {2 * 7 * 24 - kept} of {2 * 7 * 24} ({share})" in card
         assert "Widths: ragged, 8 to 16 when loaded" in card
         assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card
         described = load_model_index(str(exported.path))
