@@ -98,6 +98,20 @@ def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
     assert outcome.code == 1
 
 
+def test_no_engine_is_asked_to_load_layers_that_differ(measure, fit, works, tiny, own):
+    measure("16,4", "--sparsity", "50%", "--schedule", "global")
+    ways = fit("1GiB", "--ways", "99")
+    in_bits = ways["bytes"][(ways["removed"] == 0) & (ways["bits"] == "4")].item()
+    size = f"{in_bits // 1024 - 1}KiB"  # what the original in four bits does not reach
+    printed = works("fit", tiny, "--target-size", size, "--stats-dir", own)
+    assert "only load_pruned loads it this small.\n" in printed
+    assert "--schedule global" in printed and "llama-quantize" not in printed
+    measure("16,4", "--sparsity", "50%")
+    printed = works("fit", tiny, "--target-size", size, "--stats-dir", own)
+    assert "the commands are of the best that are alike" in printed
+    assert "--schedule global" not in printed and "llama-quantize" in printed
+
+
 def test_a_model_that_was_not_evaluated_has_no_front(moeprune, tiny, own):
     outcome = moeprune("fit", tiny, "--target-size", "1GiB", "--stats-dir", own)
     assert "was not evaluated as it is" in outcome.err
