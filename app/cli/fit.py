@@ -10,6 +10,7 @@ from app.charts.front_words import candidate_name, describe, loss_text
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
+from pruning.bit_sizes import fits_k_types
 from pruning.bits import FORMATS
 from pruning.budget import GIB, parse_gib
 from pruning.evaluate.front import stored_front
@@ -63,6 +64,11 @@ def fit(request: FitRequest) -> None:
         )
     best = alike.index(True) if any(alike) else 0  # the first that engines load at this size
     name, size, loss, *_ = rows[best]
+    near = FORMATS[ways[best]["bits"]].near if ways[best]["bits"] else ""
+    if "_K" in near and not fits_k_types(model):
+        note(
+            f"{near} needs rows of 256 weights: llama-quantize takes a larger type for this model."
+        )
     finish(
         f"{name}: {size}, loss {loss}",
         {
