@@ -11,6 +11,7 @@ from pruning.bits import FORMATS, OWN
 from pruning.plan import PruningPlan
 
 _BITS_OF_A_BYTE = 8
+_K_ROW = 256  # weights; rows of llama.cpp's types of K are multiples
 
 
 def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
@@ -28,6 +29,12 @@ def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
         nbytes += experts * inner * width * form.row_bytes(columns)
         nbytes += experts * columns * form.row_bytes(width)
     return nbytes
+
+
+def fits_k_types(model: MoEModel) -> bool:
+    """Whether the experts' rows fit llama.cpp's types of K; it takes a larger type if not."""
+    widths = {width for layer in computed_widths(model).values() for width in layer}
+    return not any(row % _K_ROW for row in {model.expert_output_size, *widths})
 
 
 @lru_cache(maxsize=4)

@@ -53,6 +53,18 @@ class Board:
         """Standard errors of `scores`; NaN if the tool gave none."""
         return self._table("stderr")
 
+    def kept_least(self, candidate: str) -> str:
+        """The benchmark on which a candidate keeps the smallest share of the original's score."""
+        scores = self.scores()
+        if FULL not in scores.index:
+            return ""
+        full, kept = scores.loc[FULL], scores.loc[candidate]
+        shares = {task: kept[task] / full[task] for task in self.tasks if full[task] > 0}
+        task = min(shares, key=shares.__getitem__, default="")
+        if not task or not shares[task] < 1:
+            return ""
+        return f"The first keeps least of {task}: {kept[task]:.3f} of {full[task]:.3f}."
+
     def _table(self, column: str) -> pd.DataFrame:
         table = score_table(self.rows.assign(score=self.rows[column]), by="series")
         return table.reindex([FULL, *table.index.drop(FULL)]) if FULL in table.index else table

@@ -195,7 +195,7 @@ def _labels(rows: pd.DataFrame, shown: pd.DataFrame, dark: bool) -> list[dict[st
         annotation(
             row["x"],
             row["mean"],
-            in_html(row["candidate"]),
+            in_html(row["candidate"].removeprefix(f"{ORIGINAL}, ")),  # short, for a phone
             yshift=16 if row["removed"] else -16,
             font={"color": ink(dark)},
         )

@@ -10,6 +10,7 @@ from app.charts.front_words import candidate_name, describe, loss_text
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
+from pruning.bit_sizes import fits_k_types
 from pruning.bits import FORMATS
 from pruning.budget import GIB, parse_gib
 from pruning.evaluate.front import stored_front
@@ -21,7 +22,7 @@ from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RefitRequest
 from pruning.sizes import format_bytes
 
-_COLUMNS = ("way", "size", "loss", "95%", "worst", "known by")
+_COLUMNS = ("way", "size", "loss", "95%", "worst", "known by", "layers")
 _GGUF = "model.gguf"
 
 
@@ -35,6 +36,7 @@ def fit(request: FitRequest) -> None:
     front = stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
     nbytes = floor(parse_gib(str(request.target_size)) * GIB)
     ways = front.ways_to(nbytes).head(request.ways).to_dict("records")
+    alike = [_layers_are_alike(front.plans[way["plan"]]) for way in ways]
     rows = [
         (
             candidate_name(way),
@@ -43,8 +45,9 @@ def fit(request: FitRequest) -> None:
             f"{way['low']:+.3f} to {way['high']:+.3f}",
             f"{way['worst']:+.3f} on {way['worst_on']}",
             "measured" if way["is_measured"] else "predicted",
+            "alike" if is_alike else "differ",
         )
-        for way in ways
+        for way, is_alike in zip(ways, alike, strict=True)
     ]
     show_table(
         f"at most {format_bytes(nbytes)}",
@@ -54,7 +57,18 @@ def fit(request: FitRequest) -> None:
         whole=("size", "95%", "worst"),
     )
     note(describe(front))
-    name, size, loss, *_ = rows[0]
+    if not all(alike):
+        words = "Where layers or experts differ in size, only load_pruned loads it this small"
+        note(
+            f"{words}; the commands are of the best that are alike." if any(alike) else f"{words}."
+        )
+    best = alike.index(True) if any(alike) else 0  # the first that engines load at this size
+    name, size, loss, *_ = rows[best]
+    near = FORMATS[ways[best]["bits"]].near if ways[best]["bits"] else ""
+    if "_K" in near and not fits_k_types(model):
+        note(
+            f"{near} needs rows of 256 weights: llama-quantize takes a larger type for this model."
+        )
     finish(
         f"{name}: {size}, loss {loss}",
         {
@@ -63,11 +77,21 @@ def fit(request: FitRequest) -> None:
                 for way in ways
             ]
         },
-        *_commands(request, front.plans[ways[0]["plan"]], ways[0]),
+        *_commands(request, front.plans[ways[best]["plan"]], ways[best], is_alike=alike[best]),
     )
 
 
-def _commands(request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any]) -> list[str]:
+def _layers_are_alike(loss: PlanLoss) -> bool:
+    """Whether the plan of a way keeps one number of experts, or one width, in every layer."""
+    asked = loss.facts.asked
+    if asked is None or not loss.facts.removed:
+        return not loss.facts.removed
+    return asked.is_even and (not asked.by_neuron or asked.spread.neuron_scope == "expert")
+
+
+def _commands(
+    request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any], *, is_alike: bool
+) -> list[str]:
     """The commands that make a way: plan, repair, export, and the engine's own for fewer bits."""
     commands, folder, plan = [], request.model, SpecRequest.writes
     if loss.facts.removed:
@@ -86,7 +110,7 @@ def _commands(request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any]) -> li
             plan = RefitRequest.writes
         folder = pruned_name(request.model)
         commands.append(export_command(request.model, "--plan", plan, "--verify"))
-    if way["bits"]:
+    if way["bits"] and is_alike:
         near = FORMATS[way["bits"]].near
         commands.append(f"python convert_hf_to_gguf.py {folder} --outfile {_GGUF} --outtype bf16")
         commands.append(f"llama-quantize {_GGUF} model-{near}.gguf {near}")

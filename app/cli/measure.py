@@ -1,6 +1,6 @@
 """Commands that measure what pruning changes: evaluate, sweep, sensitivity, variance, bins, ask."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -54,6 +54,7 @@ from pruning.requests.evaluation import (
 )
 from pruning.requests.model import ModelRequest
 from pruning.sensitivity.curves import Sensitivity, from_cost
+from pruning.sizes import format_bytes
 from pruning.spec import LimitsSpec
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
@@ -124,19 +125,26 @@ def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> tu
 
     `records` come by corpus and then by plan, of which these are the names.
     """
-    corpora = list(dict.fromkeys(record.corpus["name"] for record in records))
-    increases = {}
-    for number, name in enumerate(names):
-        plan_records = zip(corpora, records[number :: len(names)], strict=True)
-        added = {
-            each: more for each, one in plan_records if (more := loss_increase(one)) is not None
-        }
-        if len(added) == len(corpora):
-            increases[name] = LossIncrease(added)
+    increases = _increases(records, len(names))
     if not increases:
         return names[0], ""
-    best = min(increases, key=lambda name: increases[name].mean)
-    return best, f", {f'least by {best}: ' if len(increases) > 1 else ''}{increases[best].words}"
+    best = min(increases, key=lambda number: increases[number].mean)
+    least = f"least by {names[best]}: " if len(increases) > 1 else ""
+    return names[best], f", {least}{increases[best].words}"
+
+
+def _increases(records: Sequence[EvaluationRecord], plans: int) -> dict[int, LossIncrease]:
+    """What each plan adds to the loss, by its number; those that were measured on every corpus.
+
+    `records` come by corpus and then by plan.
+    """
+    increases = {}
+    for number in range(plans):
+        added = {str(each.corpus["name"]): loss_increase(each) for each in records[number::plans]}
+        known = {name: more for name, more in added.items() if more is not None}
+        if len(known) == len(added):
+            increases[number] = LossIncrease(known)
+    return increases
 
 
 def _next_command(request: EvaluateRequest, model: MoEModel, plan: Path | None) -> str:
@@ -180,7 +188,7 @@ def sweep(
     """
     records = follow(sweep_run(request))
     table = evaluation_table(records)
-    show_sweep(table)
+    show_sweep(records)
     write_table(table, out_file)
     if figure:
         draw(table, next(iter(records[0].metrics)), against, figure)
@@ -210,23 +218,63 @@ def draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     say(f"{path}: {text}")
 
 
-def show_sweep(table: "pd.DataFrame") -> None:
-    """Print one table for each corpus: a row for each plan, a column for each measure."""
-    measured = [name for name in MEASURES if name in set(table["measure"])]
-    labels = [MEASURES[name].label for name in measured]
-    for number, (corpus, rows) in enumerate(table.groupby("corpus", sort=False)):
-        means = rows.pivot_table(index="evaluation", columns="measure", values="mean")
+def show_sweep(records: Sequence[EvaluationRecord]) -> None:
+    """Print one table for each corpus: a row for each plan, a column for each measure.
+
+    Several corpora have one more: the mean of what each plan adds to the loss.
+    """
+    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
+    columns = ("criterion", "sparsity", *(MEASURES[name].label for name in measured))
+    corpora = list(dict.fromkeys(str(each.corpus["name"]) for each in records))
+    plans = len(records) // len(corpora)
+    for number, corpus in enumerate(corpora):
+        of_corpus = records[number * plans : (number + 1) * plans]
         cells = [
             (
-                (plan["criterion"] or "original")
-                + variant_words(*(plan[name] for name in VARIANT_COLUMNS)),
-                f"{plan['removed']:.1%}",
-                *(small(means[name][plan["evaluation"]]) for name in measured),
+                *_swept(each),
+                *(
+                    small(each.metrics[name].mean) if name in each.metrics else "-"
+                    for name in measured
+                ),
+                "-" if (more := loss_increase(each)) is None else f"{more:+.4f}",
             )
-            for plan in rows.drop_duplicates("evaluation").to_dict("records")
+            for each in of_corpus
         ]
-        title = "\n" * (number > 0) + f"{corpus}, {rows['dtype'].iloc[0]}"
-        show_table(title, ("criterion", "sparsity", *labels), cells)
+        title = "\n" * (number > 0) + f"{corpus}, {of_corpus[0].settings['dtype']}"
+        show_table(title, (*columns, "loss increase"), cells)
+    if len(corpora) > 1:
+        _show_means(records[:plans], _increases(records, plans), len(corpora))
+
+
+def _show_means(
+    plans: Sequence[EvaluationRecord], increases: Mapping[int, LossIncrease], corpora: int
+) -> None:
+    """Print what plans add to the loss over corpora: the smaller budget first, then the best."""
+    if not increases:
+        return
+    budgets = list(dict.fromkeys(each.plan.sparsity for each in plans))
+    order = sorted(
+        increases,
+        key=lambda number: (budgets.index(plans[number].plan.sparsity), increases[number].mean),
+    )
+    rows = [
+        (
+            *_swept(plans[number]),
+            format_bytes(plans[number].plan.columns["bytes"]),
+            f"{increases[number].mean:+.4f}",
+            f"{increases[number].worst:+.4f}",
+            increases[number].worst_on,
+        )
+        for number in order
+    ]
+    columns = ("criterion", "sparsity", "size", "mean", "worst", "worst on")
+    show_table(f"\nLoss increase over {corpora} corpora, best first at each size", columns, rows)
+
+
+def _swept(record: EvaluationRecord) -> tuple[str, str]:
+    """The name of a plan of a sweep, and what it removes."""
+    name = (record.plan.criterion or "original") + record.plan.variant_words
+    return name, f"{record.plan.removed:.1%}"
 
 
 @command(SubsetsRequest)

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.column_config import TextColumn
 
 from analysis.errors import UserError
 from app.charts.chart import Drawing
@@ -208,6 +209,7 @@ def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
             "why": [each.reason for each in engine_verdicts],
         },
         hide_index=True,
+        column_config={"program": TextColumn(width=150)},  # the longest is not cut
         key=key,
         alt="Every program, whether it was tried with such an export, and what came of it.",
     )

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.model import MoEModel
+from analysis.model import DEMO_MODEL, MoEModel
 from app.literal import literal
 from pruning.sizes import format_bytes
 
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
+DEMO_NOTE: Final = "A small model trained for this demo; its rankings are its own."
 
 
 def inform(text: str) -> None:
@@ -26,6 +27,12 @@ def cannot_run(model: MoEModel) -> bool:
             f"evaluated: {literal(why)}."
         )
     return bool(why)
+
+
+def say_if_demo(model: MoEModel) -> None:
+    """Say that nothing follows for other models, if this is the demo."""
+    if model.name == DEMO_MODEL:
+        st.text(DEMO_NOTE)
 
 
 def show_command(*lines: str, heading: str = "") -> None:

@@ -68,7 +68,6 @@ _WIDE: Final = ", ".join(
         "pareto",
         "same-bytes",
         "overlap-by-tokens",
-        "loss-by-size",
         "loss-by-tokens",
         "separation",
         "effects",

@@ -48,6 +48,7 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     assert page.facts["Random"] == "2 draws, mean, without repair"
     assert "less than Random pruning without repair at this sparsity" in page.verdict
     html = decision_html(page)
+    assert "benchmarks of your own tasks decide. Speed was not measured." in html
     assert "fitted on 4,096 tokens of a, b" in html
     # The loss of the plan without its repair is another plan's.
     assert not decided(model, shown, {"a": 1.0, "b": 1.0}).facts.get("Repair")

@@ -75,7 +75,10 @@ def test_the_leaderboard_has_the_scores_of_the_records(open_page, kept):
     assert table.loc[pruned, ["piqa", "arc"]].tolist() == ["0.500 ± 0.030", "0.375 ± 0.030"]
     assert table.loc["Original model", "average"] == "0.625 ± 0.021"  # 0.03 / sqrt(2)
     assert "average_rank" not in table  # the original model is no rival
-    assert any("has no rival here" in text.value for text in test.markdown)
+    (headline,) = (text.value for text in test.markdown if "has no rival here" in text.value)
+    assert headline.endswith("The first keeps least of piqa: 0.500 of 0.750.")
+    unmeasured = [text for text in test.text if "plan was not benchmarked" in text.value]
+    assert len(unmeasured) == 1
     (profile,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
     assert {trace["type"] for trace in profile["data"]} == {"scatter"}
     # The average as the user weighs it, in the table.

@@ -15,6 +15,10 @@ def test_every_finding_is_a_sentence_and_a_chart_if_there_is_data(open_page, mod
     test = open_page("story", model, finding=name)
     assert len(test.title) == 1
     assert len(test.title[0].value) > 20
+    (about,) = test.caption
+    is_demo = model is None
+    assert ("trained for this demo" in about.value) == is_demo
+    assert ("demo-code, demo-math, demo-prose" in about.value) == is_demo
     has_chart = not (model and name == "The corpus decides")
     assert len(test.get("plotly_chart")) == has_chart
 
@@ -38,6 +42,12 @@ def test_every_finding_is_of_neurons_too(open_page, name, criterion):
     reads_none = criterion == "neuron-norms" and name == "The corpus decides"
     assert len(test.get("plotly_chart")) == (not reads_none)
     assert "experts" not in test.title[0].value
+
+
+def test_the_corpora_of_a_blend_are_counted(open_page):
+    test = open_page("story", finding="The corpus decides")
+    test.segmented_control(key="story.corpus").set_value("(blend)").run()
+    assert test.title[0].value.startswith("Calibrated on all 3 corpora, REAP costs demo-code +")
 
 
 def test_neurons_that_another_criterion_drops_are_counted(open_page):

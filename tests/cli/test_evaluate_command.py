@@ -135,7 +135,32 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     red = corpus_name(str(corpora[0]))
     assert esap["calibrated_on"].tolist() == ["", red, red, "", ""]
     assert "original" in printed
+    assert "Loss increase over" not in printed  # one corpus has no mean over corpora
     assert (here / "fig.html").stat().st_size > 1000
+
+
+def test_a_sweep_prints_what_each_plan_adds_to_the_loss_and_the_mean_over_corpora(
+    works, words, corpora, here
+):
+    printed = works(*words, "--corpus", corpora[0])
+    table = pd.read_csv(here / "sweep.csv", keep_default_na=False)
+    losses = table[table["measure"] == "nll"].astype({"mean": float, "full": float})
+    losses["increase"] = losses["mean"] - losses["full"]
+    pruned = losses[losses["removed"] > 0]
+    *by_corpus, means = re.split(r"^.*loss increase.*$", printed, flags=re.M | re.I)[1:]
+    for corpus, rows in pruned.groupby("corpus", sort=False):
+        shown = by_corpus[list(losses["corpus"].unique()).index(corpus)]
+        assert re.findall(r"([+-]\d\.\d{4}) *$", shown, re.MULTILINE) == [
+            f"{each:+.4f}" for each in rows["increase"]
+        ]
+        assert re.search(r"^original .* - *$", shown, re.MULTILINE)
+    grouped = pruned.groupby(["removed", "criterion"])["increase"]
+    mean = grouped.agg(["mean", "max"]).reset_index().sort_values(["removed", "mean"])
+    assert re.findall(r"^(\w+) .*([+-]\d\.\d{4}) .*([+-]\d\.\d{4}) ", means, re.MULTILINE) == [
+        (row["criterion"], f"{row['mean']:+.4f}", f"{row['max']:+.4f}")
+        for row in mean.to_dict("records")
+    ]
+    assert "original" not in means
 
 
 def test_a_share_of_the_bytes_is_a_budget_of_a_sweep(works, tiny, corpora, here):

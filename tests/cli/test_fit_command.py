@@ -93,9 +93,31 @@ def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
     assert "moeprune plan" in printed
     assert "AIMER 50%, 4 bits" in printed
     assert "llama-quantize model.gguf model-Q4_0.gguf Q4_0" in printed
+    assert "needs rows of 256" not in printed
     outcome = moeprune("fit", tiny, "--target-size", "1KiB", "--stats-dir", own)
     assert "No candidate takes at most 1,024 bytes; the smallest takes" in outcome.err
     assert outcome.code == 1
+
+
+def test_no_engine_is_asked_to_load_layers_that_differ(measure, fit, works, tiny, own):
+    measure("16,4", "--sparsity", "50%", "--schedule", "global")
+    ways = fit("1GiB", "--ways", "99")
+    in_bits = ways["bytes"][(ways["removed"] == 0) & (ways["bits"] == "4")].item()
+    size = f"{in_bits // 1024 - 1}KiB"  # what the original in four bits does not reach
+    printed = works("fit", tiny, "--target-size", size, "--stats-dir", own)
+    assert "only load_pruned loads it this small.\n" in printed
+    assert "--schedule global" in printed and "llama-quantize" not in printed
+    measure("16,4", "--sparsity", "50%")
+    printed = works("fit", tiny, "--target-size", size, "--stats-dir", own)
+    assert "the commands are of the best that are alike" in printed
+    assert "--schedule global" not in printed and "llama-quantize" in printed
+
+
+def test_rows_that_are_too_short_for_a_type_are_named(measure, works, tiny, own):
+    measure("16,2", "--sparsity", "50%")
+    printed = works("fit", tiny, "--target-size", "40KiB", "--stats-dir", own)
+    assert "llama-quantize model.gguf model-Q2_K.gguf Q2_K" in printed
+    assert "Q2_K needs rows of 256 weights" in printed
 
 
 def test_a_model_that_was_not_evaluated_has_no_front(moeprune, tiny, own):

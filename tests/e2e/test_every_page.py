@@ -29,7 +29,7 @@ MAIN = {
 }
 PHONE, DESK = 390, 1440  # pixels
 # Charts that are wider than a phone and move within their frames.
-WIDE = "[class*=winner-map], [class*=pareto], [class*=loss-by-size]"
+WIDE = "[class*=winner-map], [class*=pareto]"
 BETWEEN = (800, 1000, 1280)
 LEVELS = "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
 # Tops in pixels, from the top of the element of each chart, of the first thing that is drawn in it.

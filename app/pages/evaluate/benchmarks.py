@@ -122,6 +122,8 @@ def _boards(loaded: Loaded, results: pd.DataFrame) -> str:
         weights = weight_controls(everything.tasks, board.tasks, what="benchmark")
     with st.container(border=True):
         _leaderboard(board, weights)
+        if loaded.shown and loaded.shown.plan.digest not in set(board.rows["plan"]):
+            st.text("Your plan was not benchmarked here: run it below.")
     removed = ALL_SHARES if share is None else share
     choice = ResultChoice(results, way=way, removed=removed)
     loaded = loaded.choosing(results=choice)
@@ -136,7 +138,8 @@ def _leaderboard(board: Board, weights: dict[str, float]) -> None:
     pruned = table[table["candidate"] != FULL]
     averages = table.loc[table["candidate"] == FULL, "average"]
     comparison = f" The original model averages {averages.iloc[0]:.3f}." if len(averages) else ""
-    st.markdown(f"**Leaderboard**: {_first(pruned)}.{comparison}")
+    least = board.kept_least(pruned["candidate"].iloc[0]) if len(pruned) else ""
+    st.markdown(f"**Leaderboard**: {_first(pruned)}.{comparison} {literal(least)}")
     # The file has the standard error of each score in its own column.
     errors = board.errors().add_suffix(" stderr").rename_axis("candidate").reset_index()
     table_with_csv(

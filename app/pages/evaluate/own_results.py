@@ -9,7 +9,6 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn, TextColumn
 
-from analysis.model import DEMO_MODEL
 from app.charts import evaluation_curves
 from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
 from app.choices import ResultChoice
@@ -28,7 +27,7 @@ from app.widgets.job_form import (
     share_control,
     sweep_fields,
 )
-from app.widgets.notes import inform
+from app.widgets.notes import inform, say_if_demo
 from app.widgets.plan_bar import loss_of_plan, loss_words, losses_table, measure_button
 from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
@@ -120,8 +119,7 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
         "size; bars are 95% intervals.",
     )
     st.text(_SCREENING)
-    if loaded.model.name == DEMO_MODEL:
-        st.text("A small model trained for this demo; its rankings are its own.")
+    say_if_demo(loaded.model)
 
 
 def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:

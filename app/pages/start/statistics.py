@@ -8,7 +8,6 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.corpora import Count, Packing, corpus_name, is_same_corpus
-from analysis.model import DEMO_MODEL
 from app.console import counted
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
@@ -19,7 +18,7 @@ from app.tables.costs import SHOWN_COSTS, cost_rows
 from app.widgets.charts import csv_button
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job, queue_button
-from app.widgets.notes import badge, inform
+from app.widgets.notes import badge, inform, say_if_demo
 from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
@@ -72,8 +71,7 @@ def checks(loaded: Loaded) -> None:
             count = int((loaded.stats_of(run).table["num_tokens"] == 0).sum())
             who = f"{counted(count, 'expert')} never" if count else "every expert"
             badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
-    if loaded.model.name == DEMO_MODEL:
-        st.text("A small model trained for this demo; its rankings are its own.")
+    say_if_demo(loaded.model)
 
 
 def calibrate_form(loaded: Loaded) -> None:

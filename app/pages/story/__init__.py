@@ -6,6 +6,7 @@ from typing import Final
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.model import DEMO_MODEL
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.story.findings import Finding, budget, corpora, criteria, saving, shipping
@@ -14,6 +15,8 @@ from app.session.state import page_before
 from app.widgets.charts import large_chart
 from app.widgets.controls import view_switch
 from app.widgets.links import FIRST, link_to
+from app.widgets.notes import DEMO_NOTE
+from app.widgets.plan_bar import loss_of_plan
 
 # Value in the URL -> name and function, in the order of the story.
 FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
@@ -34,7 +37,7 @@ _STYLE: Final = """
 }
 /* The rest of the window. */
 [data-testid="stLayoutWrapper"]:has(> .st-key-story-chart) {
-  flex: 0 0 max(420px, 100vh - 15rem);
+  flex: 0 0 max(420px, 100vh - 17rem);
 }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; }
@@ -70,9 +73,18 @@ def draw(loaded: Loaded) -> None:
                 args=(finding.controls,),
             )
     sentence.title(finding.sentence, anchor=False)
+    sentence.caption(_about(loaded))
     if finding.chart is not None:
         with st.container(key="story-chart", height="stretch"):
             large_chart(finding.chart)
+
+
+def _about(loaded: Loaded) -> str:
+    """Of which model the finding is, and on what its losses are measured: the rest is hidden."""
+    words = f"Model: {literal(loaded.model.name)}."
+    if loss := loss_of_plan(loaded)[0]:
+        words += f" Loss on held-out text of {literal(', '.join(loss.change))}."
+    return f"{words} {DEMO_NOTE}" if loaded.model.name == DEMO_MODEL else words
 
 
 def _way_part() -> str:

@@ -15,6 +15,7 @@ from app.charts.listing import CHARTS
 from app.charts.names import criterion_label
 from app.charts.schedules import sides
 from app.charts.sizes import size_text
+from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import loaded_for, losses_of
@@ -188,7 +189,8 @@ def corpora(loaded: Loaded) -> Finding:
     if corpus in measured:
         changes = measured[corpus]
         words = ", ".join(f"{literal(name)} {change:+.2f}" for name, change in changes.items())
-        sentence = f"Calibrated on {literal(corpus)}, {own.label} costs {words}."
+        text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
+        sentence = f"Calibrated on {text}, {own.label} costs {words}."
         chart = corpus_losses(measured, corpus, loaded.about("loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron
