@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from analysis.demo.texts import TEXTS
 from analysis.model import DEMO_MODEL, MoEModel
 from pruning.budget import Budget, possible_share
 from pruning.constraints import Constraints, rooms_of
@@ -72,7 +73,9 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
     limits = Constraints(multiple)
     share, budget = possible_share(model, limits)
     report = size_report(model)
-    own, evaluated = ("demo-math", "demo-prose") if named == DEMO_MODEL else ("c4", "wikitext2")
+    own, evaluated = "c4", "wikitext2"
+    if named == DEMO_MODEL:
+        own, evaluated = ", ".join(TEXTS), "demo-prose"
     room = rooms_of(model.layers, limits)[0]
     lines = (
         f"# {model.name}: {model.family.label}, {len(model.layers)} layers with "
