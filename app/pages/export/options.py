@@ -1,7 +1,7 @@
 """The options of an export: heads, padding, bfloat16 of FP8, a GGUF file, the list of experts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 import streamlit as st
@@ -102,7 +102,7 @@ def options_part(
     num_bytes += heads_bytes(loaded.model, fit_plan(current_plan.plan, loaded.model), heads)
     if dequantise := option is None and _dequantise_choice(loaded.model, current_plan.plan):
         try:
-            num_bytes += _growth(loaded.model, current_plan.plan)
+            num_bytes += loaded.keep(_growth, loaded.model, current_plan.plan)
         except ExportError as error:
             refused = str(error)
     keep_list = rare.toggle(
@@ -143,7 +143,8 @@ def _dequantise_choice(model: MoEModel, plan: PruningPlan) -> bool:
 
 def _growth(model: MoEModel, plan: PruningPlan) -> int:
     """Bytes that bfloat16 adds to an export of FP8, without prediction heads."""
-    fitted, heads = fit_plan(plan, model), HeadPlan(HeadChoice.DROP)
+    # A repair replaces bytes, which sizes do not know.
+    fitted, heads = fit_plan(replace(plan, repair=None), model), HeadPlan(HeadChoice.DROP)
     in_bf16 = plan_dequantisation(model, is_asked_for=True)
     as_bf16, as_fp8 = (
         sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
