@@ -28,7 +28,14 @@ def test_the_entry_point_of_the_package_is_the_same_program():
     assert script.load() is app.cli.main
 
 
-@pytest.mark.parametrize(("asked", "waits"), [({}, True), ({"OMP_WAIT_POLICY": "ACTIVE"}, False)])
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        ({}, True),
+        pytest.param({"OMP_WAIT_POLICY": "ACTIVE"}, False, marks=pytest.mark.slow),
+    ],
+    ids=["usual", "asked"],
+)
 def test_threads_do_not_spin_unless_asked_to(asked, waits):
     words = ("calibrate", "demo", "--corpus", "demo-math", "--tokens", "256", "--dry-run")
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
