@@ -68,13 +68,18 @@ def check_reaches(source: Source, corpus: str, seq_len: int, seed: int, folder: 
     if parse_corpus(corpus).path is None or source.join is not None:
         return
     texts: list[str] = []
+    characters = 0
     for document in source.draw(seed):
-        texts.append(document.text or "")
-        if document.text is None or sum(map(len, texts)) > _MOST_CHARACTERS * seq_len:
+        if document.text is None:
             return
-    try:
-        from tokenizers import Tokenizer
+        texts.append(document.text)
+        characters += len(document.text)
+        will_do = characters > _MOST_CHARACTERS * seq_len
+        if will_do or _SPECIAL_TOKENS * len(texts) >= seq_len:
+            return
+    from tokenizers import Tokenizer
 
+    try:
         tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         count = sum(len(tokenizer.encode(text).ids) for text in texts)
     except Exception:  # noqa: BLE001  (bare ones; what is wrong is said by who loads the tokenizer)

@@ -1,10 +1,12 @@
 """What is refused before torch is imported, and what must not be."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from transformers import AutoTokenizer
 
+from analysis.corpora import Document
 from analysis.corpora.early import check_positions, check_reaches, check_vocabulary
 from analysis.corpora.sources import local_source
 from analysis.corpora.spec import parse_corpus
@@ -26,11 +28,11 @@ def test_no_text_of_a_whole_sequence_is_refused(tmp_path):
     documents = [f"The number {n} is odd or even." for n in range(9)]
     (tmp_path / "text.txt").write_text("\n\n".join(documents))
     # With the token that ends each document.
-    count = sum(len(tokenizer.encode(text)) + 1 for text in documents)
-    for seq_len in range(2, count + 1):
+    num_tokens = sum(len(tokenizer.encode(text)) + 1 for text in documents)
+    for seq_len in range(2, num_tokens + 1):
         reaches(tmp_path / "text.txt", seq_len)
     with pytest.raises(CorpusError, match="less than one sequence of"):
-        reaches(tmp_path / "text.txt", 2 * count)
+        reaches(tmp_path / "text.txt", 2 * num_tokens)
 
 
 def test_what_cannot_be_counted_is_left_to_the_tokenizer_of_the_model(tmp_path):
@@ -41,6 +43,11 @@ def test_what_cannot_be_counted_is_left_to_the_tokenizer_of_the_model(tmp_path):
     check_reaches(source, str(tmp_path / "text.txt"), 512, 42, tmp_path)  # without a tokenizer
     (tmp_path / "tokenizer.json").write_text("{")
     check_reaches(source, str(tmp_path / "text.txt"), 512, 42, tmp_path)
+    # Many small documents may be a sequence of special tokens, and are not all read.
+    drawn = count()
+    small = replace(source, draw=lambda _seed: (Document(text="") for _ in drawn))
+    check_reaches(small, str(tmp_path / "text.txt"), 512, 42, DEMO_CHECKPOINT)
+    assert next(drawn) == 512 / 4
 
 
 def test_the_context_may_be_stretched(demo):
