@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Repair:
     """A repair, by its record; with its files once they are found."""
 
     record_id: str
-    digest: str  # of all that decides it: model, plan, text, settings
+    digest: str  # of its plan, its text and the bytes of its files
     corpora: tuple[str, ...] = ()  # names of those that it was fitted on
     tokens: int = 0  # of them together
     folder: Path | None = field(default=None, compare=False)  # of its files
@@ -49,16 +49,16 @@ class Repair:
             "tokens": self.tokens,
         }
 
-    def among(self, directories: Iterable[Path]) -> "Repair":
-        """With its files, which lie in one of these statistics folders."""
-        for directory in directories:
-            record = directory / REPAIRS / f"{self.record_id}.json"
-            if record.is_file():
-                return replace(self, folder=record.with_suffix(""))
-        raise PlanError(
-            f"The plan names the repair {self.record_id}, which is not in the statistics folder; "
-            "make it again with `moeprune repair`, or name its folder with --stats-dir."
-        )
+    def place(self, directories: Iterable[Path]) -> Path | None:
+        """The folder of its files, if one of these statistics folders has its record."""
+        records = (each / REPAIRS / f"{self.record_id}.json" for each in directories)
+        return next((path.with_suffix("") for path in records if path.is_file()), None)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Name -> file of all layers that gained something, as far as they are here."""
+        paths = sorted(self.folder.glob("layer-*.safetensors")) if self.folder else ()
+        return {path.name: path for path in paths}
 
     def file(self, layer: int) -> Path:
         """The file of a layer, which may be absent."""

@@ -45,9 +45,9 @@ def record(plan, models_root, stats_dir):
     model = load_model_index(models_root / "once")
     corpus = CorpusRef(ROWS, "c" * 64, 1, 8, 4096, 0, 0, 4096)
     settings = {"dtype": "float32", "seed": 42, "seq_len": 512}
-    new = RepairRecord.new(model, plan, (corpus,), settings)
+    new = RepairRecord.new(model, plan, (corpus,), settings, "by hand")
     store = RepairStore([stats_dir])
-    folder = store.files(new)
+    folder = store.unfinished(new)
     folder.mkdir(parents=True)
     held_out = {"0.1": 0.5}
     layers = [LayerFit(layer=layer, target="layer", held_out=held_out) for layer in plan.kept]
@@ -55,7 +55,7 @@ def record(plan, models_root, stats_dir):
     for layer in list(plan.kept)[1:]:
         (folder / f"layer-{layer:05d}.safetensors").write_bytes(b"new")
     done = new.with_layers(fits, folder, {"created_at": "2026-01-01T00:00:00"})
-    store.save(done)
+    store.finish(done, folder)
     return done
 
 
