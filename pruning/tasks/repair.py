@@ -107,5 +107,7 @@ def with_named_repairs(
         if takes_repair(plan, model):
             record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
             repaired = replace(plan, repair=record.reference)
-            candidates[repaired_name(name)] = with_repair_files(repaired, directories)
+            candidates[repaired_name(name, record.reference.tokens)] = with_repair_files(
+                repaired, directories
+            )
     return candidates

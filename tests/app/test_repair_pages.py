@@ -94,12 +94,12 @@ def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
     test = open_page("plan", **PLAN)
     (line,) = (text for text in texts(test.markdown) if "layers fitted on" in text)
     assert "2 of 3 layers fitted on 4,096 tokens of rows.jsonl" in line
-    assert " + repair**" not in bar(test)
+    assert " + repair" not in bar(test)
     test.selectbox(key="repair").set_value(CHOICE).run()
     assert "Repair this plan" not in buttons(test)
     for page in ("plan", "evaluate", "export", "start", "evaluate"):
         go_to(test, page)
-        assert " + repair** " in bar(test), page
+        assert " + repair on 4,096 tokens** " in bar(test), page
     # A link that another person opens.
     repaired = replace(plan, repair=record.reference)
     shown = loaded_on(open_page("start", **PLAN, repair=CHOICE)).shown
@@ -120,7 +120,7 @@ def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
 def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, record):
     repaired = replace(plan, repair=record.reference)
     test = upload(open_page("plan", **PLAN), "other.json", repaired.to_json())
-    assert "**other.json (repaired)**" in bar(test)
+    assert "**other.json (repaired on 4,096 tokens)**" in bar(test)
     assert "repair" not in [box.key for box in test.selectbox]
     (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
     assert line.endswith("; used here.")
@@ -146,7 +146,7 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     (plain,) = (each for each in records if each.plan_digest == plan.digest)
     repaired = replace(plan, repair=record.reference)
     less = {"nll": replace(plain.metrics["nll"], mean=plain.full["nll"].mean + 0.125)}
-    facts = {"repair": record.record_id, "repaired_on": (ROWS,)}
+    facts = {"repair": record.record_id, "repaired_on": (ROWS,), "repair_tokens": 4096}
     fitted = plain.model_copy(
         update={
             "record_id": f"{plain.record_id}-repaired",
@@ -161,13 +161,13 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     assert "+0.12" not in plain_bar
     assert "Random -" in plain_bar
     test = open_page("evaluate", **PLAN, repair=CHOICE)
-    assert "+ repair** " in bar(test)
+    assert "+ repair on 4,096 tokens** " in bar(test)
     assert "loss +0.12" in bar(test)
     assert "Random without repair -" in bar(test)
     assert "your plan (repaired)" in test.table[0].value
     candidates = test.dataframe[0].value.set_index("candidate")
     assert candidates["repaired_on"].to_dict() == {
-        f"yours: REAP, on {ROWS} + repair": ROWS,
+        f"yours: REAP, on {ROWS} + repair on 4,096 tokens": ROWS,
         f"REAP, on {ROWS}": "",
         "Random": "",
     }

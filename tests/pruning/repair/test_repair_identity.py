@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration.loading import CalibrationSettings
