@@ -35,12 +35,14 @@ MOST_BYTES_READ = 1 << 28
 
 
 def current_plan(loaded: Loaded) -> CurrentPlan:
-    """The plan of the imported file or the controls: one for all pages."""
+    """The plan of the imported file or the controls: one for all pages.
+
+    Raises:
+        PlanError: a repair that the file names has another content.
+        NoPlan: the controls give none.
+    """
     if (imported := imported_plan(loaded.model)) is not None:
-        try:
-            if_here(imported.plan, loaded.store.directories)
-        except PlanError as error:
-            raise NoPlan(literal(error)) from error
+        if_here(imported.plan, loaded.store.directories)
         return imported
     if loaded.choices.spec.by_neuron:
         return shown_neurons(loaded)

@@ -131,6 +131,22 @@ def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, reco
     assert "is not in the statistics folder" in line
 
 
+@pytest.mark.parametrize("page", ["start", "plan", "export"])
+def test_a_repair_whose_weights_were_changed_is_refused(open_page, stats_dir, plan, record, page):
+    assert open_page(page, **PLAN).selectbox(key="repair").options == ["as pruned", CHOICE]
+    file = stats_dir / "repairs" / record.record_id / "layer-00001.safetensors"
+    file.write_bytes(b"another")
+    test = open_page(page, **PLAN, repair=CHOICE)
+    wrong = f"The repair {record.record_id} is not what was made: {file.name} was changed"
+    assert [wrong in text for text in texts(test.warning)] == [True]
+    assert "repair" not in [box.key for box in test.selectbox]
+    assert " + repair" not in bar(test)
+    # A file that names it is no plan.
+    repaired = replace(plan, repair=record.reference)
+    test = upload(open_page("plan", **PLAN), "other.json", repaired.to_json())
+    assert [wrong in text for text in texts(test.error)] == [True]
+
+
 def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir, plan, record):
     request = SweepRequest(
         model=str(models_root / "once"),
