@@ -136,7 +136,7 @@ def test_what_is_said_of_losses(half):
     (chance,) = (row for (name, *_), row in half.items() if name == "random")
     assert f"adds **{even['mean']:+.2f}** to the loss on average" in DEMO_PAGE
     assert f"and **{even['worst']:+.2f}** on the worst one" in DEMO_PAGE
-    assert f"at random adds **{chance['mean']:+.2f}**" in DEMO_PAGE
+    assert f"at random adds **{chance['mean']:+.2f}**, mean of {chance['draws']} draws" in DEMO_PAGE
     beside = half["frequency", blend, "uniform"]
     said = f"EAN adds **{even['mean']:+.2f}** on average, Frequency **{beside['mean']:+.2f}**"
     assert said in DEMO_PAGE
@@ -164,7 +164,7 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
         means, worst = f"{row['mean']:+.2f}", f"{row['worst']:+.2f}"
         name = get_criterion(row["criterion"]).label
-        name = repaired_name(name) if row["repaired_on"] else name
+        name = repaired_name(name, row["repair_tokens"]) if row["repaired_on"] else name
         worst += f" ({row['worst_on'].removeprefix('demo-')})"
         if row["draws"] > 1:
             name += f", {row['draws']} draws"
@@ -205,18 +205,20 @@ def test_the_even_samples_choose_the_plan_that_the_page_names(losses):
 def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):
     page = (DOCS.parent / "README.md").read_text()
     blend = "demo-code+demo-math+demo-prose"
+    rows = candidates_at(losses, 0.5, "expert").to_dict("records")
     means = {
-        (row["criterion"], bool(row["repaired_on"])): row["mean"]
-        for row in candidates_at(losses, 0.5, "expert").to_dict("records")
+        (row["criterion"], row["repair_tokens"]): row["mean"]
+        for row in rows
         if row["schedule"] == "uniform" and row["calibrated_on"] in (blend, "")
     }
+    (chance,) = (each["draws"] for each in rows if each["criterion"] == "random")
     wanted = []
     for name, key in {
-        "REAP + repair": ("reap", True),
-        "REAP": ("reap", False),
-        "EAN + repair": ("ean", True),
-        "EAN": ("ean", False),
-        "random experts": ("random", False),
+        "REAP + repair on 32k tokens": ("reap", 32_256),
+        "REAP": ("reap", 0),
+        "EAN + repair on 65k tokens": ("ean", 65_280),
+        "EAN": ("ean", 0),
+        f"random experts, mean of {chance} draws": ("random", 0),
     }.items():
         loss = means[key]
         wanted.append([name, f"{loss:+.2f}", f"{np.exp(loss):.2f} times"])

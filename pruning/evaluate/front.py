@@ -30,6 +30,7 @@ FRONT_COLUMNS: Final = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "bits",

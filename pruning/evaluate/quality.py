@@ -29,6 +29,7 @@ CANDIDATE_COLUMNS: Final = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "sparsity",
@@ -208,7 +209,13 @@ def candidates_at(
         facts = each.facts
         kind: tuple[object, ...] = (place,)
         if each.is_random:
-            kind = (facts.granularity, facts.schedule, facts.repair_corpora, each.missing)
+            kind = (
+                facts.granularity,
+                facts.schedule,
+                facts.repair_corpora,
+                facts.repair_tokens,
+                each.missing,
+            )
         pooled[(each.way, *kind)].append(each)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)

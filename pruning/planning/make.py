@@ -40,7 +40,7 @@ from pruning.planning.ranking import (
     sensitivity_for,
 )
 from pruning.planning.super_experts import super_note
-from pruning.repair.reference import variant_words
+from pruning.repair.reference import tokens_words, variant_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
@@ -98,10 +98,10 @@ class CurrentPlan:
         if repair is None or not name:
             return name + variant_words("", "", *changes)
         if self.file and self.repaired_by is None:
-            return f"{name} (repaired)" + variant_words("", "", *changes)
-        return name + variant_words(
-            "+".join(repair.corpora), "+".join(provenance.corpora), *changes
-        )
+            fitted = f" (repaired on {tokens_words(repair.tokens)})"
+            return name + fitted + variant_words("", "", *changes)
+        names = ("+".join(each) for each in (repair.corpora, provenance.corpora))
+        return name + variant_words(*names, *changes, tokens=repair.tokens)
 
     @property
     def file_name(self) -> str:

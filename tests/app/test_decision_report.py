@@ -43,7 +43,7 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     repair = Repair("r", "d", ("a", "b"), 4096)
     fitted = replace(shown, plan=replace(shown.plan, repair=repair))
     page = decided(model, fitted, {"a": 0.25, "b": 0.75}, repair="r", repaired_on=("a", "b"))
-    assert page.name == "a.json (repaired)"
+    assert page.name == "a.json (repaired on 4,096 tokens)"
     assert page.facts["Repair"] == "fitted on 4,096 tokens of a, b"
     assert page.facts["Random"] == "2 draws, mean, without repair"
     assert "less than Random pruning without repair at this sparsity" in page.verdict
