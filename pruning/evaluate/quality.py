@@ -344,7 +344,10 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
 
 
 # The facts of drawn samples that decide which samples of a corpus come first.
-_ORDER: Final = ("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate")
+_ORDER: Final = (
+    *("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate"),
+    "windows_per_document",
+)
 
 
 @dataclass(frozen=True)
