@@ -13,7 +13,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
+from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.choices import result_words, unless
@@ -229,7 +229,7 @@ def _line(points: FloatArray, name: str, hover: str) -> dict[str, Any]:
 
 
 def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
-    """One sentence per corpus: the best and the worst series at the highest sparsity."""
+    """One sentence per corpus, the best and the worst series at the highest sparsity; the bands."""
     pruned = table[table["series"] != ""]
     if pruned.empty:
         return "No pruned model has been evaluated here."
@@ -241,4 +241,4 @@ def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
         ends = [f"{name} {mean:.3g}" for name, mean in pairs]
         best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]
         parts.append(f"On {corpus}, {most:.0%} sparsity: {best}.")
-    return f"{label}. {' '.join(parts)}"
+    return f"{label}. {' '.join(parts)} Bands: {intervals_of(table)}."
