@@ -79,7 +79,12 @@ def draw(loaded: Loaded) -> Drawing:
             label=definition.label,
             higher_is_better=definition.higher_is_better,
         ),
-        made_by(loaded.model.name, f"{len(rows)} evaluations", definition.label),
+        made_by(
+            loaded.model.name,
+            f"{len(rows)} evaluations",
+            definition.label,
+            f"bands: {intervals_of(rows)}",
+        ),
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         options=result_words(measure=unless(measure, usual), against=unless(against, "removed")),
     )
@@ -229,7 +234,7 @@ def _line(points: FloatArray, name: str, hover: str) -> dict[str, Any]:
 
 
 def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
-    """One sentence per corpus, the best and the worst series at the highest sparsity; the bands."""
+    """One sentence per corpus: the best and the worst series at the highest sparsity."""
     pruned = table[table["series"] != ""]
     if pruned.empty:
         return "No pruned model has been evaluated here."
@@ -241,4 +246,4 @@ def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
         ends = [f"{name} {mean:.3g}" for name, mean in pairs]
         best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]
         parts.append(f"On {corpus}, {most:.0%} sparsity: {best}.")
-    return f"{label}. {' '.join(parts)} Bands: {intervals_of(table)}."
+    return f"{label}. {' '.join(parts)}"

@@ -12,8 +12,6 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Final
 
-import numpy as np
-
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
@@ -447,13 +445,13 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
     pairs = [(one.samples[name], other.samples[name]) for name in common]
-    # The losses of the original model tell whether the samples are the same, up to rounding:
-    # batches of other sizes add in another order.
+    digests = [[each.sample_facts[name]["digest"] for name in common] for each in (one, other)]
     if (
         not pairs
         or len(pairs) < len(corpora)
+        or digests[0] != digests[1]
+        # Parts of the same samples may be different ones.
         or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
-        or not all(np.allclose(a.full_means, b.full_means, atol=1e-4) for a, b in pairs)
     ):
         return None
     apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]

@@ -157,7 +157,7 @@ class SampleCount:
         if self.documents is None:
             return "95% by windows of one text"
         if self.documents < 2:
-            return "no intervals, which take two documents"
+            return "no interval, which takes two documents"
         few = ", rough: they are few" * (self.documents < FEW_DOCUMENTS)
         return f"95% by {self.documents:,} documents{few}"
 
