@@ -15,8 +15,9 @@ from typing import Any, Final
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
 from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
