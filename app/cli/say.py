@@ -396,8 +396,9 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     for number, (name, cells) in enumerate(tables.items()):
         title = "\n" * (number > 0) + name
         show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
-    for each in corpora.values():
-        note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
+    for name, each in corpora.items():
+        note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
+        note(f"{name}: [] {each.count.interval_words}")
 
 
 def _metric(metric: Metric | None) -> str:

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
@@ -20,10 +18,10 @@ from pruning.active import Routing
 from pruning.evaluate.result import (
     Evaluation,
     Metric,
-    SampleSums,
+    SampleCount,
     check_metrics,
-    check_possible,
 )
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
     Count,
@@ -67,6 +65,7 @@ TABLE_COLUMNS = (
     "high",
     "full",
     "num_samples",
+    "num_documents",
     "num_tokens",
     "dtype",
     "created_at",
@@ -76,8 +75,6 @@ VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_toke
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
-_SUMMED = ("nll", "full_nll")
-_DIGITS = 6  # decimals of a sum
 
 
 class PlanFacts(RecordPart):
@@ -236,43 +233,6 @@ class PlanRecord(RecordOfPlan):
         return {}
 
 
-class SampleLosses(RecordPart):
-    """The loss of every sample, in nats, summed over its scored positions."""
-
-    tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
-    nll: tuple[float, ...]  # of the pruned model
-    full_nll: tuple[float, ...]  # of the original model
-
-    @classmethod
-    def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
-        """From the sums of an evaluation; None if the loss was not measured."""
-        if not {"nll", "full_nll"} <= samples.keys():
-            return None
-        sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
-        return cls(tokens=samples["nll"].counts.tolist(), **sums)
-
-    @property
-    def means(self) -> FloatArray:
-        """(samples,) loss of the pruned model, nats per token."""
-        return np.divide(self.nll, self.tokens)
-
-    @property
-    def full_means(self) -> FloatArray:
-        """(samples,) loss of the original model, nats per token."""
-        return np.divide(self.full_nll, self.tokens)
-
-    def picked(self, part: slice) -> Self:
-        """The losses of a slice of the samples."""
-        return self.model_copy(update={name: values[part] for name, values in self})
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Self:
-        if len({len(values) for _, values in self}) > 1:
-            raise ValueError("it has another number of samples than of their losses")
-        check_possible("nll", *self.nll, *self.full_nll)
-        return self
-
-
 class EvaluationRecord(DisplayMixin, PlanRecord):
     """The measures of one plan on one set of samples; `result.json`.
 
@@ -306,6 +266,11 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
         return self
 
     @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
     def shown(self) -> Facts:
         """The facts that a console or a notebook shows."""
         plan = self.plan
@@ -316,7 +281,7 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             "plan": (plan.criterion or "none") + plan.variant_words,
             "asked": plan.sparsity or "none",
             "corpus": self.corpus["name"],
-            "samples": self.num_samples,
+            "samples": self.count.words,
             "tokens": self.num_tokens,
             **{name: f"{metric.mean:.4f}" for name, metric in self.metrics.items()},
             "loss_increase": increase,
@@ -404,6 +369,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             **asdict(metric),
             "full": record.full[name].mean if name in record.full else None,
             "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,
@@ -412,8 +378,8 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
         for name, metric in record.metrics.items()
     ]
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    floats = ("removed", "mean", "pooled", "low", "high", "full")
-    return table.astype(dict.fromkeys(floats, "float64"))
+    floats = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
+    return table.astype({**floats, "num_documents": "Int64"})
 
 
 def result_json(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
