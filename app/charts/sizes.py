@@ -12,6 +12,7 @@ from app.charts.theme import PATTERNS, contrast, ink, paper, series_color, text_
 from app.charts.traces import annotation
 from app.loaded import Loaded
 from pruning.planning.make import make_plan
+from pruning.size_words import change_words
 from pruning.sizes import size_report
 
 _GIB: Final = 1024**3
@@ -57,11 +58,11 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: both totals, and the part that saves most."""
+    """One sentence: both totals, and the part that saves most; or by how much it grows."""
     before, after = float(table["before"].sum()), float(table["after"].sum())
     most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
-    if before == 0 or after >= before:
-        return f"The weights take {size_text(after)}; nothing is saved."
+    if after >= before:
+        return f"The weights take {size_text(after)}, {change_words(int(before), int(after))}."
     return (
         f"The weights shrink from {size_text(before)} to {size_text(after)} "
         f"(-{1 - after / before:.0%}), mostly in {most['part']}."

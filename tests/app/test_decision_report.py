@@ -92,7 +92,7 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
         "mean": (None, 0.5, 1.0),
         "worst": (None, 0.75, 1.5),
     }
-    assert page.saved == pytest.approx(0.5)
+    assert page.change == "-50%"
     assert page.verdict == (
         "It adds +0.50 nats per token on average over 2 corpora, most on b (+0.75). That is less "
         "than Random pruning at this sparsity (+1.00, 2 draws); on b it loses more than Random."
