@@ -91,7 +91,8 @@ def test_a_plan_that_loses_more_than_random_is_warned_of(open_page, page):
     early, calm = open_page(page, **address, schedule="early"), open_page(page)
     every = losses_by_hand(granularity="expert", sparsity="50%")
     grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in grid if shown_plan(early).digest in line]
+    digest = shown_plan(early).digest
+    records = [json.loads(line) for line in grid if digest in line]
     losses = [raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"] for raw in records]
     assert len(losses) == len(ALL_CORPORA)
     mine = fmean(losses)
