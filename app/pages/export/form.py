@@ -166,7 +166,9 @@ def _is_meant(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> bool:
     if not growth or choice.refused:
         return True
     st.warning(f"The export is {growth}.", icon=":material/warning:")
-    return choice.dequantise or st.checkbox("Write it although it is larger", key=f"export.larger.{plan.digest}")
+    return choice.dequantise or st.checkbox(
+        "Write it although it is larger", key=f"export.larger.{plan.digest}"
+    )
 
 
 def _file_bytes(model: MoEModel) -> int:

@@ -2,9 +2,11 @@
 
 import pytest
 
-from pruning.evaluate.against_random import against_random
-from pruning.evaluate.quality import LossIncrease, PlanLoss
-from pruning.evaluate.record import PlanFacts
+from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.against_random import against_random, random_warnings
+from pruning.evaluate.quality import LossIncrease, PlanLoss, plan_losses
+from pruning.evaluate.record import EvaluationStore, PlanFacts
 
 
 def loss(plan, criterion, change, way="", removed=0.5, **more):
@@ -71,3 +73,18 @@ def test_what_is_not_comparable_has_no_verdict():
     assert verdict(bad, removed=0.25) is None  # Random was measured at 50% alone
     assert verdict(bad, DRAWS[:0]) is None
     assert against_random(DRAWS[1], DRAWS[1].facts, DRAWS) is None  # a draw of Random itself
+
+
+def test_evaluate_names_the_candidates_that_lose_more():
+    store = EvaluationStore((SHIPPED_STATS,))
+    records = store.records(load_model_index("demo").identity)
+    losses = plan_losses(records)
+    named = {}
+    for record in records:
+        made = (record.plan.criterion, len(record.plan.corpora), record.plan.schedule)
+        if record.plan.sparsity == "50%" and not (record.plan.repair or record.plan.bits):
+            named.setdefault(made, record)
+    # EAN on the blend: early layers first is worse than chance, all alike is far better.
+    early, alike = named["ean", 3, "early"], named["ean", 3, "uniform"]
+    (line,) = random_warnings({"early.json": early, "alike.json": alike}, losses)
+    assert line.startswith("warning: early.json: No better than Random at this sparsity: the plan")
