@@ -11,10 +11,14 @@ from exports import export, keeping, keeping_neurons, tensors_of, verified
 from transformers import AutoModelForCausalLM
 
 from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
 from builders import as_gib, tiny_model
 from pruning import load_pruned
 from pruning.budget import SizeTarget, size_budget
 from pruning.engines import Reads, contents_of, verdicts
+from pruning.evaluate.front import front_of
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import keep_all
 from pruning.sizes import ModelPart, neuron_plan_sizes, size_report, weight_bytes
@@ -149,6 +153,25 @@ def test_the_size_said_is_that_of_the_file_written(change, is_tied, tmp_path):
     ):
         in_bits = gguf_of(tmp_path / "out", kind, tmp_path / f"{bits}.gguf")
         assert weight_bytes(model, replace(plan, bits=bits)) == in_bits
+
+
+def test_a_predicted_size_of_a_tied_model_is_that_of_the_measured_cell():
+    """Leave out cells that were measured: their sums have the same bytes, head included."""
+    model = load_model_index("demo")
+    losses = stored_losses(EvaluationStore((SHIPPED_STATS,)), model.identity)
+    # Repaired, so that no other plan of this sparsity competes.
+    cells = {
+        each.facts.bits: each.facts.bytes_after
+        for each in losses
+        if each.is_repaired and each.facts.criterion == "ean" and each.facts.removed == 0.5
+        if each.facts.schedule == "uniform" and len(each.facts.corpora) == 3
+    }
+    left = [each for each in losses if not (each.facts.bits and each.facts.removed)]
+    table = front_of(model, left).table
+    sums = table[~table["is_measured"] & (table["removed"] == 0.5) & (table["repaired_on"] != "")]
+    found = dict(zip(sums["bits"], sums["bytes"], strict=True))
+    assert len(found) == 7
+    assert found == {bits: cells[bits] for bits in found}
 
 
 def test_neurons_that_all_stay_under_a_smaller_top_k_have_the_head(tied, tmp_path):
