@@ -20,9 +20,12 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from app.charts.front_words import describe, loss_text
+from pruning.budget import parse_gib
 from pruning.engine_results import ENGINES, results
+from pruning.evaluate.front import stored_front
 from pruning.evaluate.quality import candidates_at, difference, halves, losses_at, plan_losses
-from pruning.evaluate.record import EvaluationRecord
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.make import spending_of
@@ -128,6 +131,56 @@ def test_what_is_said_of_sizes(model):
     sizes = (report.bytes_before / MIB, report.bytes_after / MIB)
     assert "**{:.1f} MiB become {:.1f}**".format(*sizes) in DEMO_PAGE
     assert f"about **{report.active_after / 1e6:.2f} million**" in DEMO_PAGE
+
+
+BITS_PAGE = (DOCS / "concepts" / "bits.md").read_text()
+OF_BITS = {"16 bits": "", "MXFP4": "mxfp4"}  # other columns are named as the bits are
+REMOVED = {"all": 0, "75%": 0.25, "50%": 0.5, "25%": 0.75}
+
+
+def test_the_table_of_bits_is_that_of_the_shipped_evaluations(model):
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    table = front.table.round({"removed": 4})
+    measured = {
+        (row["removed"], bool(row["repaired_on"]), row["bits"]): row
+        for row in table[table["is_measured"]].to_dict("records")
+        if row["criterion"] in ("", "ean") and row["schedule"] in ("", "uniform")
+        if row["calibrated_on"].count("+") == 2 or not row["removed"]
+    }
+    lines = BITS_PAGE[BITS_PAGE.index("| experts | 16 bits |") :].split("\n\n")[0].splitlines()
+    columns = [OF_BITS.get(name, name) for name in cells(lines[0])[1:]]
+    shown_cells = 0
+    for kept, *losses in map(cells, lines[2:]):
+        key = REMOVED[kept.removesuffix(", repaired")], kept.endswith("repaired")
+        for bits, cell in zip(columns, losses, strict=True):
+            row = measured[(*key, bits)]
+            loss = loss_text(row["mean"]).removeprefix("+")
+            assert cell == f"{loss} ({row['bytes'] / MIB:.1f})", (kept, bits)
+            shown_cells += 1
+    assert shown_cells == 40
+    errors = f"{front.mean_error:.3f} on average and {front.most_error:.3f} at most in"
+    assert f"{errors} {front.compared} cells" in " ".join(BITS_PAGE.split())
+
+
+def test_from_which_size_on_pruning_pays_is_what_fit_says(model):
+    """README, the page of bits and the guide quote four bits alone, and the size below."""
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    words = describe(front)
+    four, below = (
+        re.search(r"4 bits alone give ([\d.]+ MiB) at (\S+);", words),
+        "pruning pays below ",
+    )
+    size, loss = four.groups()
+    smaller = words.partition(below)[2].partition(":")[0]
+    readme = (DOCS.parent / "README.md").read_text()
+    assert f"four bits alone give {size} at {loss}." in readme
+    assert f"Prune as well only for a target below {smaller} (" in readme
+    assert f"Four bits cost {loss[1:]} and leave {size};" in BITS_PAGE
+    assert f"below {smaller} here" in BITS_PAGE
+    assert f"they cost {loss} and leave {size}." in DEMO_PAGE
+    # The command that README gives is for such a target.
+    (target,) = re.findall(r"`moeprune fit demo --target-size (\S+)`", readme)
+    assert parse_gib(target) * GIB < parse_gib(smaller) * GIB
 
 
 def test_what_is_said_of_losses(half):

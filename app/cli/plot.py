@@ -16,7 +16,7 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_free, read_plan, write_csv
-from app.cli.say import export_command, less_in_words, say_notes
+from app.cli.say import export_command, say_notes
 from app.console import counted, finish, follow, note, show_table
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
@@ -33,6 +33,7 @@ from pruning.planning.ranking import weights_measured
 from pruning.planning.super_experts import super_note
 from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
+from pruning.size_words import less_in_words
 from pruning.sizes import size_report
 from pruning.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option

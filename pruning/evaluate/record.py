@@ -131,9 +131,6 @@ class PlanFacts(RecordPart):
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
-        # The original model is what it is, not its export, which may hold a tied head as well.
-        is_original = self.removed == 0 and self.is_plain
-        original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
@@ -142,7 +139,7 @@ class PlanFacts(RecordPart):
             "bits": self.bits,
             "top_k": self.top_k,
             "removed": self.removed,
-            "bytes": original_bytes or self.bytes_after,
+            "bytes": self.bytes_after,
             "active_params": self.active_after,
             "expert_flops": self.flops_after,
         }

@@ -155,7 +155,6 @@ def planned_export(
     if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
-    in_bf16 = sum(each.nbytes for shard in shards for each in shard.tensors)
     card = model_card(
         model,
         plan,
@@ -165,7 +164,8 @@ def planned_export(
         padding,
         repair,
         options.losses,
-        in_bf16=in_bf16 if dequantisation else 0,
+        num_bytes=sum(each.nbytes for shard in shards for each in shard.tensors),
+        in_bf16=dequantisation is not None,
     )
     return PreparedExport(
         model, plan, heads, widths, padding, dequantisation, target, shards, files, card

@@ -93,7 +93,7 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
         "mean": (None, 0.5, 1.0),
         "worst": (None, 0.75, 1.5),
     }
-    assert page.saved == pytest.approx(0.5)
+    assert page.change == "-50%"
     assert page.verdict == (
         "It adds +0.50 nats per token on average over 2 corpora, most on b (+0.75). That is less "
         "than Random pruning at this sparsity (+1.00, 2 draws); on b it loses more than Random."
@@ -117,6 +117,20 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
 )
 def test_the_verdict_says_what_is_known(model, shown, change, draws, said, words):
     assert words in decided(model, shown, change, draws, **said).verdict
+
+
+def test_a_plan_worse_than_random_is_warned_of(model, shown):
+    calm, worse = decided(model, shown, {"a": 0.2, "b": 0.2}), {"a": 2.0, "b": 2.0}
+    assert calm.alarm == "" and "Warning." not in decision_html(calm)
+    page = decided(model, shown, worse)
+    assert page.alarm.startswith("Worse than Random at this sparsity: the plan adds +2.00")
+    assert page.alarm in decision_html(page)
+
+
+def test_a_page_of_a_plan_that_grows_the_model_says_by_how_much(model, shown):
+    size = model.checkpoint.nbytes
+    page = decision_of(model, shown, size + 2048, DRAWS, "moeprune plan")
+    assert "(larger than the original by 2 KiB)" in decision_html(page)
 
 
 def test_a_plan_that_was_not_measured_says_so(model, shown):
