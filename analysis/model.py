@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -16,6 +16,7 @@ from analysis.families.rules import whole_number
 from analysis.fp8 import block_shape
 from analysis.home import from_home
 from analysis.hub import fetched
+from analysis.other_files import OtherFile, files_beside
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
@@ -99,6 +100,11 @@ class MoEModel:
     def depth(self) -> int:
         """Layers of the trunk, dense ones included."""
         return self.family.depth(self.config)
+
+    @cached_property
+    def other_files(self) -> tuple[OtherFile, ...]:
+        """Safetensors files of its folder that no index lists, in the order of their names."""
+        return tuple(file for file, _ in files_beside(self.checkpoint, self.family, self.depth))
 
     @cached_property
     def located(self) -> Mapping[int, tuple[LocatedTensor, ...]]:
@@ -290,6 +296,10 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
             f"Every layer of this {family.label} model is dense according to its config.json, so "
             "there is nothing to prune."
         )
+    depth = family.depth(family.text_config(checkpoint.config))
+    beside = files_beside(checkpoint, family, depth)
+    heads = tuple(shard for file, shard in beside if file.is_read)
+    checkpoint = replace(checkpoint, shards=(*checkpoint.shards, *heads))
     model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
     check_layers(model)
     return model
