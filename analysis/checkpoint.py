@@ -181,12 +181,14 @@ def _tensor_entry(name: str, shard: str, raw: Any, data_start: int) -> TensorEnt
     return TensorEntry(name, shard, dtype, tuple(shape), data_start + start, data_start + end)
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """`config.json` of a checkpoint directory as raw JSON."""
+def _config_file(path: Path) -> Path:
+    """The config.json of a checkpoint's folder; refuses what is no such folder, by what it is."""
     if path.is_file():
         folder, remedy = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
         if (folder / CONFIG_NAME).is_file():
             remedy = f"the checkpoint's folder, {folder}"
+        elif kind := other_kind(folder):
+            raise CheckpointError(f"{path} is a file; {folder} {kind}")
         raise CheckpointError(f"{path} is a file; give {remedy}.")
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
@@ -194,6 +196,12 @@ def read_config(path: Path) -> dict[str, Any]:
     if not file.is_file():
         what = other_kind(path) or f"has no {CONFIG_NAME}; is it the folder of a checkpoint?"
         raise CheckpointError(f"{path} {what}")
+    return file
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint directory as raw JSON."""
+    file = _config_file(path)
     try:
         config = parse_json(read_whole(file))
     except ValueError as error:

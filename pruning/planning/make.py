@@ -54,6 +54,7 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
+from pruning.source_checks import source_notes
 from pruning.spec import PlanSpec
 
 PLAN_FILE = "plan.json"  # that commands write and read
@@ -160,11 +161,12 @@ def plan_from_stats(
     spec = request.plan
     if spec.spread.kept_neurons is not None:
         plan = with_top_k(plan_of_file(spec, model), model, spec.budget.top_k)
-        return Decision(plan), None
+        return Decision(plan, tuple(source_notes(model, plan.kept))), None
     selection = yield from select_measured(request, model, store, parts)
     selection = with_sensitivity(selection, spec, store)
     decision = make_plan(selection, spec)
-    notes = (*decision.notes, super_note(decision.plan, model, store))
+    odd = source_notes(model, decision.plan.kept)
+    notes = (*decision.notes, super_note(decision.plan, model, store), *odd)
     return replace(decision, notes=tuple(filter(None, notes))), selection
 
 

@@ -14,12 +14,14 @@ from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkp
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.progress import Progress
+from analysis.weight_files import read_index
 from pruning.neurons.widths import plan_widths
 from pruning.plan import fit_plan
+from pruning.source_checks import part_problems
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record
 from pruning.surgery.repair_checks import repairs_of
-from pruning.surgery.shards import check_located, read_index
+from pruning.surgery.shards import check_located
 
 _SHOWN = 3
 _MAX_WORKERS = 4
@@ -146,9 +148,9 @@ def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
             problems.append(f"{shard.name} has bytes that belong to no tensor")
     if (index := read_index(checkpoint.path)) is None:
         return problems
-    unlisted = sorted(set(checkpoint.tensors) - set(index["weight_map"]))
+    unlisted = sorted(set(checkpoint.tensors) - set(index.weight_map))
     problems.extend(f"{INDEX_NAME} does not list {name}" for name in unlisted)
-    total = index.get("metadata", {}).get("total_size", checkpoint.nbytes)
+    total = index.metadata.get("total_size", checkpoint.nbytes)
     if total != checkpoint.nbytes:
         problems.append(f"{INDEX_NAME} gives {total} bytes in all instead of {checkpoint.nbytes}")
     return problems
@@ -176,6 +178,7 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
         for layer in sorted(kept.keys() | counts.keys())
         if counts.get(layer) != kept.get(layer)
     ]
+    problems.extend(part_problems(model))
     fewest, most = min(counts.values()), max(counts.values())
     spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
     fine = f"ids {spans} in each of {len(counts)} sparse layers, as config.json says"

@@ -30,6 +30,7 @@ from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
+from pruning.source_checks import check_other_files, check_parts
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
@@ -63,6 +64,7 @@ _COPIED_FILES = (
 )
 RECIPE_NAME = "recipe.yaml"
 KEEP_LIST_NAME = "kept_experts.json"
+_ONE_SHARD = 1 << 62  # bytes
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 
@@ -128,6 +130,8 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
+    check_other_files(model, options.heads)
+    check_parts(model, plan.kept)
     repair = checked_record(plan, model)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
@@ -139,8 +143,12 @@ def planned_export(
         model, widths, is_asked_for=options.dequantise, is_repaired=repair is not None
     )
     shards = plan_shards(model, plan, heads, widths, padding, dequantisation)
-    if options.max_shard_bytes:
-        shards = reshard(model, shards, options.max_shard_bytes)
+    most = options.max_shard_bytes
+    if most is None and len(shards) > 1 and not (model.checkpoint.path / INDEX_NAME).is_file():
+        # Heads of a file of their own join the single file, which readers take without an index.
+        most = _ONE_SHARD
+    if most:
+        shards = reshard(model, shards, most)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
     experts = experts_in_shards(shards)
@@ -152,7 +160,7 @@ def planned_export(
     config = renumbered_file(config, experts, is_config=True)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
-    if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
+    if index := new_index(shards) if most else pruned_index(model, shards):
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
     in_bf16 = sum(each.nbytes for shard in shards for each in shard.tensors)
