@@ -8,7 +8,15 @@ from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
-from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
+from analysis.checkpoint import (
+    CONFIG_NAME,
+    INDEX_NAME,
+    Checkpoint,
+    Config,
+    TensorEntry,
+    open_checkpoint,
+)
+from analysis.companions import COMPANION_FILES
 from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.base import PER_LAYER_KEY
@@ -45,7 +53,8 @@ DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUANTISED = "quantization_config"
-_HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
+# The card names the licence.
+_HUB_FILES = ("*.safetensors", CONFIG_NAME, INDEX_NAME, "README.md", *COMPANION_FILES)
 # The same weights once more in the publisher's own format, as gpt-oss and Mistral have them: shards
 # are never read from folders, and `*` also stands for one.
 _HUB_COPIES = ["*/*.safetensors", "consolidated*.safetensors"]
@@ -419,7 +428,7 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         snapshot_download,
         model,
         revision=revision,
-        allow_patterns=_HUB_FILES,
+        allow_patterns=list(_HUB_FILES),
         ignore_patterns=_HUB_COPIES,
     )
     return fetched(model, fetch)

@@ -8,6 +8,7 @@ may be in such a file. An expert that lacks a scale which others have makes engi
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from analysis.companions import missing_code
 from analysis.errors import ExportError
 from analysis.expert_parts import Lack, lacking_parts
 from analysis.model import MoEModel
@@ -19,8 +20,24 @@ from pruning.heads import HeadChoice
 _SHOWN = 3
 
 
-def check_other_files(model: MoEModel, choice: HeadChoice | None) -> None:
-    """Refuse an export that would leave a part of the model behind without a word."""
+def check_source(
+    model: MoEModel, kept: Mapping[int, Collection[int]], choice: HeadChoice | None
+) -> None:
+    """Refuse an export that leaves a part of the model behind without a word, or hands on a lack.
+
+    `kept` are the experts of each layer that stay, `choice` is what was asked for its heads.
+    """
+    _check_other_files(model, choice)
+    if absent := missing_code(model.checkpoint.path):
+        raise ExportError(
+            f"{absent[0]} is missing from {model.checkpoint.path}, so the export could not be "
+            "loaded by its own code; fetch the file into that folder."
+        )
+    if lacks := _lacks_of(model, kept):
+        raise ExportError(f"{_listed(lacks)}; {_remedy(lacks)}.")
+
+
+def _check_other_files(model: MoEModel, choice: HeadChoice | None) -> None:
     for file in model.other_files:
         if file.is_read and choice is None:
             raise ExportError(
@@ -35,18 +52,13 @@ def check_other_files(model: MoEModel, choice: HeadChoice | None) -> None:
             )
 
 
-def check_parts(model: MoEModel, kept: Mapping[int, Collection[int]]) -> None:
-    """Refuse a plan that keeps experts which lack a part that others have."""
-    if lacks := _lacks_of(model, kept):
-        raise ExportError(f"{_listed(lacks)}; {_remedy(lacks)}.")
-
-
 def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = None) -> list[str]:
     """What is wrong with a source, a sentence each, for people.
 
     With `kept`, layer -> experts of a plan, only these are asked for their parts.
     """
-    notes = [
+    notes = [f"{each} is missing." for each in missing_code(model.checkpoint.path)]
+    notes += [
         f"{file.name} is not in {_index(model)}: it holds {file.words}; {_outcome(file)}."
         for file in model.other_files
     ]

@@ -1,16 +1,17 @@
 """What a model and a text rule out, told before torch and the model's tokenizer are imported."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from analysis.companions import TOKENIZER, missing_vocabulary, tokenizer_code
 from analysis.corpora.sampling import too_short
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError
 from analysis.model import MoEModel
 
-TOKENIZER = "tokenizer.json"
 # transformers makes an empty tokenizer if a checkpoint has none of these.
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
 # A text of more characters per token of a sequence is not counted: it will do, or take long.
@@ -19,12 +20,36 @@ _FEW_BYTES = 64
 _SPECIAL_TOKENS = 4  # at most, that a tokenizer of transformers adds to a document
 
 
-def check_vocabulary(model: MoEModel, instead: str = "use a corpus of input_ids") -> None:
-    """Refuse a checkpoint without a tokenizer; `instead` is what works without one."""
+def check_vocabulary(
+    model: MoEModel, instead: str = "use a corpus of input_ids", *, trusted: bool = False
+) -> None:
+    """Refuse a checkpoint without a tokenizer; `instead` is what works without one.
+
+    A tokenizer that is code needs its files, and to be `trusted`.
+    """
     folder = model.checkpoint.path
+    if code := tokenizer_code(folder):
+        _check_code(model, code, instead, trusted=trusted)
+        return
     has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
     if not has_one or _is_cut(folder / TOKENIZER):
         raise CheckpointError(f"{model.name} has no readable tokenizer; {instead}.")
+
+
+def _check_code(model: MoEModel, code: Collection[str], instead: str, *, trusted: bool) -> None:
+    folder, what = model.checkpoint.path, f"the tokenizer of {model.name} is code"
+    absent = [file for file in code if not (folder / file).is_file()] or missing_vocabulary(folder)
+    # Without its code transformers may read the same files in another way, and split otherwise.
+    if absent and not (folder / TOKENIZER).is_file():
+        raise CheckpointError(
+            f"{what[0].upper()}{what[1:]}, and {absent[0]} is missing from {folder}; fetch it, or "
+            f"{instead}."
+        )
+    if not trusted and not (folder / TOKENIZER).is_file():
+        raise CheckpointError(
+            f"{what[0].upper()}{what[1:]} ({', '.join(code)}); read it, then run it with "
+            f"--trust-remote-code, or {instead}."
+        )
 
 
 def _is_cut(file: Path) -> bool:

@@ -11,8 +11,10 @@ from typing import TypeVar
 import numpy as np
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
+from analysis.companions import TOKENIZER_FILES, companions_of, missing_code
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
+from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.progress import Progress
 from analysis.weight_files import read_index
 from pruning.neurons.widths import plan_widths
@@ -134,6 +136,7 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
         elif actual.bytes != record.bytes:
             problems.append(f"{name} has {actual.bytes} bytes instead of {record.bytes}")
+    problems += [f"{phrase} is missing" for phrase in missing_code(path)]
     return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 
@@ -269,6 +272,13 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     )
     if len(expected) > len(stay):  # only an embedding has two names
         fine += "; the embedding is written again as the head"
+    # Our own modeling file is written anew.
+    tokenizer = [n for n in companions_of(pairs.source, TOKENIZER_FILES) if n != MODELING_NAME]
+    problems += [
+        f"{name} of the source has no counterpart"
+        for name in tokenizer
+        if name not in manifest.files
+    ]
     # Counts only make sense if the tensors are right.
     problems = problems or _number_problems(pairs, manifest, source)
     return check_that(SOURCE, problems, fine)

@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.companions import SETTINGS_FILES, companions_of
 from analysis.durable import PARTIAL, partial_of, sync_folder
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
@@ -30,38 +31,18 @@ from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
-from pruning.source_checks import check_other_files, check_parts
+from pruning.source_checks import check_source
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
-from pruning.surgery.module_names import SETTINGS_FILES, experts_in_shards, renumbered_file
+from pruning.surgery.module_names import experts_in_shards, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
 from pruning.surgery.writing import write_file, write_shards
 
-# What a reader needs besides weights, configuration and index.
-_COPIED_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "generation_config.json",
-    "*processor_config.json",
-    "*.py",
-    *SETTINGS_FILES,
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
-)
 RECIPE_NAME = "recipe.yaml"
 KEEP_LIST_NAME = "kept_experts.json"
 _ONE_SHARD = 1 << 62  # bytes
@@ -130,8 +111,7 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
-    check_other_files(model, options.heads)
-    check_parts(model, plan.kept)
+    check_source(model, plan.kept, options.heads)
     repair = checked_record(plan, model)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
@@ -201,9 +181,7 @@ def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, byte
 
 def _companions(model: MoEModel, plan: PruningPlan, options: ExportSettings) -> dict[str, bytes]:
     source = model.checkpoint.path
-    paths = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
-    names = sorted(str(path.relative_to(source)) for path in paths)
-    files = {name: (source / name).read_bytes() for name in names}
+    files = {name: (source / name).read_bytes() for name in companions_of(source)}
     # The modeling file of an already pruned source does not fit these counts.
     files.pop(MODELING_NAME, None)
     if TOKENIZER_SETTINGS in files:

@@ -139,7 +139,7 @@ def _check_documents(request: CalibrateRequest, model: MoEModel, first: Document
     if packing == "concatenate":
         check_positions(model, request.seq_len)
     if first.input_ids is None:
-        check_vocabulary(model)
+        check_vocabulary(model, trusted=request.trust_remote_code)
     return packing == "concatenate"
 
 
