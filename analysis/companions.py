@@ -5,7 +5,7 @@ One list says what is fetched from the hub and what an export copies.
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,13 @@ def code_of(folder: Path) -> dict[str, str]:
     return _with_imports(folder, named)
 
 
-def missing_code(folder: Path) -> list[str]:
-    """What a checkpoint's code lacks, a phrase each."""
-    absent = [(file, by) for file, by in code_of(folder).items() if not (folder / file).is_file()]
-    return [f"{file}, which {by} names," for file, by in absent]
+def missing_code(folder: Path, written: Collection[str] = ()) -> list[str]:
+    """What a checkpoint's code lacks, a phrase each, without files that are `written` anew."""
+    return [
+        f"{file}, which {by} names,"
+        for file, by in code_of(folder).items()
+        if file not in written and not (folder / file).is_file()
+    ]
 
 
 def tokenizer_code(folder: Path) -> dict[str, str]:

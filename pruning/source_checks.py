@@ -12,6 +12,7 @@ from analysis.companions import missing_code
 from analysis.errors import ExportError
 from analysis.expert_parts import Lack, lacking_parts
 from analysis.model import MoEModel
+from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.other_files import MODEL_PARTS, OtherFile
 from analysis.weight_files import INDEX_NAME, SINGLE_NAME
 from pruning.constraints import ranges
@@ -28,7 +29,7 @@ def check_source(
     `kept` are the experts of each layer that stay, `choice` is what was asked for its heads.
     """
     _check_other_files(model, choice)
-    if absent := missing_code(model.checkpoint.path):
+    if absent := missing_code(model.checkpoint.path, (MODELING_NAME,)):
         raise ExportError(
             f"{absent[0]} is missing from {model.checkpoint.path}, so the export could not be "
             "loaded by its own code; fetch the file into that folder."
@@ -57,7 +58,8 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
 
     With `kept`, layer -> experts of a plan, only these are asked for their parts.
     """
-    notes = [f"{each} is missing." for each in missing_code(model.checkpoint.path)]
+    absent = missing_code(model.checkpoint.path, (MODELING_NAME,))
+    notes = [f"{each} is missing." for each in absent]
     notes += [
         f"{file.name} is not in {_index(model)}: it holds {file.words}; {_outcome(file)}."
         for file in model.other_files
