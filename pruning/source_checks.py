@@ -29,11 +29,6 @@ def check_source(
     `kept` are the experts of each layer that stay, `choice` is what was asked for its heads.
     """
     _check_other_files(model, choice)
-    if absent := missing_code(model.checkpoint.path, (MODELING_NAME,)):
-        raise ExportError(
-            f"{absent[0]} is missing from {model.checkpoint.path}, so the export could not be "
-            "loaded by its own code; fetch the file into that folder."
-        )
     if lacks := _lacks_of(model, kept):
         raise ExportError(f"{_listed(lacks)}; {_remedy(lacks)}.")
 
@@ -58,8 +53,7 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
 
     With `kept`, layer -> experts of a plan, only these are asked for their parts.
     """
-    absent = missing_code(model.checkpoint.path, (MODELING_NAME,))
-    notes = [f"{each} is missing." for each in absent]
+    notes = [f"{each}." for each in missing_files(model)]
     notes += [
         f"{file.name} is not in {_index(model)}: it holds {file.words}; {_outcome(file)}."
         for file in model.other_files
@@ -72,6 +66,12 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
 def left_behind(model: MoEModel) -> list[str]:
     """The files that an export leaves out whatever it is asked for, and what they hold."""
     return [f"{file.name}: {file.words}" for file in model.other_files if not file.is_read]
+
+
+def missing_files(model: MoEModel) -> list[str]:
+    """Code that the source names and lacks, and so its export; readers that run it fail."""
+    absent = missing_code(model.checkpoint.path, (MODELING_NAME,))
+    return [f"{each} is missing, so verify will fail; fetch it" for each in absent]
 
 
 def part_problems(model: MoEModel) -> Iterator[str]:

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from analysis.companions import TOKENIZER, missing_vocabulary, tokenizer_code
 from analysis.corpora.sampling import too_short
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError
@@ -65,24 +65,49 @@ def _is_cut(file: Path) -> bool:
 
 def check_positions(model: MoEModel, seq_len: int | None) -> None:
     """Refuse sequences that were asked for and are longer than the model's context."""
-    most = model.config.get("max_position_embeddings")
-    if not seq_len or type(most) is not int or most < 1:
-        return
-    context = int(most * max(1.0, _factor(model.config)))
-    if seq_len > context:
+    context = context_of(model)
+    if seq_len and context and seq_len > context:
         raise CorpusError(
             f"Sequences of {seq_len:,} tokens are longer than the context of {model.name}; use a "
             f"sequence length of {context} or less."
         )
 
 
-def _factor(config: Any) -> float:
-    """How much a rotary embedding is stretched; configurations may give the context before it."""
+def check_context(model: MoEModel, sequences: TokenSequences) -> None:
+    """Refuse sequences in which a token is beyond the model's context, at an untrained position.
+
+    Documents that are packed count from 0 each.
+    """
+    context = context_of(model)
+    if not context:
+        return
+    lengths = map(len, sequences.rows)
+    if sequences.positions is not None:
+        lengths = (int(places.max(initial=-1)) + 1 for places in sequences.positions)
+    longer = [length for length in lengths if length > context]
+    if longer:
+        raise CorpusError(
+            f"{len(longer)} of {len(sequences.rows)} sequences of the corpus {sequences.corpus} "
+            f"are longer than the context of {model.name}, {context} tokens; the longest has "
+            f"{max(longer):,}. Use --seq-len {context} or less, which cuts longer documents (with "
+            "--truncate drop they are left out)."
+        )
+
+
+def context_of(model: MoEModel) -> int | None:
+    """Positions that the model was made for, stretched ones included; None if it does not say."""
+    most = model.config.get("max_position_embeddings")
+    if type(most) is not int or most < 1:
+        return None
     for name in ("rope_scaling", "rope_parameters"):
-        factor = section.get("factor") if isinstance(section := config.get(name), dict) else None
-        if isinstance(factor, int | float):
-            return factor
-    return 1.0
+        section = model.config.get(name)
+        factor = section.get("factor") if isinstance(section, dict) else None
+        if isinstance(factor, int | float) and factor > 1:
+            # Stated beside it, the original context says that the other one is stretched already.
+            original = section.get("original_max_position_embeddings")
+            is_stated = type(original) is int and original > 0
+            return max(most, int((original if is_stated else most) * factor))
+    return most
 
 
 def check_reaches(source: Source, corpus: str, seq_len: int, seed: int, folder: Path) -> None:

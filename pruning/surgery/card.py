@@ -24,7 +24,7 @@ from pruning.plan import PruningPlan, tool_version
 from pruning.repair.record import RepairRecord
 from pruning.serving import serve_commands
 from pruning.sizes import SizeReport, format_bytes, size_report
-from pruning.source_checks import left_behind
+from pruning.source_checks import left_behind, missing_files
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -96,6 +96,7 @@ def _facts(
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
         "Files of the source that are not here": "; ".join(left_behind(model)),
+        "Files that the source lacks": "; ".join(missing_files(model)),
         "Tables of token ids": renumbered and f"{tables}; {others}",
         "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",

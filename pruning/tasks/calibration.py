@@ -14,7 +14,7 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
-from analysis.corpora.early import check_positions, check_reaches, check_vocabulary
+from analysis.corpora.early import check_context, check_positions, check_reaches, check_vocabulary
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.corpora.sampling import packing_of
 from analysis.demo.texts import TEXTS
@@ -75,6 +75,7 @@ def prepare_calibration(
         sampling = answered_sampling(sampling, was_text=tokenizer is not None)
         selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
+    check_context(model, sequences)
     longest = max(sampling.seq_len, sequences.longest)
     path = parse_corpus(request.corpus).path
     sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")

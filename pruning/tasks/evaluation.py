@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.corpora.early import check_reaches
+from analysis.corpora.early import check_context, check_reaches
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -145,4 +145,5 @@ def drawn_corpora(
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+        check_context(model, draws[-1].sequences)
     return draws

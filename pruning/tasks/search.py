@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.corpora.early import check_context
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -99,6 +100,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
+    check_context(model, drawn_samples.sequences)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

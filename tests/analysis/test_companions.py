@@ -10,9 +10,10 @@ from hub_server import FILES, hub
 from analysis.calibration.loading import check_loadable, load_tokenizer
 from analysis.companions import code_of, missing_code, missing_vocabulary, tokenizer_code
 from analysis.corpora.early import check_vocabulary
-from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import edit_json, tiny_checkpoint
+from pruning.source_checks import source_notes
 
 # What Kimi-K2, Hunyuan, Mistral and gpt-oss have beside their weights.
 COMPANIONS = (
@@ -187,10 +188,16 @@ def test_an_export_needs_the_code_and_verify_looks_for_it(file, coded, tmp_path)
     found = failed(out, source=coded, level="bytes")
     assert f"{file}, which " in found["files"]
     assert found["source"] == f"{file} of the source has no counterpart"
+
+
+@pytest.mark.parametrize("file", ["tokenization_own.py", "helper_code.py"])
+def test_code_that_a_source_lacks_is_said_before_verify_fails(file, coded, tmp_path):
     (coded / file).unlink()
-    with pytest.raises(ExportError, match=rf"{file}, which .* names, is missing from"):
-        export(coded, (0, 1, 3), tmp_path / "again")
-    assert not (tmp_path / "again").exists()
+    (note,) = source_notes(described(coded))
+    assert note.startswith(f"{file}, which ")
+    export(coded, (0, 1, 3), tmp_path / "out")
+    assert f"{file}, which " in (tmp_path / "out" / "README.md").read_text()
+    assert f"{file}, which " in failed(tmp_path / "out", level="bytes")["files"]
 
 
 def test_verify_misses_the_tokenizer_of_the_source(coded, tmp_path):

@@ -29,7 +29,7 @@ from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.sizes import SizeReport, format_bytes
-from pruning.source_checks import check_source, left_behind
+from pruning.source_checks import check_source, left_behind, missing_files
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 from pruning.tasks.export import is_finished_export
@@ -174,6 +174,8 @@ def _findings(
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
     for words in left_behind(model):
         yield _Finding(True, literal(f"Left out: {words}"), warns=True)
+    for words in missing_files(model):
+        yield _Finding(True, literal(words), warns=True)
     try:
         check_source(model, plan.kept, HeadChoice(choice.mtp) if choice.mtp else None)
     except ExportError as error:
