@@ -27,6 +27,7 @@ from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_
 from analysis.progress import Progress
 from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
+from pruning.keep_list import KEEP_LIST_NAME
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.repair.files import checked_record
@@ -44,7 +45,6 @@ from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_rea
 from pruning.surgery.writing import write_file, write_shards
 
 RECIPE_NAME = "recipe.yaml"
-KEEP_LIST_NAME = "kept_experts.json"
 _ONE_SHARD = 1 << 62  # bytes
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
