@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.content import read_whole
 from analysis.errors import CheckpointError
-from analysis.folder_kinds import other_kind
+from analysis.folder_kinds import WEIGHT_SUFFIXES, other_kind
 from analysis.json_text import parse_json, parse_json_once
 
 # The names of a checkpoint's files are imported from here.
@@ -187,7 +187,7 @@ def _config_file(path: Path) -> Path:
         folder, remedy = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
         if (folder / CONFIG_NAME).is_file():
             remedy = f"the checkpoint's folder, {folder}"
-        elif kind := other_kind(folder):
+        elif path.suffix in WEIGHT_SUFFIXES and (kind := other_kind(folder)):
             raise CheckpointError(f"{path} is a file; {folder} {kind}")
         raise CheckpointError(f"{path} is a file; give {remedy}.")
     if not path.is_dir():

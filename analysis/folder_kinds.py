@@ -9,6 +9,7 @@ from analysis.json_text import parse_json
 
 _CONFIG = "config.json"
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pdparams")
+WEIGHT_SUFFIXES = (".gguf", *_PICKLED_SUFFIXES)  # of files that no checkpoint is read from
 _SHOWN = 3
 
 
@@ -17,7 +18,7 @@ def other_kind(path: Path) -> str:
 
     For folders without a config.json, or without safetensors.
     """
-    return next(filter(None, (kind(path) for kind in _KINDS)), "")
+    return next(filter(None, (kind(path.absolute()) for kind in _KINDS)), "")
 
 
 def _cache(path: Path) -> str:

@@ -99,7 +99,7 @@ class Model(DisplayMixin):
         """Choose what stays.
 
         Args:
-            ranking: from `rank`, or the name of a criterion; none with `keep_list`.
+            ranking: from `rank`, or the name of a criterion; none with `kept_experts`.
             corpus: see `rank`; only with the name of a criterion.
             options: a budget (`shrink="40%"`, `sparsity`, ...), `schedule`, `protect`,
                 ... of `moeprune plan`.

@@ -163,7 +163,7 @@ class SpreadSpec(Section):
 
     schedule: plan_options.Schedule = "uniform"
     schedule_file: plan_options.ScheduleFile | None = None
-    keep_list: plan_options.KeepList | None = None
+    kept_experts: plan_options.KeptExperts | None = None
     kept_neurons: plan_options.KeptNeurons | None = None
     measured_on: tuple[plan_options.MeasuredOn, ...] = ()
     cost: plan_options.Cost = "esap"
@@ -200,7 +200,7 @@ class SpreadSpec(Section):
     @property
     def full_file(self) -> str:
         """The field whose file names all that stays; empty if something ranks and spreads."""
-        names = ("keep_list", "kept_neurons")
+        names = ("kept_experts", "kept_neurons")
         return next((name for name in names if getattr(self, name) is not None), "")
 
     @property
@@ -281,7 +281,7 @@ class PlanSpec(Section):
 
     def _check_neurons(self, name: Callable[..., str]) -> None:
         spread = self.spread
-        fields = given(spread, ("schedule", "schedule_file", "keep_list", "lock"))
+        fields = given(spread, ("schedule", "schedule_file", "kept_experts", "lock"))
         fields += [*given(self.budget, ["uneven"]), *given(self.limits, ["set"])]
         if spread.is_measured:
             fields.remove("schedule")
@@ -314,10 +314,10 @@ class PlanSpec(Section):
 
     def _check_file(self, file: str, name: Callable[..., str]) -> None:
         """A file that names the kept experts or neurons says all."""
-        ranked = ("criterion",) if file == "keep_list" else ()
+        ranked = ("criterion",) if file == "kept_experts" else ()
         extra = [*self.budget.amounts, *given(self.ranking, (*ranked, "corpora", "runs"))]
         extra += given(self.limits, LimitsSpec.model_fields)
-        if file == "keep_list":
+        if file == "kept_experts":
             extra += given(self.spread, ("schedule", "schedule_file", "lock"))
             extra += given(self.budget, ["uneven"])
         if extra:

@@ -73,6 +73,19 @@ def check_positions(model: MoEModel, seq_len: int | None) -> None:
         )
 
 
+def within_context(model: MoEModel, seq_len: int, asked: int | None) -> int:
+    """A sequence length: as `asked` for, else the usual one, at most the model's context."""
+    context = context_of(model)
+    return asked or (min(seq_len, context) if context else seq_len)
+
+
+def shorter_note(model: MoEModel, seq_len: int, usual: int) -> str:
+    """A line on sequences that are shorter than usual; empty if they are not."""
+    if seq_len >= usual:
+        return ""
+    return f"sequences of {seq_len} tokens instead of {usual}: {model.name} was made for no more"
+
+
 def check_context(model: MoEModel, sequences: TokenSequences) -> None:
     """Refuse sequences in which a token is beyond the model's context, at an untrained position.
 

@@ -174,8 +174,8 @@ def plan_from_stats(
 
 
 def plan_of_list(spec: PlanSpec, model: MoEModel) -> PruningPlan:
-    """The plan of `keep_list`, which names the experts that stay."""
-    path = spec.spread.keep_list
+    """The plan of `kept_experts`, which names the experts that stay."""
+    path = spec.spread.kept_experts
     if path is None:
         raise ValueError("the spec names no file")
     provenance = Provenance(
@@ -279,8 +279,8 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
     if spec.by_neuron:
         check_neurons(spec, model)
         return
-    if spec.spread.keep_list is not None:
-        read_keep_list(spec.spread.keep_list, model.layers)
+    if spec.spread.kept_experts is not None:
+        read_keep_list(spec.spread.kept_experts, model.layers)
         return
     evidence = file_evidence(spec, model)
     spending = spending_of(spec, model, evidence)

@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.corpora.early import check_context, check_reaches
+from analysis.corpora.early import (
+    check_context,
+    check_reaches,
+    shorter_note,
+    within_context,
+)
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -137,13 +142,18 @@ def drawn_corpora(
     runs += RepairStore(store.directories).records(model.identity)
     allowed = request.allow_test_set
     sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    settings = {}
     for corpus, source in sources.items():
-        settings = request.sample_settings(corpus)
-        seed = DEFAULT_SEED if settings.seed is None else settings.seed
-        check_reaches(source, corpus, settings.seq_len, seed, model.checkpoint.path)
+        usual = request.sample_settings(corpus)
+        seq_len = within_context(model, usual.seq_len, request.seq_len)
+        settings[corpus] = replace(usual, seq_len=seq_len)
+        if note := shorter_note(model, seq_len, usual.seq_len):
+            yield Progress("reading the corpora", 0, len(sources), "corpora", note)
+        seed = DEFAULT_SEED if usual.seed is None else usual.seed
+        check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
-        draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+        draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
         check_context(model, draws[-1].sequences)
     return draws

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.corpora.early import check_context
+from analysis.corpora.early import check_context, within_context
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -95,7 +95,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             [run.manifest for run in store.of_model(model.identity, "routed")],
             SampleSettings(
                 section.samples,
-                seq_len_of(section.corpus, recipe.seq_len),
+                within_context(model, seq_len_of(section.corpus, recipe.seq_len), recipe.seq_len),
                 template_args=recipe.template_args,
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),

@@ -136,7 +136,7 @@ def test_an_export_and_back(choose, checkpoint, tmp_path):
     plan = choose(model)
     export(path, plan, tmp_path / "out", keep_list=True)
     for source in (tmp_path / "out", tmp_path / "out" / KEEP_LIST_NAME):
-        again = Model(str(path)).plan(keep_list=source)
+        again = Model(str(path)).plan(kept_experts=source)
         assert again.kept == plan.kept
         assert again.digest == plan.digest
     assert again.provenance.schedule == "file"
@@ -158,5 +158,5 @@ def test_an_export_and_back(choose, checkpoint, tmp_path):
 )  # fmt: skip
 def test_a_keep_list_says_all(words, tmp_path):
     with pytest.raises(UserError):
-        spec_of(keep_list=tmp_path / "list.json", **words)
-    assert spec_of(keep_list=tmp_path / "list.json", top_k=1).spread.full_file == "keep_list"
+        spec_of(kept_experts=tmp_path / "list.json", **words)
+    assert spec_of(kept_experts=tmp_path / "list.json", top_k=1).spread.full_file == "kept_experts"
