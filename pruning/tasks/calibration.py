@@ -69,8 +69,7 @@ def prepare_calibration(
     groups, sampling = request.collected, _sampling(request, model)
     if "heads" in groups:
         runnable_heads(model)
-    shorter = shorter_note(model, sampling.seq_len, request.sampling().seq_len)
-    yield Progress("reading the corpus", 0, sampling.tokens, "tokens", shorter)
+    yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
     first, source = _open(request, model)
     _check_model(request, model)  # imports torch
     from analysis.calibration.own_answers import answered_sampling, own_answers
@@ -85,6 +84,8 @@ def prepare_calibration(
         selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
     check_context(model, sequences)
+    if note := shorter_note(model, sampling.seq_len, request.sampling().seq_len):
+        yield Progress("reading the corpus", sampling.tokens, sampling.tokens, "tokens", note)
     longest = max(sampling.seq_len, sequences.longest)
     path = parse_corpus(request.corpus).path
     sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")

@@ -147,8 +147,6 @@ def drawn_corpora(
         usual = request.sample_settings(corpus)
         seq_len = within_context(model, usual.seq_len, request.seq_len)
         settings[corpus] = replace(usual, seq_len=seq_len)
-        if note := shorter_note(model, seq_len, usual.seq_len):
-            yield Progress("reading the corpora", 0, len(sources), "corpora", note)
         seed = DEFAULT_SEED if usual.seed is None else usual.seed
         check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []
@@ -156,4 +154,7 @@ def drawn_corpora(
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
         check_context(model, draws[-1].sequences)
+        usual_length = request.sample_settings(corpus).seq_len
+        if note := shorter_note(model, settings[corpus].seq_len, usual_length):
+            yield Progress("reading the corpora", number, len(sources), "corpora", note)
     return draws
