@@ -25,6 +25,7 @@ from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
 from pruning.size_words import less_in_words
+from pruning.source_checks import left_behind, missing_files
 from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
 _SOURCE = Option(
@@ -82,6 +83,8 @@ def export(
 
 def write_export(request: ExportRequest, model: MoEModel) -> None:
     """Write an export, or leave the one that is there finished, and say so."""
+    for words in (*map("Left out: {}".format, left_behind(model)), *missing_files(model)):
+        note(words)
     result = follow(export_run(request))
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)

@@ -25,6 +25,7 @@ from pruning.repair.record import RepairRecord
 from pruning.serving import serve_commands
 from pruning.size_words import growth_words
 from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.source_checks import left_behind, missing_files
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -95,6 +96,8 @@ def _facts(
         "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
+        "Files of the source that are not here": "; ".join(left_behind(model)),
+        "Files that the source lacks": "; ".join(missing_files(model)),
         "Tables of token ids": renumbered and f"{tables}; {others}",
         "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",

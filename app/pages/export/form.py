@@ -21,6 +21,7 @@ from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
 from app.widgets.plan_bar import chance_warning
 from pruning.engines import readers, summary
+from pruning.heads import HeadChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
@@ -28,6 +29,7 @@ from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
 from pruning.size_words import growth_words
 from pruning.sizes import SizeReport, format_bytes
+from pruning.source_checks import check_source, left_behind, missing_files
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 from pruning.tasks.export import is_finished_export
@@ -193,6 +195,14 @@ def _findings(
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
+    for words in left_behind(model):
+        yield _Finding(True, literal(f"Left out: {words}"), warns=True)
+    for words in missing_files(model):
+        yield _Finding(True, literal(words), warns=True)
+    try:
+        check_source(model, plan.kept, HeadChoice(choice.mtp) if choice.mtp else None)
+    except ExportError as error:
+        yield _Finding(False, literal(str(error)))
     if why := choice.refused or (choice.gguf and choice.why_no_gguf(model, plan)):
         yield _Finding(False, why)
     # Only verification loads the models: the source, then the export.
