@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.corpora.documents import Document, row_document
+from analysis.corpora.documents import Document, Row, row_document
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
@@ -53,7 +54,10 @@ def open_corpus(corpus: str) -> Source:
             except _read_errors() as error:
                 reason = first_line(error).rstrip(".")
                 raise CorpusError(f"Reading the dataset {spec.name} failed: {reason}.") from error
-            yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
+            where = f"{spec.name}, row {number} as drawn"
+            yield Row(
+                where, partial(row_document, row, where, spec.fields, of_arrow=True)
+            ).document()
 
     order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
     return Source(draw, join, {"source": facts | order})

@@ -1,0 +1,49 @@
+"""Counts what became of the rows of a corpus, and how many bad ones may be left out."""
+
+from typing import Any
+
+from analysis.corpora.documents import Document
+from analysis.errors import CorpusError
+
+SKIPPED_ROWS = "skipped_rows"  # in manifests and records
+
+
+class RowAccount:
+    """The rows of one reading of a corpus."""
+
+    def __init__(self, skips: int) -> None:
+        self._skips = skips  # bad rows that may be left out
+        self._first: CorpusError | None = None  # the problem of the first of them
+        self._skipped = 0
+        self._used = 0
+        self._with_tools = 0
+
+    def use(self, document: Document) -> None:
+        """Count a document that was read."""
+        self._used += 1
+        self._with_tools += bool(document.tools)
+
+    def skip(self, problem: CorpusError) -> None:
+        """Leave a row out; its problem is raised if that is one too many."""
+        if self._skips == 0:
+            raise problem
+        if self._skipped == self._skips:
+            raise CorpusError(
+                f"{problem} {self._skipped} bad rows before it were skipped, as many as "
+                "--skip-bad-rows allows."
+            ) from problem
+        self._first = self._first or problem
+        self._skipped += 1
+
+    def check_used(self) -> None:
+        """Refuse a corpus of which every row was left out, with the problem of the first."""
+        if self._first is not None and not self._used:
+            raise CorpusError(
+                f"{self._first} No row can be used; {self._skipped} were skipped."
+            ) from self._first
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For manifests: conversations with `tools`, and `skipped_rows`, where there are any."""
+        counts = {"tools": self._with_tools, SKIPPED_ROWS: self._skipped}
+        return {name: count for name, count in counts.items() if count}
