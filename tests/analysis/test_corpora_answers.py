@@ -65,7 +65,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer):
 def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():
     class Slow(LetterTokenizer):
         def get_chat_template(self):
-            return "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+            turn = "{% generation %}{{ m.content }}{% endgeneration %}"
+            return f"{{% for m in messages %}}{turn}{{% endfor %}}"
 
         def __call__(self, text, *, add_special_tokens):
             return BatchEncoding({"input_ids": self.encode(text)})
