@@ -140,6 +140,7 @@ class Recipe(Request):
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    skip_bad_rows: options.SkipBadRows = 0
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None

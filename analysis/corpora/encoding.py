@@ -57,8 +57,9 @@ class Tokenizer(Protocol):
         A ValueError if there is none, NotImplementedError if never.
         """
 
-    def decode(self, token_ids: Any) -> str:
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of these ids."""
+        ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Token ids of a conversation, of tokenizers that have no templates."""

@@ -57,7 +57,7 @@ def in_memory(documents: Sequence[Document]) -> Source:
     return Source(draw)
 
 
-def from_file(documents: DocumentFile, skips: int = 0) -> Source:
+def from_file(documents: DocumentFile) -> Source:
     """Documents of a local file, in the order that they would have in memory.
 
     Read in growing blocks, so that little is read if little is used.
@@ -69,7 +69,7 @@ def from_file(documents: DocumentFile, skips: int = 0) -> Source:
             yield from (row.document() for row in documents.rows(block))
             size = min(2 * size, _LARGEST_BLOCK)
 
-    return Source(draw, skips=skips)
+    return Source(draw)
 
 
 def seeded_order(count: int, seed: int) -> Iterator[int]:

@@ -229,6 +229,14 @@ TemplateArgs = Annotated[
         words=template_words,
     ),
 ]
+SkipBadRows = Annotated[
+    Whole,
+    Field(ge=0, le=10**9),
+    Option(
+        "Leave out up to N rows of a corpus that cannot be read or formatted; records count them.",
+        takes="N",
+    ),
+]
 Packing = Annotated[
     PackingName,
     Option(

@@ -26,7 +26,7 @@ from analysis.stats.tables import CorpusRef
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings, together
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def prepare_calibration(
         sampling = answered_sampling(sampling, was_text=tokenizer is not None)
         selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
+    yield from say_skipped(sequences)
     longest = max(sampling.seq_len, sequences.longest)
     path = parse_corpus(request.corpus).path
     sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")
@@ -119,7 +120,8 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
         store.check_target()
     if request.corpus in TEXTS:
         _check_documents(request, model, _ANY_TEXT)  # before it is made, which takes seconds
-    corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
+    allowed, skips = request.allow_test_set, request.skip_bad_rows
+    corpus = open_checked(request.corpus, store, allowed=allowed, skips=skips)
     first, source = peek(corpus, sampling.seed)
     is_joined = first is not None and _check_documents(request, model, first)
     if is_joined and not request.clusters and request.count == "all":

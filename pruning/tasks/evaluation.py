@@ -28,7 +28,7 @@ from pruning.requests.evaluation import (
 from pruning.requests.plan import SpecRequest
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
     check_records_folder,
     open_plan,
@@ -135,8 +135,11 @@ def drawn_corpora(
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
     runs += RepairStore(store.directories).records(model.identity)
-    allowed = request.allow_test_set
-    sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    allowed, skips = request.allow_test_set, request.skip_bad_rows
+    sources = {
+        corpus: open_checked(corpus, store, allowed=allowed, skips=skips)
+        for corpus in request.corpora
+    }
     for corpus, source in sources.items():
         settings = request.sample_settings(corpus)
         seed = DEFAULT_SEED if settings.seed is None else settings.seed
@@ -145,4 +148,5 @@ def drawn_corpora(
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+        yield from say_skipped(draws[-1].sequences)
     return draws

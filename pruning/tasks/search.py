@@ -32,7 +32,7 @@ from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
 from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.loading import (
     placement_of,
@@ -90,7 +90,12 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         # Documents that no known calibration of the model has read.
         drawn_samples = draw(
             section.corpus,
-            open_checked(section.corpus, store, allowed=recipe.allow_test_set),
+            open_checked(
+                section.corpus,
+                store,
+                allowed=recipe.allow_test_set,
+                skips=recipe.skip_bad_rows,
+            ),
             [run.manifest for run in store.of_model(model.identity, "routed")],
             SampleSettings(
                 section.samples,
@@ -99,6 +104,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
+        yield from say_skipped(drawn_samples.sequences)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -344,7 +345,7 @@ def test_json_files_that_are_refused(tmp_path, text, message):
 
 def skipping(path, skips):
     spec = parse_corpus(str(path))
-    return from_file(open_documents(spec.path, spec.fields), skips)
+    return replace(from_file(open_documents(spec.path, spec.fields)), skips=skips)
 
 
 def test_bad_rows_are_skipped_and_counted_up_to_a_number(tmp_path, tokenizer):
