@@ -28,9 +28,9 @@ class RowAccount:
         if self._skips == 0:
             raise problem
         if self._skipped == self._skips:
+            rows = "1 bad row" if self._skipped == 1 else f"{self._skipped:,} bad rows"
             raise CorpusError(
-                f"{problem} {self._skipped} bad rows before it were skipped, as many as "
-                "--skip-bad-rows allows."
+                f"{problem} Before it, {rows} were skipped, as many as --skip-bad-rows allows."
             ) from problem
         self._first = self._first or problem
         self._skipped += 1

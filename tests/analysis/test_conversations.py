@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +16,7 @@ from analysis.corpora import Document, Sampling, parse_corpus, peek, tokenize
 from analysis.corpora.encoding import ChatFormat, encode
 from analysis.corpora.files import open_documents
 from analysis.corpora.sources import from_file
+from analysis.corpora.streams import open_corpus
 from analysis.corpora.template_needs import arguments_taken, content_taken
 from analysis.corpora.templates import render
 from analysis.errors import CorpusError
@@ -364,7 +367,7 @@ def test_bad_rows_are_skipped_and_counted_up_to_a_number(tmp_path, tokenizer):
     assert plain.digest == sequences.digest
     assert "skipped_rows" not in plain.prepared
     path.write_text("\n".join([*bad, *[good] * 9]))
-    with pytest.raises(CorpusError, match=r"rows.jsonl, line \d.* 2 bad rows before it were skip"):
+    with pytest.raises(CorpusError, match=r"rows.jsonl, line \d.* Before it, 2 bad rows were skip"):
         tokenize(skipping(path, 2), tokenizer, sampling, corpus="rows")
     with pytest.raises(CorpusError, match=r"^rows.jsonl, line \d"):
         tokenize(skipping(path, 0), tokenizer, sampling, corpus="rows")
@@ -391,3 +394,57 @@ def test_peeking_passes_over_bad_rows(tmp_path):
     assert len(list(again.draw(0))) == 4
     with pytest.raises(CorpusError, match="has the fields none"):
         peek(skipping(path, 0), 0)
+
+
+# A row of each part, as its dataset has them; the second has tools and calls as JSON.
+PARTS = {
+    "evol-codealpaca-v1": {"instruction": "alder", "output": "birch"},
+    "xlam-function-calling-60k": {
+        "query": "cedar",
+        "answers": json.dumps([FUNCTION]),
+        "tools": json.dumps([{"name": "weather", "description": "d", "parameters": {}}]),
+    },
+    "SWE-smith-trajectories": {
+        "messages": json.dumps(
+            [
+                {"role": "system", "content": "maple", "agent": "a"},
+                {"role": "user", "content": [{"type": "text", "text": "hazel"}]},
+                {
+                    "role": "assistant",
+                    "content": "rowan",
+                    "tool_calls": [
+                        {"function": {"name": "bash", "arguments": '{"command": "aspen"}'}}
+                    ],
+                },
+                {"role": "tool", "content": [{"type": "text", "text": "willow"}]},
+            ]
+        ),
+        "resolved": True,
+    },
+}
+
+
+def test_the_blend_for_tool_calls_has_its_shares(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    for name, row in PARTS.items():
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.Table.from_pylist([row] * 800), tmp_path / name / "rows.parquet")
+    source = open_corpus(f"tool-calls={tmp_path}")
+    drawn = list(source.draw(1))
+    first = [document.where.partition(",")[0] for document in drawn]
+    assert Counter(first) == dict(zip(PARTS, (700, 330, 330), strict=True))
+    # Mixed: of the first 136, a tenth, about 70, 33 and 33 (within four deviations).
+    early = Counter(first[:136])
+    assert abs(early["evol-codealpaca-v1"] - 70) < 4 * 5.6
+    assert first != [document.where.partition(",")[0] for document in source.draw(2)]
+    assert [each["conversations"] for each in source.facts["source"]["blend"]] == [700, 330, 330]
+    tokenizer.chat_template = TEMPLATES["qwen2.5"]
+    text = "".join(
+        tokenizer.decode(encode(drawn[first.index(name)], tokenizer, ChatFormat(), "a").ids)
+        for name in PARTS
+    )
+    words = ("alder birch", "cedar weather Paris", "maple hazel rowan bash aspen willow")
+    assert [word for word in " ".join(words).split() if word not in text] == []
+    (tmp_path / "SWE-smith-trajectories").rename(tmp_path / "other")
+    with pytest.raises(CorpusError, match=r"no files or folders named SWE-smith-traj.*one copy of"):
+        open_corpus(f"tool-calls={tmp_path}")
