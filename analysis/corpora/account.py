@@ -1,11 +1,20 @@
 """Counts what became of the rows of a corpus, and how many bad ones may be left out."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from analysis.corpora.documents import Document
 from analysis.errors import CorpusError
 
 SKIPPED_ROWS = "skipped_rows"  # in manifests and records
+# Facts that follow from what was read; they decide nothing.
+CONVERSATIONS = "conversations"
+COUNTS = (CONVERSATIONS, "tools", SKIPPED_ROWS)
+
+
+def row_facts(prepared: Mapping[str, Any]) -> dict[str, int]:
+    """The counts in a manifest's or record's facts of a corpus."""
+    return {name: prepared[name] for name in COUNTS if type(prepared.get(name)) is int}
 
 
 class RowAccount:
@@ -16,11 +25,13 @@ class RowAccount:
         self._first: CorpusError | None = None  # the problem of the first of them
         self._skipped = 0
         self._used = 0
+        self._conversations = 0
         self._with_tools = 0
 
     def use(self, document: Document) -> None:
         """Count a document that was read."""
         self._used += 1
+        self._conversations += document.messages is not None
         self._with_tools += bool(document.tools)
 
     def skip(self, problem: CorpusError) -> None:
@@ -44,6 +55,6 @@ class RowAccount:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For manifests: conversations with `tools`, and `skipped_rows`, where there are any."""
-        counts = {"tools": self._with_tools, SKIPPED_ROWS: self._skipped}
-        return {name: count for name, count in counts.items() if count}
+        """For manifests: conversations, those with tools, skipped rows, where there are any."""
+        counts = (self._conversations, self._with_tools, self._skipped)
+        return {name: count for name, count in zip(COUNTS, counts, strict=True) if count}

@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.corpora.conversations import REASONING, Turn, function_of
-from analysis.corpora.template_needs import texts_of
+from analysis.corpora.conversations import REASONING, Turn, function_of, texts_of
 
 _END_OF_THOUGHT = "</think>"  # before it is reasoning, which templates leave out of earlier turns
 _MARKS = re.compile(r"</?(?:think|answer|response)>")  # that templates write anew or leave out
@@ -68,7 +67,7 @@ def _first_missing(
     for tool in tools:
         name = function_of(tool).get("name")
         if isinstance(name, str) and end_of(name, 0) is None:
-            return f"the tool {_cut(name)}"
+            return f"the tool {_cut(name)}, as it may know no tools"
     return None
 
 

@@ -277,6 +277,14 @@ def _part(part: Any, what: str) -> Mapping[str, Any]:
     return part if part.get("type") == "text" else {"type": "text", "text": text}
 
 
+def texts_of(content: Any) -> list[str]:
+    """The texts of a content of parts; empty of another."""
+    parts = content if isinstance(content, list) else ()
+    if not all(isinstance(each, Mapping) and each.get("type") == "text" for each in parts):
+        return []
+    return [each["text"] for each in parts]
+
+
 def shown(value: Any) -> str:
     """A value for a message, cut where it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)

@@ -205,9 +205,9 @@ class TextReader:
         if tools:
             options["tools"] = list(tools)
         with reading_by_tokenizer(what, instead, self.where):
-            variables = self.tokenizer.special_tokens_map
+            variables = {**self.tokenizer.special_tokens_map, **self.arguments}
             turns = fitted(messages, template, variables) if isinstance(template, str) else messages
-            rendered = render(template, turns, variables, **self.arguments, **options)
+            rendered = render(template, turns, variables, **options)
         self.check_complete(turns, tools, rendered.text)
         return rendered
 
@@ -215,9 +215,10 @@ class TextReader:
         """Refuse a rendering without the text of every turn and tool."""
         if missing := missing_text(turns, tools, text):
             who = f"{self.where}: the" if self.where else "The"
+            skip = ", or skip such rows by --skip-bad-rows" if self.where else ""
             raise CorpusError(
-                f"{who} model's chat template leaves out {missing}; give it in a form that the "
-                f"template shows, or {self.instead_of_chat}."
+                f"{who} model's chat template leaves out {missing}; leave it out of the row, "
+                f"{self.instead_of_chat}{skip}."
             )
 
     def _check_arguments(self, template: object) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from analysis.corpora.conversations import Turn, function_of, shown
+from analysis.corpora.conversations import Turn, function_of, shown, texts_of
 from analysis.corpora.template_worker import from_json, to_json
 from analysis.corpora.templates import render
 from analysis.errors import CorpusError
@@ -54,14 +54,6 @@ def _with_content(turn: Turn, template: str, variables: bytes) -> Turn:
     ) == "text":
         return {**turn, "content": "\n".join(texts)}  # as vLLM does it
     return turn
-
-
-def texts_of(content: Any) -> list[str]:
-    """The texts of a content of parts; empty of another."""
-    parts = content if isinstance(content, list) else ()
-    if not all(isinstance(each, Mapping) and each.get("type") == "text" for each in parts):
-        return []
-    return [each["text"] for each in parts]
 
 
 def _with_arguments(turn: Turn, what: str, template: str, variables: bytes) -> Turn:

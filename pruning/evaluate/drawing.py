@@ -23,7 +23,7 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
-from analysis.corpora.account import SKIPPED_ROWS
+from analysis.corpora.account import SKIPPED_ROWS, row_facts
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
 from analysis.stats.tables import CorpusRef
@@ -167,7 +167,7 @@ def _documents_read(name: str, runs: Iterable[Reading]) -> dict[int, int | None]
                 continue
             seed = int(manifest.settings.get("seed", DEFAULT_SEED))
             count = corpus.num_documents + corpus.num_dropped_documents
-            count += int(corpus.prepared.get(SKIPPED_ROWS, 0))
+            count += row_facts(corpus.prepared).get(SKIPPED_ROWS, 0)
             before = read.get(seed, 0)
             # A selection has read more documents than it fed.
             is_unknown = before is None or "select" in corpus.prepared

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.corpora import Source, TokenSequences
-from analysis.corpora.account import SKIPPED_ROWS
+from analysis.corpora.account import SKIPPED_ROWS, row_facts
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, PlanError
@@ -38,7 +38,7 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool, skips: int = 
 
 def say_skipped(sequences: TokenSequences) -> Steps[None]:
     """Say how many rows were left out of a corpus, if any were."""
-    if count := sequences.prepared.get(SKIPPED_ROWS):
+    if count := row_facts(sequences.prepared).get(SKIPPED_ROWS):
         rows = "row" if count == 1 else "rows"
         note = f"{count:,} bad {rows} of {sequences.corpus} skipped"
         yield Progress("reading the corpus", 0, 0, note=note)

@@ -15,11 +15,18 @@ from analysis.model import DEMO_CHECKPOINT, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
+from pruning.plan import plan_from_dict
+from pruning.planning.make import make_plan
+from pruning.planning.ranking import select
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.model import ExportRequest
+from pruning.requests.plan import SpecRequest
+from pruning.spec import spec_of
 from pruning.tasks.apart import open_checked
-from pruning.tasks.calibration import prepare_calibration
+from pruning.tasks.calibration import calibrate_run, prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora
+from pruning.tasks.export import export_run
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 GOOD = [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "It is 4."}]
@@ -101,3 +108,30 @@ def test_documents_after_skipped_rows_are_those_that_were_not_read(root):
     )
     assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (BEYOND, read)
     assert len(drawn.sequences.rows) == 4
+
+
+def test_a_plan_and_its_card_say_what_was_left_out(root):
+    store = root / "stats"
+    run = drain(
+        calibrate_run(request_of(root, skip_bad_rows=4).model_copy(update={"stats_dir": store}))
+    )
+    counts = run.manifest.corpora[0].prepared
+    request = SpecRequest(
+        model=str(root / "model"),
+        plan=spec_of(criterion="reap", sparsity="50%", corpora=(run.manifest.corpus,)),
+        stats_dir=store,
+    )
+    model = load_model_index(request.model)
+    plan = make_plan(select(request, model, stats_store(store)), request.plan).plan
+    expected = {"conversations": counts["conversations"], "skipped_rows": counts["skipped_rows"]}
+    assert plan.provenance.rows == {run.manifest.corpus: expected}
+    assert plan_from_dict(plan.to_dict()).provenance == plan.provenance
+    drain(
+        export_run(
+            ExportRequest(
+                model=request.model, plan=plan.to_dict(), out=str(root / "out"), stats_dir=store
+            )
+        )
+    )
+    card = (root / "out" / "README.md").read_text()
+    assert f'"skipped_rows": {counts["skipped_rows"]}' in card
