@@ -73,6 +73,8 @@ class Provenance:
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
     # `PlanSpec.to_json`: all that was asked for. Empty for plans that are made otherwise.
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Corpus -> `conversations`, `tools` and `skipped_rows`, of those with tools or rows left out.
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     tokens: int = 0  # of the part of the runs that ranked; 0: all that the runs counted
 
     @property
@@ -196,7 +198,7 @@ class PruningPlan(DisplayMixin):
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
-                if key not in ("spec", "tokens") or value
+                if key not in ("spec", "rows", "tokens") or value
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
             **({"bits": self.bits} if self.bits else {}),
@@ -400,9 +402,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
 def _provenance(raw: Mapping[str, Any]) -> Provenance:
     words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
     lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
-    objects = {
-        key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints", "spec")
-    }
+    names = ("budget", "schedule_parameters", "constraints", "spec", "rows")
+    objects = {key: raw.get(key, {}) for key in names}
     for key, value in lists.items():
         if not isinstance(value, list):
             raise PlanError(f"The plan's {key!r} is not a list.")

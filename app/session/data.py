@@ -9,6 +9,7 @@ import streamlit as st
 
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
 from analysis.corpora import PRESETS
+from analysis.corpora.files import SUFFIXES
 from analysis.criteria import Criterion
 from analysis.demo.texts import TEXTS
 from analysis.errors import StatsError, UserError
@@ -28,7 +29,7 @@ from pruning.evaluate.store import Kept, RecordStore, readable_records
 from pruning.requests.base import repeated
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
-_TEXTS = ("*.txt", "*.jsonl", "*.parquet")
+_TEXTS = tuple(f"*{suffix}" for suffix in SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)

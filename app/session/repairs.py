@@ -81,7 +81,11 @@ def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord)
 
 
 def new_repair_request(
-    loaded: Loaded, current_plan: CurrentPlan, corpora: Sequence[str], tokens: int
+    loaded: Loaded,
+    current_plan: CurrentPlan,
+    corpora: Sequence[str],
+    tokens: int,
+    skip_bad_rows: int = 0,
 ) -> RepairRequest:
     """The request that repairs a plan; without `corpora` on those that ranked it."""
     plan = current_plan.plan
@@ -90,6 +94,7 @@ def new_repair_request(
         "plan": plan.to_dict(),
         "corpora": tuple(corpora) or _files_that_ranked(plan),
         "tokens": tokens,
+        "skip_bad_rows": skip_bad_rows,
     }
     return validated(RepairRequest, fields)
 

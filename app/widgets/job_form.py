@@ -16,7 +16,7 @@ from app.session.state import one_of
 from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
 from pruning.planning.make import CurrentPlan
-from pruning.requests.base import Request, validated
+from pruning.requests.base import Request, bounds, validated
 from pruning.requests.calibration import CalibrateRequest
 
 Share = TypeVar("Share")
@@ -64,6 +64,13 @@ def samples_field(label: str, prefix: str, place: Any = st) -> int:
     """Draw the number of samples per corpus."""
     steps = (8, 16, 32, 64, 128)
     return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
+
+
+def skip_field(key: str, place: Any = st) -> int:
+    """Draw the number of bad rows of a corpus that may be left out."""
+    least, most = bounds(CalibrateRequest, "skip_bad_rows")
+    note = "Rows that cannot be read or formatted are left out and counted, up to this many."
+    return int(place.number_input("Bad rows to skip", least, most, key=key, help=note))
 
 
 def calibrated_field(loaded: Loaded, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:

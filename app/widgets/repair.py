@@ -18,6 +18,7 @@ from app.session.repairs import (
     with_repair,
 )
 from app.session.state import one_of
+from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
 from pruning.planning.make import CurrentPlan
@@ -101,6 +102,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         key="repair.tokens",
         format_func="{:,}".format,
     )
+    skips = skip_field("repair.skip_bad_rows", tokens_column)
     if not (corpora or ranked_on):
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
@@ -109,7 +111,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     if time := repair_seconds(tokens, nbytes, runs):
         st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, with the start.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
-    request = new_repair_request(loaded, current_plan, corpora, tokens)
+    request = new_repair_request(loaded, current_plan, corpora, tokens, skips)
     command = shown_request(request).command((current_plan.file_name,))
     if sent:
         queue(request, current_plan.name, command)

@@ -31,6 +31,7 @@ from app.widgets.job_form import (
     queue_button,
     samples_field,
     share_control,
+    skip_field,
     sweep_fields,
 )
 from app.widgets.notes import inform, say_if_demo
@@ -346,6 +347,7 @@ def _common_fields(loaded: Loaded, records: Sequence[EvaluationRecord]) -> dict[
     return {
         "corpora": tuple(corpora),
         "samples": samples_field("Samples per corpus", "evaluate"),
+        "skip_bad_rows": skip_field("evaluate.skip_bad_rows"),
         "dtype": dtype_field(
             ran[0][0] if ran else "auto",
             "evaluate.dtype",

@@ -26,7 +26,13 @@ from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from app.widgets.charts import show_chart, show_named, table_with_csv
 from app.widgets.controls import choose
-from app.widgets.job_form import calibrated_field, offer_job, queue_button, samples_field
+from app.widgets.job_form import (
+    calibrated_field,
+    offer_job,
+    queue_button,
+    samples_field,
+    skip_field,
+)
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
 from pruning.evaluate.bins import BinsRecord, BinsStore
@@ -305,4 +311,5 @@ def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
         "order": order,
         "bins": bins,
         "samples": samples_field("Samples", f"bins.{granularity}", third),
+        "skip_bad_rows": skip_field(f"bins.{granularity}.skip_bad_rows", third),
     }
