@@ -111,6 +111,7 @@ class Choices:
     baseline: Criterion
     corpora: tuple[str, ...] = ()  # chosen ones, in the form of --calibrated-on, whatever ranks
     gate: Gate = "applied"
+    bits: str = ""  # in which evaluations simulate the plan; empty for the checkpoint's own
     # On pages, where counts by hand and searches stand beside the schedules of commands: the
     # experts that each layer keeps by hand, and the name of a search; both begin with uniform.
     kept: Mapping[int, int] = field(default_factory=dict)

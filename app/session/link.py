@@ -12,7 +12,7 @@ from analysis.model import MoEModel
 from app.literal import literal
 from app.session.data import losses_of
 from app.session.plan_state import LOST
-from app.session.state import USUAL, asked_spec, controls_for
+from app.session.state import BITS, USUAL, asked_spec, controls_for
 from pruning.evaluate.quality import PlanLoss, losses_at
 from pruning.planning.choice import MOST_TEXT
 from pruning.requests.base import flat_fields
@@ -22,8 +22,9 @@ from pruning.spec import PlanSpec, spec_of_words
 _SHARE: Final = 0.5
 _OPENED: Final = "opened"  # in the session, and in the URL of a plan of defaults
 _FIELDS: Final = flat_fields(PlanSpec)
-# Beside the spec: the search whose schedule is shown, and layers that edits leave alone.
-_BESIDE: Final = ("searched", "locked")
+# Beside the spec: the search whose schedule is shown, layers that edits leave alone, and the bits
+# in which the plan is simulated.
+_BESIDE: Final = ("searched", "locked", BITS)
 _NAMES: Final = (*_FIELDS, *_BESIDE, _OPENED)
 _FILE: Final = "file"  # of an imported plan, see `why_lost`
 
@@ -109,7 +110,8 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     link |= {"granularity": [granularity]} if asked.by_neuron else {}
     is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
     link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
-    link |= {"locked": [text]} if (text := str(st.session_state["locked"] or "")) else {}
+    for name in ("locked", BITS):
+        link |= {name: [text]} if (text := str(st.session_state[name] or "")) else {}
     # With the rest: before the component `history` is there, each update adds an entry for Back.
     link = link or {_OPENED: ["1"]}
     for name in _NAMES:

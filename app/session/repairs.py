@@ -22,7 +22,7 @@ AS_PRUNED: Final = "as pruned"
 
 def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, RepairRecord]:
     """Words -> repair of this plan, the newest first; equal words get the record's id."""
-    digest = current_plan.plan.unrepaired.digest
+    digest = current_plan.plan.in_own_bits.unrepaired.digest
     records = [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
     words: dict[str, RepairRecord] = {}
     for record in sorted(records, key=lambda each: each.created_at, reverse=True):
@@ -46,7 +46,7 @@ def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord)
     ]
     fields = {
         "model": shown_model(loaded.model),
-        "plan": plan.to_dict(),
+        "plan": plan.in_own_bits.to_dict(),
         "corpora": tuple(corpora),
         "tokens": record.reference.tokens,
         "dtype": settings["dtype"],
@@ -65,7 +65,7 @@ def new_repair_request(
     plan = current_plan.plan
     fields = {
         **own_model(loaded),
-        "plan": plan.to_dict(),
+        "plan": plan.in_own_bits.to_dict(),
         "corpora": tuple(corpora) or _files_that_ranked(plan),
         "tokens": tokens,
     }

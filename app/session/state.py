@@ -22,6 +22,7 @@ from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES
 from app.choices import BLEND, Choices
+from pruning.bits import FORMATS
 from pruning.constraints import ranges
 from pruning.experts_per_token import possible_top_k
 from pruning.neurons.selection import NeuronScope
@@ -52,6 +53,7 @@ Value = TypeVar("Value")
 Controls = Mapping[Any, Any]  # key -> value: the session itself, or what a link says
 
 UNIFIED = "unified"
+BITS: Final = "bits"  # in which evaluations simulate the plan; beside its spec, as a repair is
 # Criteria outside the unified family.
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
 # Criteria of experts: also unified variants without a name.
@@ -95,6 +97,7 @@ USUAL: Final[Controls] = {
     "drop": "",
     "keep_super": False,
     "top_k": 0,  # as many experts per token as the model's own router selects
+    BITS: "",  # of weights as the checkpoint has them
 }
 # Controls in which a person may write what is no plan.
 TEXTS: Final = ("protect", "counts", "pin", "drop")
@@ -230,7 +233,10 @@ def page_choices(asked: PlanSpec, search: str | None = None) -> Choices:
     )
     baseline = get_criterion(one_of(st.session_state.get("baseline"), BASELINES, USUAL_BASELINE))
     kept = asked.limits.set
-    return Choices(spec, baseline, ranking.corpora, ranking.gate, kept=kept, search=search)
+    bits = one_of(st.session_state.get(BITS), ("", *FORMATS))
+    return Choices(
+        spec, baseline, ranking.corpora, ranking.gate, bits=bits, kept=kept, search=search
+    )
 
 
 # The controls of a spec.

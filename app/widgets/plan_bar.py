@@ -20,9 +20,10 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
+from pruning.bits import FORMATS, OWN
 from pruning.engines import contents_of, readers, verdicts
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
@@ -61,6 +62,7 @@ def plan_line(loaded: Loaded) -> Loaded:
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
     loss, chance = loss_of_plan(loaded)
     saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
+    saved += ", simulated" if plan.plan.bits else ""
     names = programs(loaded, plan)
     where = f" · :green[:material/check:] {', '.join(names)}" if names else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -86,8 +88,13 @@ def plan_line(loaded: Loaded) -> Loaded:
 
 
 def programs(loaded: Loaded, shown: CurrentPlan) -> Sequence[str]:
-    """The programs that were tried and load the export; of neurons, in uniform widths only."""
+    """The programs that were tried and load the export; of neurons, in uniform widths only.
+
+    None in fewer bits, which no export has.
+    """
     budget = loaded.choices.spec.budget
+    if shown.plan.bits:
+        return ()
     if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
         return ()
     return readers(verdicts(contents_of(loaded.model, shown.plan)))
@@ -97,6 +104,24 @@ def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None
     """Download of the plan's file."""
     file = RefitRequest.writes if current_plan.plan.repair else PLAN_FILE
     download_button(f"{verb} {file}", current_plan.plan.to_json, file, key)
+
+
+def plan_in_bits(plan: PruningPlan) -> dict[str, Any]:
+    """`plans` and `bits` of an evaluation's request: plan files of commands are in own bits."""
+    return {"plans": (plan.in_own_bits.to_dict(),), "bits": (plan.bits or OWN,)}
+
+
+def in_own_bits(loaded: Loaded, what: str) -> Loaded:
+    """With the plan in the checkpoint's own bits; says so if it is simulated in fewer.
+
+    `what` takes it as it is: "Exports have".
+    """
+    if loaded.shown is None or not loaded.shown.plan.bits:
+        return loaded
+    label = FORMATS[loaded.shown.plan.bits].label
+    st.text(f"{what} the weights as they are: {label} are simulated by evaluations of the loss.")
+    shown = replace(loaded.shown, plan=loaded.shown.plan.in_own_bits)
+    return replace(loaded, shown=shown)
 
 
 def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:
@@ -113,7 +138,7 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
     if st.button("Measure", key=key, icon=":material/insights:", **look):
         fields = {
             **own_model(loaded),
-            "plans": (current_plan.plan.to_dict(),),
+            **plan_in_bits(current_plan.plan),
             "corpora": texts,
             "dtype": usual_dtype(loaded),
         }
@@ -129,7 +154,7 @@ def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     """Measured loss of the plan on screen, and of Random at its sparsity."""
     losses = losses_of(loaded.model)
     loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
-    if loss is None or loss.way or loss.missing:
+    if loss is None or loss.way or loss.missing or loss.facts.bits:
         return loss, None
     return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
 

@@ -45,7 +45,8 @@ def report_part(loaded: Loaded, page: str) -> None:
 
 
 def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None:
-    """Download of the one-page report on a plan; `key` is the widget's."""
+    """Download of the one-page report on a plan as it is exported; `key` is the widget's."""
+    current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, store = loaded.model, loaded.store

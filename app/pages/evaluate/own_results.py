@@ -28,7 +28,13 @@ from app.widgets.job_form import (
     sweep_fields,
 )
 from app.widgets.notes import inform, say_if_demo
-from app.widgets.plan_bar import loss_of_plan, loss_words, losses_table, measure_button
+from app.widgets.plan_bar import (
+    loss_of_plan,
+    loss_words,
+    losses_table,
+    measure_button,
+    plan_in_bits,
+)
 from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
     PlanLoss,
@@ -306,7 +312,7 @@ def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None
     if plan and not values["corpora"]:
         st.text("Choose at least one corpus.")
     elif plan:
-        fields = {**own_model(loaded), **values, "plans": (plan.plan.to_dict(),)}
+        fields = {**own_model(loaded), **values, **plan_in_bits(plan.plan)}
         offer_job(loaded, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
     elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
         st.text("Choose at least one criterion, one sparsity and one corpus.")

@@ -6,7 +6,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from analysis.errors import PlanError, UserError
+from analysis.errors import UserError
 from app.charts.front_words import bits_alone
 from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
@@ -16,7 +16,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.state import controls_for
+from app.session.measured_plan import open_measured, why_not_clickable, why_not_shown
 from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
@@ -27,7 +27,6 @@ from pruning.evaluate.quality import (
     PlanLoss,
     RandomLoss,
     is_random,
-    loss_of,
     losses_at,
 )
 from pruning.evaluate.record import AnswerRecord, AnswerStore
@@ -65,21 +64,17 @@ def _picture(loaded: Loaded) -> None:
     except UserError as error:
         st.text(str(error))
         return
-    show_chart(chart, on_select=partial(_take_clicked, loaded))
+    measured = set(chart.table["plan"])
+    plans = [each for each in losses_of(loaded.model) if each.plan in measured]
+    figure = partial(chart.figure, clicks=why_not_clickable(loaded, plans))
+    show_chart(chart, figure=figure, on_select=partial(_take_clicked, loaded))
 
 
 def _take_clicked(loaded: Loaded) -> None:
-    """Take the plan of the point that was clicked, if controls can ask for it."""
-    digest = clicked_plan(chart_selection("loss-by-size"))
-    loss = loss_of(losses_of(loaded.model), digest)
-    if loss is None or loss.facts.asked is None:
-        return
-    try:
-        controls = controls_for(loss.facts.asked, loaded.model, list(loaded.runs))
-    except PlanError as error:
-        st.toast(literal(error))
-        return
-    st.session_state.update(controls)
+    """Show the plan of the mark that was clicked."""
+    digest, bits = clicked_plan(chart_selection("loss-by-size"))
+    if digest:
+        open_measured(loaded, digest, bits)
 
 
 def cost_note(
@@ -189,15 +184,12 @@ def _other_layers(
         for each in losses_at(losses, loss.facts.removed or 0.0)
         if (asked := each.facts.asked) is not None
         and asked.is_even != is_even
+        and not why_not_shown(loaded, each)
         and asked.ranking.criterion in CRITERIA
         and not (asked.by_neuron or each.is_random or each.is_repaired or each.way or each.missing)
     ]
     other = min(rivals, key=lambda each: each.mean, default=None)
-    if other is None or other.facts.asked is None or (is_even and other.mean >= loss.mean):
-        return
-    try:
-        controls = controls_for(other.facts.asked, loaded.model, list(loaded.runs))
-    except PlanError:
+    if other is None or (is_even and other.mean >= loss.mean):
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
@@ -206,8 +198,8 @@ def _other_layers(
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",
-        on_click=st.session_state.update,
-        args=(controls,),
+        on_click=open_measured,
+        args=(loaded, other.plan),
     )
 
 
