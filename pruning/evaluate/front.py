@@ -18,10 +18,14 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.leaderboard import pareto_front
-from pruning.bit_sizes import fewer_bits
 from pruning.evaluate.quality import LossIncrease, PlanLoss, interval_of, loss_of, stored_losses
-from pruning.evaluate.record import EvaluationStore, PlanFacts, plan_facts
-from pruning.plan import keep_all
+from pruning.evaluate.record import (
+    EvaluationStore,
+    PlanFacts,
+    bytes_in_formats,
+    plan_facts,
+)
+from pruning.plan import NEURON_GRANULARITY, keep_all
 from pruning.sizes import size_report, size_up
 
 FRONT_COLUMNS: Final = (
@@ -131,8 +135,8 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
                 errors.append(abs(loss.mean - cell[""].mean - alone.mean))
             if loss:
                 rows.append(_row(loss, cell[""]))
-            elif alone:
-                rows.append(_sum_row(cell[""], alone, saved[bits]))
+            elif alone and (nbytes := _bytes_in(bits, cell[""].facts, saved[bits])):
+                rows.append(_sum_row(cell[""], alone, nbytes))
     most = max(errors, default=np.nan)
     table = pd.DataFrame(rows, columns=list(FRONT_COLUMNS))
     table["low"] = table["low"].where(table["is_measured"], table["mean"] - most)
@@ -209,10 +213,7 @@ def _bytes_saved(model: MoEModel) -> dict[str, int]:
     """Bits that make the checkpoint smaller -> bytes that they save of all its experts."""
     original = keep_all(model)
     full = size_report(model, original).bytes_after
-    return {
-        bits: full - size_report(model, replace(original, bits=bits)).bytes_after
-        for bits in fewer_bits(model)
-    }
+    return {bits: full - nbytes for bits, nbytes in bytes_in_formats(model, original).items()}
 
 
 def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
@@ -236,15 +237,20 @@ def _sum(loss: PlanLoss, alone: PlanLoss) -> dict[str, float]:
     return {corpus: loss.change[corpus] + alone.change[corpus] for corpus in loss.change}
 
 
-def _sum_row(loss: PlanLoss, alone: PlanLoss, saved: int) -> dict[str, Any]:
+def _bytes_in(bits: str, facts: PlanFacts, saved: int) -> int | None:
+    """Bytes of a plan in bits that save so much of all experts; None if it cannot be known."""
+    if facts.granularity == NEURON_GRANULARITY:
+        return facts.bytes_in_bits.get(bits)
+    return int(facts.columns["bytes"]) - round((1 - (facts.removed or 0)) * saved)
+
+
+def _sum_row(loss: PlanLoss, alone: PlanLoss, nbytes: int) -> dict[str, Any]:
     """A predicted row: a plan in bits in which only the original, `alone`, was measured."""
     together = LossIncrease(_sum(loss, alone))
-    stay = 1 - (loss.facts.removed or 0)
-    columns = loss.facts.columns
     return {
         **_row(loss, loss),
         "bits": alone.facts.bits,
-        "bytes": columns["bytes"] - round(stay * saved),
+        "bytes": nbytes,
         "mean": together.mean,
         "worst": together.worst,
         "worst_on": together.worst_on,
