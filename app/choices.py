@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
-RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
+RANKS_NOTHING: Final = (
+    "The variant (1, 0, 0) gives every expert the same score; choose other exponents."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = 
         records = [each for each in records if each.record_id == own]
     for record in records:
         fitted = sum(each.damping is not None for each in record.layers)
-        where = "used here" if record.record_id == own else "choose it above"
+        where = "used here" if record.record_id == own else "choose it under Repair in the sidebar"
         st.markdown(
             f":material/healing: {fitted} of {len(record.layers)} layers "
             f"{literal(record.reference.words)}; {where}."

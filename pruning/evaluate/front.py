@@ -157,8 +157,8 @@ def _original_beside(model: MoEModel, losses: Sequence[PlanLoss]) -> PlanLoss:
     """
     if not losses:
         raise StatsError(
-            f"The loss of {model.name} was not measured, so no plan can be compared with it; "
-            "`moeprune evaluate` measures it, with a plan or without."
+            f"The original was not evaluated: {model.name} has no evaluations yet. Run `moeprune "
+            "evaluate`, with a plan or without."
         )
     plan, loss = keep_all(model), losses[-1]
     samples = {

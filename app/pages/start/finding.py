@@ -17,9 +17,11 @@ from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.measured_plan import open_measured, why_not_clickable, why_not_shown
+from app.session.prompts import own_words, shown_unasked
 from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
+from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, programs
 from pruning.evaluate.quality import (
@@ -206,12 +208,17 @@ def _other_layers(
 def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """A field for a prompt, and the newest answers of the original model, this plan and Random."""
     _prompt_form(loaded, current_plan)
-    records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)
-    newest = next(
-        (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
-    )
+    job = own_job_part("ask")
+    if job is not None and job.request.get("prompt"):
+        return  # an older answer would stand below the new prompt
+    own = own_words()
+    records = shown_unasked(records_of(loaded, AnswerStore), AnswerStore, own)
+    # The last prompt of this session counts before older ones, whenever they were answered.
+    records.sort(key=lambda each: (each.prompt in own[-1:], each.created_at))
+    digest = current_plan.plan.in_own_bits.digest
+    newest = next((each for each in records[::-1] if each.plan_digest == digest), None)
     if newest is None:
-        st.text("This plan has answered no prompt yet.")
+        st.text("No answers of this plan yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
     with st.expander("Answers in full"):
@@ -251,7 +258,7 @@ def _prompt_form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     fields: dict[str, Any] = {
         **own_model(loaded),
         "prompt": prompt,
-        "plans": (current_plan.plan.to_dict(),),
+        "plans": (current_plan.plan.in_own_bits.to_dict(),),
         "names": (current_plan.name,),
         "max_new_tokens": _TOKENS,
     }
