@@ -1,6 +1,6 @@
 """The controls of a plan and its spec, each from the other; shared by all pages."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import streamlit as st
@@ -279,16 +279,26 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
     shown = asked_spec(controls, model, corpora)
     wanted = {"criterion": criterion, budget: f"{percent}%", "corpora": shown.ranking.corpora}
     for name, words in spec.changed(**wanted).differences(shown).items():
-        raise not_here(f"{name}: {' '.join(words)}")
+        raise not_here(f"{name}: {' '.join(words)}", _offered(name, model))
     return controls
 
 
-def not_here(what: str) -> PlanError:
-    """The error for what a plan asks for and no control can."""
+def not_here(what: str, offered: Iterable[object] = ()) -> PlanError:
+    """The error for what a plan asks for and no control can; `offered` are values that one has."""
+    others = ", ".join(map(str, offered))
     return PlanError(
-        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune prune` or "
-        "`moeprune plan`, then open it here."
+        f"This page has no control for {what[:_MOST_SAID]}{others and f', but for {others}'}; make "
+        "the plan with `moeprune prune` or `moeprune plan`, then open it here."
     )
+
+
+def _offered(name: str, model: MoEModel) -> tuple[object, ...]:
+    """The values of a field that a control has, if they are few."""
+    if name == "top_k":
+        return possible_top_k(model)[1:]
+    if name == "criterion":
+        return BASELINES
+    return tuple(OPTIONS.get(name, ()))
 
 
 def slider_steps(model: MoEModel, budget: str, *, by_neuron: bool) -> list[int]:
@@ -305,6 +315,10 @@ def _slider_step(spec: PlanSpec, model: MoEModel) -> tuple[str, int]:
         percent = 100 * parse_sparsity(amount)
         if percent in slider_steps(model, name, by_neuron=spec.by_neuron):
             return name, int(percent)
+        steps = slider_steps(model, name, by_neuron=spec.by_neuron)
+        raise not_here(
+            f"{name}: {amount}", (f"{steps[0]}% to {steps[-1]}% in steps of {SPARSITY_STEP}%",)
+        )
     raise not_here(f"{name}: {amount}")
 
 
@@ -375,6 +389,11 @@ def carry_over(page: str) -> None:
             if key in st.session_state:
                 st.session_state[key] = st.session_state[key]
     st.session_state[_LAST] = page
+
+
+def page_now() -> str:
+    """URL path of the page that is drawn."""
+    return str(st.session_state.get(_LAST, ""))
 
 
 def page_before() -> str:

@@ -15,6 +15,7 @@ from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import one_of
 from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import Request, validated
 from pruning.requests.calibration import CalibrateRequest
@@ -56,6 +57,7 @@ def share_control(options: Mapping[str, Share], key: str, default: str = "") -> 
     if len(options) == 1:
         return options[usual]
     label, names = "Candidates at this sparsity", list(options)
+    say_unknown(label, key, names)
     chosen = st.select_slider(label, names, value=usual, key=key, bind="query-params")
     return options[one_of(chosen, names, usual)]
 

@@ -19,6 +19,7 @@ from app.session.repairs import (
 from app.session.state import one_of
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text, repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
@@ -28,9 +29,13 @@ _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
     """Draw which repair of the plan is used, if any is known; the plan with it."""
-    if current_plan.plan.repair or not (records := known_repairs(loaded, current_plan)):
+    if current_plan.plan.repair:
         return current_plan
+    records = known_repairs(loaded, current_plan)
     options = [AS_PRUNED, *records]
+    say_unknown("Repair", REPAIR, options)
+    if not records:
+        return current_plan
     if st.session_state.get(REPAIR, AS_PRUNED) not in options:
         st.session_state[REPAIR] = AS_PRUNED  # that of another plan
     chosen = st.selectbox(

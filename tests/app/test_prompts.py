@@ -12,7 +12,7 @@ from app.session.job_queue import job_store
 from pruning.evaluate.lens import LensQuestion, LensStore
 from pruning.evaluate.record import AnswerStore
 
-SECRET = "The diagnosis of my neighbour is"
+OTHERS = "The diagnosis of my neighbour is"
 ASK, LENS = "Ask both models", "Text lens"
 
 
@@ -23,9 +23,9 @@ def shared(environment, stats_dir, tmp_path, monkeypatch):
     shutil.copytree(stats_dir, folder)
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(folder))
     settings.clear()
-    _answer(folder, SECRET)
+    _answer(folder, OTHERS)
     for record in LensStore([SHIPPED_STATS]).records()[:1]:
-        asked = LensQuestion(text=f"{SECRET} bad")
+        asked = LensQuestion(text=f"{OTHERS} bad")
         LensStore([folder]).save(
             record.model_copy(update={"record_id": "demo-lens-own", "asked": asked})
         )
@@ -55,16 +55,16 @@ def test_the_prompt_of_another_person_is_no_example(open_page, shared, address):
     page, query = address
     test = open_page(page, **query)
     assert "The answer is 5." in said(test)  # the shipped one
-    assert SECRET not in said(test)
+    assert OTHERS not in said(test)
 
 
 @pytest.mark.parametrize(("view", "key"), [(ASK, "ask.others"), (LENS, "text.others")])
 def test_records_of_others_are_shown_on_request(open_page, shared, view, key):
     test = open_page("evaluate", results=view)
-    assert SECRET not in said(test)
+    assert OTHERS not in said(test)
     test.toggle(key=key).set_value(True).run()
     assert not test.exception
-    assert SECRET in said(test)
+    assert OTHERS in said(test)
 
 
 def test_a_text_of_another_person_is_not_read_out_on_the_page_of_an_expert(open_page, shared):
@@ -95,4 +95,4 @@ def test_an_answer_stands_below_its_own_prompt(open_page, shared, queued_jobs, p
     assert not test.exception
     assert [each for each in test.get("html") if "<pre" in each.proto.body]
     assert prompt in texts(test.text)
-    assert SECRET not in said(test)
+    assert OTHERS not in said(test)

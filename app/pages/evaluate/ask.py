@@ -98,11 +98,13 @@ def _names(records: Sequence[AnswerRecord]) -> dict[str, str]:
 def _answers(records: Sequence[AnswerRecord]) -> None:
     """The answers to the chosen prompt, by default the first."""
     names = _names(records)
-    first = records[0].record_id
-    if st.session_state.get(_FIRST, first) != first:  # a newer answer, or another plan
-        st.session_state[QUESTION] = first
-    st.session_state[_FIRST] = first
-    chosen = choose(
-        "Question", list(names), key=QUESTION, bind="query-params", format_func=names.__getitem__
-    )
+    chosen = records[0].record_id
+    if st.session_state.get(_FIRST, chosen) != chosen:  # a newer answer, or another plan
+        st.session_state[QUESTION] = chosen
+    st.session_state[_FIRST] = chosen
+    if len(records) > 1:
+        words = names.__getitem__
+        chosen = choose(
+            "Question", list(names), key=QUESTION, bind="query-params", format_func=words
+        )
     answers_part(next(each for each in records if each.record_id == chosen))

@@ -27,6 +27,7 @@ from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.lens import (
     FIRST_TOKEN,
     LensPlan,
@@ -102,6 +103,7 @@ def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
             args=({TOKEN: None},),
         )
         length = next(len(each.ids) for each in records if each.record_id == name)
+        say_unknown("Token", TOKEN, range(FIRST_TOKEN, length + 1))
         chosen = st.session_state.get(TOKEN)
         if type(chosen) is not int or not FIRST_TOKEN <= chosen <= length:
             st.session_state[TOKEN] = None

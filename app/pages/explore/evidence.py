@@ -29,6 +29,7 @@ from app.widgets.controls import choose
 from app.widgets.job_form import calibrated_field, offer_job, queue_button, samples_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.bins import BinsRecord, BinsStore
 from pruning.evaluate.subsets import SubsetStore
 from pruning.plan import NEURON_GRANULARITY
@@ -53,6 +54,7 @@ def tokens_part(loaded: Loaded) -> None:
         return
     part = loaded.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
+    say_unknown("Other criteria", "beside", options, lambda name: CRITERIA[name].label)
     others = st.pills(
         "Other criteria",
         options,
