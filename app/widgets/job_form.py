@@ -24,9 +24,15 @@ Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
-def queue_button(label: str) -> bool:
-    """Draw the submit button of a `st.form` that queues a job."""
-    return st.form_submit_button(label, icon=":material/play_arrow:", type="primary")
+def queue_button(label: str, why_not: str = "") -> bool:
+    """Draw the submit button of a `st.form` that queues a job; disabled with the reason, if any."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        sent = st.form_submit_button(
+            label, icon=":material/play_arrow:", type="primary", disabled=bool(why_not)
+        )
+        if why_not:
+            st.text(why_not)
+    return sent and not why_not
 
 
 def offer_job(

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from analysis.corpora import bare_name
 from analysis.errors import UserError
 from analysis.model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import held_out_corpora, losses_of, usual_dtype
+from app.session.data import held_out_corpora, losses_of, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, imported_plan, why_lost
@@ -129,9 +129,10 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
 
     `key` is the widget's, `look` are arguments of `st.button`.
     """
-    compared = {name for each in losses_of(loaded.model)[:1] for name in each.corpora}
-    texts = held_out_corpora(loaded)
-    texts = [text for text in texts if Path(text).name in compared] or texts
+    measured = (name for each in losses_of(loaded.model)[:1] for name in each.corpora)
+    compared = set(map(bare_name, measured))
+    texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
+    texts = texts or usual_corpora(loaded)
     if not texts:
         link_to("evaluate", "Measure", "insights")
         return

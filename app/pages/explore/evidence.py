@@ -286,7 +286,10 @@ def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out corpus", held_out_corpora(loaded), key=f"bins.{granularity}.corpus"
+        "Held-out corpus",
+        held_out_corpora(loaded),
+        key=f"bins.{granularity}.corpus",
+        format_func=data.corpus_label,
     )
     calibrated = calibrated_field(loaded, f"bins.{granularity}", third)
     first, second, third = st.columns(3)
