@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
-RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
+RANKS_NOTHING: Final = (
+    "The variant (1, 0, 0) gives every expert the same score; choose other exponents."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Choices:
     baseline: Criterion
     corpora: tuple[str, ...] = ()  # chosen ones, in the form of --calibrated-on, whatever ranks
     gate: Gate = "applied"
+    bits: str = ""  # in which evaluations simulate the plan; empty for the checkpoint's own
     # On pages, where counts by hand and searches stand beside the schedules of commands: the
     # experts that each layer keeps by hand, and the name of a search; both begin with uniform.
     kept: Mapping[int, int] = field(default_factory=dict)

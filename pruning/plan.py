@@ -173,6 +173,11 @@ class PruningPlan(DisplayMixin):
         """The same without its repair."""
         return replace(self, repair=None)
 
+    @property
+    def in_own_bits(self) -> PruningPlan:
+        """The same with weights as the checkpoint has them, as exports write it."""
+        return replace(self, bits="") if self.bits else self
+
     def of_layer(self, layer: int) -> PruningPlan:
         """What it does to one layer; all others stay whole."""
         kept = {number: ids for number, ids in self.kept.items() if number == layer}

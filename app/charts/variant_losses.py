@@ -51,7 +51,7 @@ def losses_by_spec(store: EvaluationStore, identity: str) -> Mapping[str, PlanLo
 
 
 def variant_losses(by_spec: Mapping[str, PlanLoss], spec: PlanSpec) -> pd.DataFrame:
-    """Table `b, alpha, beta, mean, worst, worst_on`: the spec with each variant as its criterion.
+    """Table `b, alpha, beta, plan, mean, worst, worst_on`: the spec by each variant.
 
     Loss increase in nats per token, lower is better; NaN where it was not measured.
     """
@@ -70,12 +70,20 @@ def variant_losses(by_spec: Mapping[str, PlanLoss], spec: PlanSpec) -> pd.DataFr
                 "b": b,
                 "alpha": alpha,
                 "beta": beta,
+                "plan": loss.plan if loss else "",
                 "mean": loss.mean if loss else math.nan,
                 "worst": loss.worst if loss else math.nan,
                 "worst_on": loss.worst_on if loss else "",
             }
         )
     return pd.DataFrame(rows)
+
+
+def plan_of_variant(table: pd.DataFrame, variant: Variant) -> str:
+    """The digest of the measured plan in the cell of a variant; empty if it has none."""
+    if "plan" not in table:
+        return ""
+    return str(table.set_index(["b", "alpha", "beta"])["plan"].get(variant, ""))
 
 
 def _key(spec: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from app.session.state import one_of
 from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text, repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
@@ -34,9 +35,11 @@ def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
         return current_plan
     for problem in changed_repairs(loaded, current_plan):
         st.warning(literal(problem), icon=":material/warning:")
-    if not (records := known_repairs(loaded, current_plan)):
-        return current_plan
+    records = known_repairs(loaded, current_plan)
     options = [AS_PRUNED, *records]
+    say_unknown("Repair", REPAIR, options)
+    if not records:
+        return current_plan
     if st.session_state.get(REPAIR, AS_PRUNED) not in options:
         st.session_state[REPAIR] = AS_PRUNED  # that of another plan
     chosen = st.selectbox(
@@ -65,7 +68,7 @@ def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = 
         records = [each for each in records if each.record_id == own]
     for record in records:
         fitted = sum(each.damping is not None for each in record.layers)
-        where = "used here" if record.record_id == own else "choose it above"
+        where = "used here" if record.record_id == own else "choose it under Repair in the sidebar"
         st.markdown(
             f":material/healing: {fitted} of {len(record.layers)} layers "
             f"{literal(record.reference.words)}; {where}."

@@ -83,7 +83,7 @@ def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_p
     test = open_page("explore", criterion="")
     assert texts(test.error) == []
     (said,) = texts(test.info)
-    assert "(1, 0, 0) ranks nothing" in said
+    assert "(1, 0, 0) gives every expert the same score" in said
     assert "explore.map" in [each.key for each in test.get("bidi_component")]
 
 

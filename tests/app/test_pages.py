@@ -185,7 +185,7 @@ def test_only_the_constant_variant_leaves_a_page_without_numbers(open_page, view
             continue
         (note,) = texts(test.info)
         assert "(1, 0, 0)" in note
-        assert "ranks nothing" in note
+        assert "the same score" in note
         assert not [button for button in test.button if button.label == "Run export"]
     # The link to such a page is offered all the same.
     test = open_page(view, criterion="")

@@ -60,7 +60,7 @@ def difference_words(loaded: Loaded) -> str:
     a, b = loaded.first.criterion.label, loaded.second.criterion.label
     plan, other = loaded.plan_by(loaded.first), loaded.plan_by(loaded.second)
     if loaded.shown:
-        plan = loaded.shown.plan.unrepaired
+        plan = loaded.shown.plan.in_own_bits.unrepaired
     count = comparison.count("only A")
     words = (
         f"{a} and {b} keep the same experts"

@@ -15,11 +15,12 @@ from analysis.stats.store import Run
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
 from app.charts.overlap_map import clicked_variant, frame_style, variant_map
-from app.charts.variant_losses import loss_map
+from app.charts.variant_losses import loss_map, plan_of_variant
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
+from app.session.measured_plan import open_measured
 from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
 from app.widgets.controls import view_switch
@@ -49,7 +50,7 @@ def variants_part(loaded: Loaded) -> None:
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(loaded.keep, _map_after, name, chart.table, clicks)
     by_overlap = name == "overlap-map"
-    click = partial(_apply_clicked_variant, name)
+    click = partial(_apply_clicked_variant, loaded, name, chart.table)
     show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap)
     if (exponents := loaded.choices.ranking_criterion.exponents) is not None:
         st.html(f"<style>{frame_style(exponents, f'.st-key-chart-{name}')}</style>")
@@ -63,11 +64,18 @@ def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = Fals
     return _MAPS[name](table, dark=dark).update_layout(meta=clicks)
 
 
-def _apply_clicked_variant(name: str) -> None:
-    """Apply the exponents of the cell of the named chart that was clicked."""
+def _apply_clicked_variant(loaded: Loaded, name: str, table: pd.DataFrame) -> None:
+    """Show the plan whose loss is in the clicked cell of the named chart.
+
+    A cell without one stands for its exponents alone.
+    """
     chosen = clicked_variant(chart_selection(name))
-    if chosen is not None:
-        st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+    if chosen is None:
+        return
+    st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+    if plan := plan_of_variant(table, chosen):
+        open_measured(loaded, plan)
+    else:
         apply_exponents(chosen)
 
 

@@ -35,6 +35,7 @@ from app.widgets.job_form import (
 )
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.bins import BinsRecord, BinsStore
 from pruning.evaluate.subsets import SubsetStore
 from pruning.plan import NEURON_GRANULARITY
@@ -59,6 +60,7 @@ def tokens_part(loaded: Loaded) -> None:
         return
     part = loaded.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
+    say_unknown("Other criteria", "beside", options, lambda name: CRITERIA[name].label)
     others = st.pills(
         "Other criteria",
         options,
@@ -290,7 +292,10 @@ def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out corpus", held_out_corpora(loaded), key=f"bins.{granularity}.corpus"
+        "Held-out corpus",
+        held_out_corpora(loaded),
+        key=f"bins.{granularity}.corpus",
+        format_func=data.corpus_label,
     )
     calibrated = calibrated_field(loaded, f"bins.{granularity}", third)
     first, second, third = st.columns(3)

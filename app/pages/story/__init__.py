@@ -10,6 +10,7 @@ from analysis.model import DEMO_MODEL
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.story.findings import Finding, budget, corpora, criteria, saving, shipping
+from app.session.measured_plan import show_plan
 from app.session.plan_state import forget_import
 from app.session.state import page_before
 from app.widgets.charts import large_chart
@@ -69,7 +70,7 @@ def draw(loaded: Loaded) -> None:
                 "Use this plan",
                 key="story.use",
                 icon=":material/check:",
-                on_click=_use,
+                on_click=show_plan,
                 args=(finding.controls,),
             )
     sentence.title(finding.sentence, anchor=False)
@@ -106,8 +107,3 @@ def _way_part() -> str:
         with st.container(key="story-close", width="content"):
             link_to(page_before() or FIRST, "Close (Esc)", "close")
     return name
-
-
-def _use(controls: Mapping[str, object]) -> None:
-    forget_import()
-    st.session_state.update(controls)
