@@ -94,7 +94,7 @@ def criterion_controls() -> None:
         "Criterion",
         options,
         key="criterion",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         on_change=lambda: apply_criterion(str(state["criterion"])),
         width=175,
     )
@@ -183,12 +183,13 @@ def baseline_control() -> None:
         index=BASELINES.index(USUAL_BASELINE),
         key="baseline",
         bind="query-params",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         width=175,
     )
 
 
-def _criterion_words(name: str) -> str:
+def criterion_words(name: str) -> str:
+    """A criterion in a list: its label, and its exponents if it has some."""
     if name == UNIFIED:
         return "Constant  (1, 0, 0)"
     criterion = get_criterion(name)

@@ -198,7 +198,7 @@ def test_start_keeps_a_plan_of_defaults_and_a_page_adds_nothing_to_the_history(o
     tab.reload()
     is_ranked_by(tab, "REAP")
     # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
-    visit(tab, dashboard, "explore?criterion=man&tab=Evidence&evidence.view=Cut")
+    visit(tab, dashboard, "explore?criterion=man&view=Stratification")
     wait_until(tab, "window.moepruneHistory")
     tab.locator(".js-plotly-plot").first.wait_for()
     before = settled(tab).evaluate("history.length")
