@@ -12,7 +12,7 @@ from analysis.arrays import FloatArray
 from analysis.cache_keys import most_results
 from analysis.criteria import Criterion
 from analysis.lazy import pd
-from analysis.ranking.experts import Stats, keeping_order, scored
+from analysis.ranking.experts import keeping_order, scored
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
 
@@ -65,9 +65,9 @@ def separation(saliency: FloatArray, grid: Grid, kept: Sequence[int]) -> pd.Data
     return pd.DataFrame({"layer": layers, "spread": spread, "gap": gaps})
 
 
-def signed_score(criterion: Criterion, stats: Stats, gate: str = "applied") -> FloatArray:
+def signed_score(criterion: Criterion, stats: WeightStats) -> FloatArray:
     """(layers, experts) score, negative where the paper prunes the largest; NaN if absent."""
-    return stats.grid.fold(criterion.saliency(scored(criterion, stats, gate)[0]))
+    return stats.grid.fold(criterion.saliency(scored(criterion, stats, "applied")[0]))
 
 
 def random_weights(stats: WeightStats, seed: int) -> WeightStats:

@@ -300,7 +300,8 @@ def _measure_range(table: pd.DataFrame) -> tuple[float, float]:
 def _axes(panel: _Panel, width: int, ends: tuple[float, float], dark: bool) -> dict[str, Any]:
     step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
     powers = [10.0**power for power in range(-9, 9) if ends[0] <= 10.0**power <= ends[1]]
-    labelled = powers[-1::-2][:2]
+    # Two, for the axis is narrow on a phone.
+    labelled = (powers[-1], powers[max(0, len(powers) - 3)]) if powers else ()
     words = [percent(power) if power in labelled else "" for power in powers]
     # As `themed` makes them, which has one axis only.
     plain = themed([], dark, x={}).layout.xaxis.to_plotly_json()
