@@ -133,7 +133,7 @@ def ranked_experts(ranked: Ranked, kept: Sequence[int], scale: Scale) -> pd.Data
 
 @dataclass(frozen=True)
 class _Panel:
-    """A criterion of the figure: its rows, its place, and the names of its two axes."""
+    """A criterion of the figure: its rows and its place."""
 
     name: str
     rows: pd.DataFrame
@@ -143,6 +143,7 @@ class _Panel:
 
     @property
     def axes(self) -> tuple[str, str]:
+        """Names of the axes of the heat map and of the measures."""
         first = 2 * self.number + 1
         return f"x{first if first > 1 else ''}", f"x{first + 1}"
 
@@ -162,9 +163,9 @@ def stratification_figure(
 ) -> go.Figure:
     """Figure of a table of `draw`: of each criterion a heat map and the measures of its rows.
 
-    Rank 1 is on the left; a line marks the cut. Colours and axes are those of the whole
-    table, also if `panels` names some of its criteria, which have no legend; `marked` is a (layer,
-    expert) to frame.
+    Rank 1 is on the left; a line marks the cut. Colours and axes are those of the whole table,
+    also if `panels` names some of its criteria, which have no legend; `marked` is a (layer, expert)
+    to frame.
     """
     every = [str(name) for name in table["panel"].unique()]
     layers = sorted(table["layer"].unique())
@@ -177,8 +178,7 @@ def stratification_figure(
         traces += _heat_traces(panel, layers, table, scale, dark)
         traces += _measure_traces(panel, layers, low, dark, has_legend=panel is placed[0])
         axes |= _axes(panel, int(table["rank"].max()) + 1, (low, high), dark)
-        above = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
-        words.append(annotation(panel.start, 1, f"<b>{in_html(panel.name)}</b>", **above))
+        words.append(_title(panel))
         pins += _pins(panel, layers, marked, dark)
     figure = themed(
         traces,
@@ -188,10 +188,7 @@ def stratification_figure(
         shapes=pins,
         height=int(np.clip(len(layers) * 28, 230, 520)) + 160,
         showlegend=panels is None,
-        legend={
-            **OVER_TITLES,
-            "title": {"text": f"Colours: {SCALES[scale][1]}", "side": "top"},
-        },
+        legend=OVER_TITLES | {"title": {"text": f"Colours: {SCALES[scale][1]}", "side": "top"}},
         margin={"t": _ROOM},
     )
     return figure.update_layout(axes)
@@ -205,43 +202,52 @@ def _placed(table: pd.DataFrame, names: Sequence[str]) -> list[_Panel]:
     ]
 
 
+def _title(panel: _Panel) -> dict[str, Any]:
+    above = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    return annotation(panel.start, 1, f"<b>{in_html(panel.name)}</b>", **above)
+
+
 def _heat_traces(
-    panel: _Panel, layers: Sequence[int], table: pd.DataFrame, scale: Scale, dark: bool
+    panel: _Panel, layers: list[int], table: pd.DataFrame, scale: Scale, dark: bool
 ) -> list[Any]:
     """The cells of a panel, its colour bar and its cut."""
     rows = panel.rows
-    grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
-    low, high = _color_range(table if scale == "relative" else rows, scale)
-    first_is_low = grid[0].mean() < rows["value"].mean()  # a raw score of which the largest go
-    words = {"rescaled": "{:.0f}", "raw": "{:.3g}"}.get(scale)
-    bar = {
-        "orientation": "h",
-        **{"x": panel.middle, "xanchor": "right", "len": 0.4 * panel.width, "thickness": 8},
-        **{"y": 1, "yanchor": "bottom", "ypad": 14, "xpad": 0},
-        "tickvals": [low, high],
-        "ticktext": [words.format(end) if words else signed_percent(end) for end in (low, high)],
-    }
-    details = [
+    values, experts, scores = (
         rows.pivot_table(index="layer", columns="rank", values=name).reindex(layers)
-        for name in ("expert", "score")
-    ]
-    names = np.broadcast_to(np.array(layers)[:, None], grid.shape)
+        for name in ("value", "expert", "score")
+    )
+    names = np.broadcast_to(np.array(layers)[:, None], values.shape)
+    low, high = _color_range(table if scale == "relative" else rows, scale)
+    # Of a raw score of which the largest go.
+    first_is_low = bool(values[0].mean() < rows["value"].mean())
     cells = heat(
-        grid.to_numpy(np.float32),
+        values.to_numpy(np.float32),
         "",
         dark,
-        bar,
-        reversescale=bool(first_is_low),
+        _color_bar(panel, (low, high), scale),
+        reversescale=first_is_low,
         zmin=low,
         zmax=high,
-        x=grid.columns.to_numpy() + 1,
+        x=values.columns.to_numpy() + 1,
         y=np.arange(len(layers)),
-        customdata=np.stack([names, *details], axis=2).astype(np.float32),
+        customdata=np.stack([names, experts, scores], axis=2).astype(np.float32),
         hovertemplate="layer %{customdata[0]}, expert %{customdata[1]}, rank %{x}: "
         "%{customdata[2]:.5g}<extra></extra>",
         xaxis=panel.axes[0],
     )
     return [cells, *(trace.update(xaxis=panel.axes[0]) for trace in _cut(rows, layers, dark))]
+
+
+def _color_bar(panel: _Panel, ends: tuple[float, float], scale: Scale) -> dict[str, Any]:
+    """The colour bar above the heat map, beside the name of the panel."""
+    words = {"rescaled": "{:.0f}", "raw": "{:.3g}"}.get(scale)
+    return {
+        "orientation": "h",
+        **{"x": panel.middle, "xanchor": "right", "len": 0.4 * panel.width, "thickness": 8},
+        **{"y": 1, "yanchor": "bottom", "ypad": 14, "xpad": 0},
+        "tickvals": list(ends),
+        "ticktext": [words.format(end) if words else signed_percent(end) for end in ends],
+    }
 
 
 def _color_range(rows: pd.DataFrame, scale: Scale) -> tuple[float, float]:
@@ -253,7 +259,7 @@ def _color_range(rows: pd.DataFrame, scale: Scale) -> tuple[float, float]:
 
 
 def _measure_traces(
-    panel: _Panel, layers: Sequence[int], low: float, dark: bool, *, has_legend: bool
+    panel: _Panel, layers: list[int], low: float, dark: bool, *, has_legend: bool
 ) -> list[go.Scatter]:
     """Spread and gap of each layer, and those of random weights."""
     by_layer = panel.rows.drop_duplicates("layer").set_index("layer").reindex(layers)
@@ -332,7 +338,7 @@ def _axes(panel: _Panel, width: int, ends: tuple[float, float], dark: bool) -> d
 
 
 def _pins(
-    panel: _Panel, layers: Sequence[int], marked: Place | None, dark: bool
+    panel: _Panel, layers: list[int], marked: Place | None, dark: bool
 ) -> list[dict[str, Any]]:
     if marked is None:
         return []
@@ -341,7 +347,7 @@ def _pins(
     return [
         shape | place
         for rank in found["rank"]
-        for shape in pin(rank + 1, list(layers).index(marked[0]), dark)
+        for shape in pin(rank + 1, layers.index(marked[0]), dark)
     ]
 
 
@@ -377,7 +383,7 @@ def signed_percent(share: float) -> str:
     return f"{'+' if share > 0 else ''}{percent(share)}"
 
 
-def _cut(rows: pd.DataFrame, layers: Sequence[int], dark: bool) -> list[go.Scatter]:
+def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
     """The line of the cut; nothing if nothing is pruned."""
     counts = rows.groupby("layer")["kept"].agg(["sum", "size"]).reindex(layers)
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()

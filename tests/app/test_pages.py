@@ -68,9 +68,9 @@ STATES = (
     *product(
         ("explore",),
         (
-            *({"view": "Stratification", "model": model} for model in MODELS),
-            {"view": "Stratification", "corpora": ALL_CORPORA, "scale": "Raw"},
-            {"view": "Stratification", "strata.left": "Random", "strata.right": "REAP  (1, 1, 1)"},
+            *({"show": "Stratification", "model": model} for model in MODELS),
+            {"show": "Stratification", "corpora": ALL_CORPORA, "scale": "Raw"},
+            {"show": "Stratification", "strata.left": "Random", "strata.right": "REAP  (1, 1, 1)"},
         ),
     ),
     *(

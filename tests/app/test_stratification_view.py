@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from page_texts import loaded_on, opened, texts
 
-VIEW = {"view": "Stratification"}
+VIEW = {"show": "Stratification"}
 WEIGHTS = "demo-weights-*/weights.parquet"
 
 
@@ -39,7 +39,7 @@ def test_one_click_draws_aimer_beside_magnitude_and_leaves_the_plan_alone(open_p
     before = bar(test)
     digest = loaded_on(test).shown.plan.digest
     assert digest[:8] in before
-    test.segmented_control(key="view").set_value("stratification").run()
+    test.segmented_control(key="show").set_value("stratification").run()
     assert not test.exception
     assert bar(test) == before
     assert loaded_on(test).shown.plan.digest == digest
@@ -106,9 +106,12 @@ def test_without_statistics_it_says_what_to_do_and_weights_are_enough(open_page)
     assert shown(test).groupby("panel")["kept"].sum().to_dict() == {"AIMER": 9, "Magnitude": 9}
 
 
-@pytest.mark.parametrize("address", [{"granularity": "neuron"}, {"criterion": ""}])
+@pytest.mark.parametrize(
+    "address",
+    [{"granularity": "neuron", "neurons.show": "Stratification"}, {"criterion": "", **VIEW}],
+)
 def test_it_is_there_for_neurons_and_for_the_constant_variant(open_page, address):
-    test = open_page("explore", **VIEW, **address)
+    test = open_page("explore", **address)
     assert len(test.get("plotly_chart")) == 2
     cut = shown(test)["kept"].mean()
     assert cut == (1 if "granularity" in address else 0.5)

@@ -12,7 +12,7 @@ from analysis.ranking.stratification import rescale
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.choices import StrataChoice
-from app.components.expert_map import MapPanel, expert_map, map_payload
+from app.components.expert_map import MapPanel, Mode, expert_map, map_payload
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
 from app.pages.explore.corpora import blend_part, effects_part, variants_part
@@ -22,6 +22,7 @@ from app.pages.explore.neurons import neuron_page
 from app.pages.explore.stratification import strata_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.data import losses_of, shown_model, what_is_missing
+from app.session.state import one_of
 from app.tables.ranked import Ranked
 from app.widgets.charts import chart_files, show_named
 from app.widgets.chosen_plan import has_statistics
@@ -32,8 +33,10 @@ from pruning.evaluate.quality import loss_of
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan
 
 MAP = "explore.map"
-# Before the parts, one of these.
-VIEWS: Mapping[str, str] = {"kept": "What is kept", "stratification": "Stratification"}
+STRATIFICATION = "stratification"
+# What stands above the parts: the map, in one of its modes, or the stratification.
+VIEWS: Mapping[str, str] = {**MODES, STRATIFICATION: "Stratification"}
+VIEWS_OF_NEURONS: Mapping[str, str] = {"neurons": "Neurons", STRATIFICATION: "Stratification"}
 Part = Callable[[Loaded], object]
 # Part -> description and views; one view is drawn.
 PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
@@ -99,24 +102,24 @@ def show_plan_command(loaded: Loaded) -> None:
     link_to("export", "Export this plan", "output")
 
 
-def map_part(loaded: Loaded) -> None:
+def map_part(loaded: Loaded, mode: Mode) -> None:
     """The maps of both criteria; that of the compared one alone beside the constant variant."""
-    chosen = loaded.selection(loaded.request_by(loaded.choices.baseline))
-    if loaded.choices.criterion is None:
-        if (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
-            inform(missing)
-            return
+    if loaded.choices.criterion is not None:
+        _maps(
+            loaded,
+            mode,
+            (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
+            (loaded.ranked(loaded.first), loaded.shown_plan),
+        )
+    elif (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
+        inform(missing)
+    else:
+        chosen = loaded.selection(loaded.request_by(loaded.choices.baseline))
         st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
-        _maps(loaded, (loaded.ranked(chosen), loaded.plan_by(chosen)))
-        return
-    _maps(
-        loaded,
-        (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
-        (loaded.ranked(loaded.first), loaded.shown_plan),
-    )
+        _maps(loaded, mode, (loaded.ranked(chosen), loaded.plan_by(chosen)))
 
 
-def _maps(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
+def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[Ranked, PruningPlan]) -> None:
     """The map of the last criterion, or of both side by side, with the chosen expert marked."""
     layers = [layer.index for layer in loaded.model.layers]
     panels = [
@@ -131,13 +134,11 @@ def _maps(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
         for each, plan in ranked
     ]
     place = st.container()
-    with st.container(horizontal=True, vertical_alignment="center", key="map-views"):
-        mode = view_switch("Show", "show", MODES)
-        with st.popover("Order and data", icon=":material/tune:"):
-            arrangement = view_switch("Order", "order", ORDERS)
-            strata = StrataChoice(tuple(each.criterion.name for each, _ in ranked))
-            files = loaded.choosing(strata=strata)
-            chart_files("stratification", lambda: CHARTS["stratification"].draw(files))
+    with st.popover("Order and data", icon=":material/tune:"):
+        arrangement = view_switch("Order", "order", ORDERS)
+        strata = StrataChoice(tuple(each.criterion.name for each, _ in ranked))
+        files = loaded.choosing(strata=strata)
+        chart_files("stratification", lambda: CHARTS["stratification"].draw(files))
     payload = map_payload(
         layers,
         panels,
@@ -165,7 +166,7 @@ def _part(loaded: Loaded) -> None:
     views[view][1](loaded)
 
 
-def expert_page(loaded: Loaded, words: DeltaGenerator) -> None:
+def expert_page(loaded: Loaded, mode: Mode, words: DeltaGenerator) -> None:
     """What is kept, beside the variants, and the parts; `words` is a place beside the views."""
     is_constant = loaded.choices.criterion is None
     if not is_constant:  # else the plan bar shows why
@@ -174,7 +175,7 @@ def expert_page(loaded: Loaded, words: DeltaGenerator) -> None:
         words.markdown(difference_words(loaded))
     map_column, variants_column = st.columns([13, 8])
     with map_column:
-        map_part(loaded)
+        map_part(loaded, mode)
     with variants_column:
         variants_part(loaded)
     if not is_constant:
@@ -184,12 +185,14 @@ def expert_page(loaded: Loaded, words: DeltaGenerator) -> None:
 
 def draw(loaded: Loaded) -> None:
     """The page."""
+    by_neuron = loaded.choices.spec.by_neuron
+    key, views = ("neurons.show", VIEWS_OF_NEURONS) if by_neuron else ("show", VIEWS)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        view = view_switch("First view", "view", VIEWS)
+        view = view_switch("Show", key, views)
         words = st.container(width="stretch")
-    if view == "stratification":
+    if view == STRATIFICATION:
         strata_part(loaded, words)
-    elif loaded.choices.spec.by_neuron:
+    elif by_neuron:
         neuron_page(loaded)
     else:
-        expert_page(loaded, words)
+        expert_page(loaded, one_of(view, tuple(MODES)), words)
