@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
-from analysis.errors import UserError
+from analysis.errors import CriterionError, StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import (
@@ -99,7 +99,7 @@ def _kept(loaded: Loaded, grid: Grid) -> tuple[int, ...]:
         return tuple(grid.counts.tolist())
     try:
         plan = loaded.shown_plan
-    except UserError:  # other criteria than the plan's can rank
+    except (CriterionError, StatsError):  # other criteria than the plan's can have theirs
         return tuple(kept_counts(grid, loaded.fraction).tolist())
     kept = {layer: len(experts) for layer, experts in plan.kept.items()}
     return tuple(kept.get(layer.index, layer.num_experts) for layer in grid.layers)

@@ -47,7 +47,7 @@ def test_every_finding_is_of_neurons_too(open_page, name, criterion):
 def test_the_corpora_of_a_blend_are_counted(open_page):
     test = open_page("story", finding="The corpus decides")
     test.segmented_control(key="story.corpus").set_value("(blend)").run()
-    assert test.title[0].value.startswith("Calibrated on all 3 corpora, REAP costs demo-code +")
+    assert test.title[0].value.startswith("Calibrated on all 3 corpora, REAP adds +")
 
 
 def test_neurons_that_another_criterion_drops_are_counted(open_page):

@@ -35,7 +35,10 @@ from pruning.plan import EXPERT_GRANULARITY, PruningPlan
 MAP = "explore.map"
 STRATIFICATION = "stratification"
 # What stands above the parts: the map, in one of its modes, or the stratification.
-VIEWS: Mapping[str, str] = {**MODES, STRATIFICATION: "Stratification"}
+VIEWS: Mapping[str, str] = {
+    **{str(mode): words for mode, words in MODES.items()},
+    STRATIFICATION: "Stratification",
+}
 VIEWS_OF_NEURONS: Mapping[str, str] = {"neurons": "Neurons", STRATIFICATION: "Stratification"}
 Part = Callable[[Loaded], object]
 # Part -> description and views; one view is drawn.

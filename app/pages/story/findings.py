@@ -226,9 +226,9 @@ def corpora(loaded: Loaded) -> Finding:
             measured[name] = loss.change
     if corpus in measured:
         changes = measured[corpus]
-        words = ", ".join(f"{literal(name)} {change:+.2f}" for name, change in changes.items())
+        words = ", ".join(f"{change:+.2f} on {literal(name)}" for name, change in changes.items())
         text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
-        sentence = f"Calibrated on {text}, {own.label} costs {words}."
+        sentence = f"Calibrated on {text}, {own.label} adds {words}."
         chart = corpus_losses(measured, corpus, loaded.about("loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron
