@@ -420,9 +420,13 @@ class Loaded:
     @cached_property
     def comparison(self) -> Comparison:
         """The recipe (A) compared with the second (B)."""
-        shown = self.shown.plan if self.shown else self.plan_by(self.first)
-        a = decision(self.first, shown)
+        a = decision(self.first, self.shown_plan)
         return Comparison(a, decision(self.second, self.plan_by(self.second)))
+
+    @property
+    def shown_plan(self) -> PruningPlan:
+        """The plan on screen; for a command, that of the recipe."""
+        return self.shown.plan if self.shown else self.plan_by(self.first)
 
     def plan_by(self, selection: Selection) -> PruningPlan:
         """The plan of a recipe."""

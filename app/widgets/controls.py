@@ -98,7 +98,7 @@ def criterion_controls() -> None:
         "Criterion",
         options,
         key="criterion",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         on_change=lambda: apply_criterion(str(state["criterion"])),
         width=175,
     )
@@ -181,19 +181,20 @@ def gate_control() -> None:
 
 def baseline_control() -> None:
     """Draw the choice of baseline, on Explore and Compare."""
-    say_unknown("Compare with", "baseline", BASELINES, _criterion_words)
+    say_unknown("Compare with", "baseline", BASELINES, criterion_words)
     st.selectbox(
         "Compare with",
         BASELINES,
         index=BASELINES.index(USUAL_BASELINE),
         key="baseline",
         bind="query-params",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         width=175,
     )
 
 
-def _criterion_words(name: str) -> str:
+def criterion_words(name: str) -> str:
+    """A criterion in a list: its label, and its exponents if it has some."""
     if name == UNIFIED:
         return "Constant  (1, 0, 0)"
     criterion = get_criterion(name)

@@ -78,7 +78,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
     [
         ({"criterion": "bogus", "baseline": "bogus"}, "'bogus'"),
         ({"criterion": "7,0,0"}, "The exponents 7,0,0 are out of range"),
-        ({"criterion": "1,0,0"}, "ranks nothing"),
+        ({"criterion": "1,0,0"}, "the same score"),
         ({"criterion": "<script>alert(1)</script>"}, "script"),
         ({"gate": "strong"}, "gate: choose 'applied' or 'renormalized'"),
         ({"sparsity": "51%"}, "no control for sparsity: 51%"),
@@ -189,7 +189,7 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
     test.segmented_control(key="alpha").set_value(0).run()
     assert address(test) == {"criterion": "man"}
     test.segmented_control(key="beta").set_value(0).run()
-    assert address(test) == {"criterion": ""}  # which ranks nothing
+    assert address(test) == {"criterion": ""}  # (1, 0, 0)
     test.selectbox(key="criterion").set_value("aimer").run()
     test.pills(key="corpus").set_value("demo-math").run()
     # Charts of corpora read it, whatever ranks.

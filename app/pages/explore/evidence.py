@@ -117,15 +117,6 @@ def damage_part(loaded: Loaded) -> None:
     _command(loaded, "--proxy")
 
 
-def separation_part(loaded: Loaded) -> None:
-    """How clear the cut between kept and pruned is, per layer."""
-    st.markdown(
-        "The gap in rescaled saliency between the last expert kept and the first pruned, and "
-        "the share of experts within 0.05 of that boundary."
-    )
-    show_named("separation", loaded)
-
-
 def how_to_collect(loaded: Loaded, run: Run, lacking: str, group: Group) -> None:
     """Show what the statistics of a run lack, its cost, and the command that collects it.
 

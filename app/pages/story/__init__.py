@@ -9,7 +9,15 @@ from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app.literal import literal
 from app.loaded import Loaded
-from app.pages.story.findings import Finding, budget, corpora, criteria, saving, shipping
+from app.pages.story.findings import (
+    Finding,
+    budget,
+    corpora,
+    criteria,
+    saving,
+    shipping,
+    stratification,
+)
 from app.session.measured_plan import show_plan
 from app.session.plan_state import forget_import
 from app.session.state import page_before
@@ -23,6 +31,7 @@ from app.widgets.plan_bar import loss_of_plan
 FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
     "saves": ("What pruning saves", saving),
     "criteria": ("Criteria disagree", criteria),
+    "stratification": ("Stratification", stratification),
     "corpora": ("The corpus decides", corpora),
     "budget": ("Where the budget goes", budget),
     "ships": ("The checkpoint that ships", shipping),
@@ -42,7 +51,8 @@ _STYLE: Final = """
 }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; }
-  .st-key-finding { overflow-x: auto; }
+  .st-key-finding, .st-key-chart-stratification { overflow-x: auto; }
+  .st-key-chart-stratification > div { min-width: 720px; }
   .st-key-finding [role="radiogroup"] { flex-wrap: nowrap !important; }
 }
 """
@@ -71,7 +81,7 @@ def draw(loaded: Loaded) -> None:
                 key="story.use",
                 icon=":material/check:",
                 on_click=show_plan,
-                args=(finding.controls,),
+                args=({**finding.controls, **finding.afterwards},),
             )
     sentence.title(finding.sentence, anchor=False)
     sentence.caption(_about(loaded))
