@@ -103,8 +103,8 @@ class CurrentPlan:
         if self.file and self.repaired_by is None:
             fitted = f" (repaired on {tokens_words(repair.tokens)})"
             return name + fitted + variant_words("", "", *changes)
-        names = ("+".join(each) for each in (repair.corpora, provenance.corpora))
-        return name + variant_words(*names, *changes, tokens=repair.tokens)
+        fitted, ranked = "+".join(repair.corpora), "+".join(provenance.corpora)
+        return name + variant_words(fitted, ranked, *changes, tokens=repair.tokens)
 
     @property
     def file_name(self) -> str:
