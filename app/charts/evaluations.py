@@ -200,6 +200,7 @@ def series_name(row: Mapping[Any, object], way: str = "") -> str:
         str(row["calibrated_on"]),
         str(row.get("bits", "")),
         int(str(row.get("top_k", 0))),
+        int(str(row.get("repair_tokens", 0))),
     )
     return ", ".join(filter(None, (plan, way)))
 

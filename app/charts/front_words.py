@@ -11,6 +11,7 @@ from app.charts.names import criterion_label
 from pruning.bits import FORMATS, bits_words
 from pruning.evaluate.front import Front, original_in_bits
 from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.record import VARIANT_COLUMNS
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
 from pruning.repair.reference import variant_words
@@ -45,7 +46,7 @@ def candidate_name(row: Mapping[Any, Any]) -> str:
     ranked_on = str(row["calibrated_on"]).split("+")
     if len(ranked_on) == 1 and ranked_on[0]:
         words.append(f"on {corpora_words(ranked_on)}")
-    variant = variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
+    variant = variant_words(*(row.get(name, 0) for name in VARIANT_COLUMNS))
     return ", ".join(words) + variant
 
 

@@ -47,6 +47,7 @@ TABLE_COLUMNS = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "bits",
     "top_k",
     "schedule",
@@ -69,7 +70,8 @@ TABLE_COLUMNS = (
     "dtype",
     "created_at",
 )
-VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k")  # see `variant_words`
+# The values of `variant_words`.
+VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_tokens")
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
@@ -87,6 +89,7 @@ class PlanFacts(RecordPart):
     spec: Mapping[str, Any] = {}  # `PlanSpec.to_json`; empty for plans that are made otherwise
     repair: str = ""  # id of the repair; empty for a plan without one
     repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
+    repair_tokens: Count = 0  # of these together; 0 without a repair
     # The format in which the experts' weights were simulated; empty: as they are.
     bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2"] = ""
     top_k: Count = 0  # experts per token, if fewer than the model's own; else 0
@@ -118,7 +121,7 @@ class PlanFacts(RecordPart):
     def variant_words(self) -> str:
         """What follows the plan's name; see `variant_words`."""
         repaired_on, corpora = "+".join(self.repair_corpora), "+".join(self.corpora)
-        return variant_words(repaired_on, corpora, self.bits, self.top_k)
+        return variant_words(repaired_on, corpora, self.bits, self.top_k, self.repair_tokens)
 
     @property
     def is_plain(self) -> bool:
@@ -128,17 +131,15 @@ class PlanFacts(RecordPart):
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
-        # The original model is what it is, not its export, which may hold a tied head as well.
-        is_original = self.removed == 0 and self.is_plain
-        original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
             "repaired_on": "+".join(self.repair_corpora),
+            "repair_tokens": self.repair_tokens,
             "bits": self.bits,
             "top_k": self.top_k,
             "removed": self.removed,
-            "bytes": original_bytes or self.bytes_after,
+            "bytes": self.bytes_after,
             "active_params": self.active_after,
             "expert_flops": self.flops_after,
         }
@@ -310,7 +311,11 @@ def made_facts(plan: PruningPlan) -> PlanFacts:
     named = {"bits": plan.bits, "top_k": plan.top_k}
     changes: dict[str, Any] = {name: value for name, value in named.items() if value}
     if plan.repair:
-        changes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
+        changes |= {
+            "repair": plan.repair.record_id,
+            "repaired_on": plan.repair.corpora,
+            "repair_tokens": plan.repair.tokens,
+        }
     return facts.model_copy(update=changes)
 
 
