@@ -113,11 +113,8 @@ def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
         for row in cost.rows
     )
     samples = cost.loss.count.words if cost.loss else ""
-    table = _LOSSES.format(rows="
-".join(rows), samples=samples) if cost.rows else ""
-    warning = f"**Warning**: {in_markdown(cost.warning)}
-
-" if cost.warning else ""
+    table = _LOSSES.format(rows="\n".join(rows), samples=samples) if cost.rows else ""
+    warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
     return _COST.format(verdict=warning + in_markdown(cost.verdict), table=table)
 
 
