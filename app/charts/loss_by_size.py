@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.front_words import ORIGINAL, describe, named
+from app.charts.front_words import ORIGINAL, describe, named, range_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
@@ -43,13 +43,19 @@ def draw(loaded: Loaded) -> Drawing:
     store = EvaluationStore(loaded.store.directories)
     front = loaded.keep(stored_front, store, loaded.model)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    rows, is_shown = front.table, False
+    rows, key = front.table, ("", "")
     if loaded.shown:
         plan = loaded.shown.plan
         rows = _with_shown(loaded, front, plan, loss_of(losses, plan.digest))
-        is_shown = (rows["plan"] == plan.in_own_bits.digest) & (rows["bits"] == plan.bits)
+        key = plan.in_own_bits.digest, plan.bits
+    is_shown = (rows["plan"] == key[0]) & (rows["bits"] == key[1])
     table = named(rows).assign(is_shown=is_shown)
-    about = made_by(loaded.model.name, "loss increase, mean over corpora", "bits are simulated")
+    about = made_by(
+        loaded.model.name,
+        "loss increase, mean over corpora",
+        f"measured: {front.losses[0].count.interval_words} where fewest",
+        "bits are simulated",
+    )
     chance = random_losses(losses)
     return Drawing(partial(front_figure, table, chance), table, describe(front), about)
 
@@ -152,7 +158,7 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
     look = {"symbol": symbol, "size": 9, "color": colors.get(kind, muted(dark))}
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
-        f" ({row['low']:+.3f} to {row['high']:+.3f}), "
+        f" ({range_text(row) or 'interval unknown'}), "
         f"{'measured' if row['is_measured'] else 'predicted'}"
         f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}{row['click']}"
         for row in rows.to_dict("records")

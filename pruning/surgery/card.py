@@ -113,7 +113,8 @@ def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
         f"{_number(row.random, '+.2f')} |"
         for row in cost.rows
     )
-    table = _LOSSES.format(rows="\n".join(rows)) if cost.rows else ""
+    samples = cost.loss.count.words if cost.loss else ""
+    table = _LOSSES.format(rows="\n".join(rows), samples=samples) if cost.rows else ""
     warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
     return _COST.format(verdict=warning + in_markdown(cost.verdict), table=table)
 
@@ -202,7 +203,8 @@ _COST = """## What it costs
 {verdict}
 
 {table}"""
-_LOSSES = """Loss in nats per token, of the original model and what is added to it:
+_LOSSES = """Loss in nats per token, of the original model and what is added to it, on {samples} or
+more of each corpus:
 
 | text | original | this plan adds | Random adds |
 |---|---|---|---|

@@ -10,9 +10,11 @@ from analysis.stats.store import SHIPPED_STATS
 from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerStore, PlanFacts
-from pruning.plan import keep_all, plan_from_dict
+from pruning.heads import HeadPlan
+from pruning.plan import fit_plan, keep_all, plan_from_dict
 from pruning.planning.make import CurrentPlan
 from pruning.repair.reference import Repair
+from pruning.surgery.card import model_card
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,15 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     assert "fitted on 4,096 tokens of a, b" in html
     # The loss of the plan without its repair is another plan's.
     assert not decided(model, shown, {"a": 1.0, "b": 1.0}).facts.get("Repair")
+
+
+def test_report_and_card_say_how_many_documents_the_loss_is_of(model, shown):
+    page = decided(model, shown, {"a": 0.25, "b": 0.75})
+    assert page.facts["Measured"].startswith("at least 8 samples of 4 documents of each held-out")
+    plan = fit_plan(shown.plan, model)
+    losses = [loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
+    card = model_card(model, plan, HeadPlan(), losses=losses).decode()
+    assert "on 8 samples of 4 documents or more of each corpus" in " ".join(card.split())
 
 
 @pytest.mark.parametrize(
