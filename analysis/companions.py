@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.content import read_whole
-from analysis.json_text import parse_json
+from analysis.json_text import object_of
 
 # Files with the settings of a quantisation, of checkpoints that have them outside config.json.
 SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
@@ -64,7 +64,7 @@ def code_of(folder: Path) -> dict[str, str]:
     """
     named: dict[str, str] = {}
     for file in sorted({path for each in _WITH_CODE for path in folder.glob(each)}):
-        for reference in _references(_object(file).get("auto_map")):
+        for reference in _references(object_of(file).get("auto_map")):
             named.setdefault(reference, file.name)
     return _with_imports(folder, named)
 
@@ -81,7 +81,7 @@ def missing_code(folder: Path, written: Collection[str] = ()) -> list[str]:
 def tokenizer_code(folder: Path) -> dict[str, str]:
     """The same as `code_of` for the tokenizer alone; empty if transformers has its class."""
     named: dict[str, str] = {}
-    settings = _object(folder / _TOKENIZER_SETTINGS).get("auto_map")
+    settings = object_of(folder / _TOKENIZER_SETTINGS).get("auto_map")
     if isinstance(settings, Mapping):
         settings = settings.get("AutoTokenizer")
     for reference in _references(settings):
@@ -125,15 +125,6 @@ def _with_imports(folder: Path, named: Mapping[str, str]) -> dict[str, str]:
                 found[other] = file
                 waiting.append(other)
     return found
-
-
-def _object(file: Path) -> Mapping[str, Any]:
-    """A JSON object; empty if there is none to read, which whoever needs it says."""
-    try:
-        raw = parse_json(read_whole(file))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
 
 
 def _text(file: Path) -> str:
