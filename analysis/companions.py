@@ -94,12 +94,13 @@ def missing_vocabulary(folder: Path) -> list[str]:
     names: list[str] = []
     for file in tokenizer_code(folder):
         for node in ast.walk(_syntax(folder / file)):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            if any(getattr(each, "id", "").lower() == "vocab_files_names" for each in targets):
-                values = node.value.values if isinstance(node.value, ast.Dict) else []
-                names += [each.value for each in values if isinstance(each, ast.Constant)]
-    texts = [name for name in names if isinstance(name, str) and Path(name).name == name]
-    return [name for name in dict.fromkeys(texts) if not (folder / name).is_file()]
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                targets = {getattr(each, "id", "").lower() for each in node.targets}
+                values = node.value.values if "vocab_files_names" in targets else []
+                constants = [each.value for each in values if isinstance(each, ast.Constant)]
+                names += [each for each in constants if isinstance(each, str)]
+    own = [name for name in dict.fromkeys(names) if Path(name).name == name]
+    return [name for name in own if not (folder / name).is_file()]
 
 
 def _references(raw: Any) -> Iterator[str]:
