@@ -120,8 +120,8 @@ def context_of(model: MoEModel) -> int | None:
         if isinstance(factor, int | float) and factor > 1:
             # Stated beside it, the original context says that the other one is stretched already.
             original = section.get("original_max_position_embeddings")
-            is_stated = type(original) is int and original > 0
-            return max(most, int((original if is_stated else most) * factor))
+            start = original if isinstance(original, int) and original > 0 else most
+            return max(most, int(start * factor))
     return most
 
 
