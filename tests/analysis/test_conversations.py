@@ -179,6 +179,23 @@ def test_tools_are_a_list_or_json(tmp_path, tools):
     assert document.tools == (SEARCH,)
 
 
+def test_a_named_field_may_have_from_and_value(tmp_path):
+    row, _ = FORMS["from and value"]
+    path = written(tmp_path, "jsonl", {**row, "messages": "other"})
+    (document,) = read_documents(f"{path},messages=conversations")
+    assert [turn["content"] for turn in document.messages] == ["alder", "birch"]
+
+
+def test_streamed_rows_lose_the_nulls_of_arrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    rows = [called({"city": "Paris"}), called({"days": 3})]
+    path = tmp_path / "copy.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    drawn = open_corpus(f"tulu-math={path}").draw(0)
+    got = [each.messages[1]["tool_calls"][0]["function"]["arguments"] for each in drawn]
+    assert sorted(got, key=str) == [{"city": "Paris"}, {"days": 3}]
+
+
 FUNCTION = {"name": "weather", "arguments": {"city": "Paris"}}
 CALL = {"type": "function", "function": FUNCTION}
 ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
