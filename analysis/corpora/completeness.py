@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.corpora.conversations import REASONING, Turn, function_of, texts_of
+from analysis.json_text import parse_json
 
 _END_OF_THOUGHT = "</think>"  # before it is reasoning, which templates leave out of earlier turns
 _MARKS = re.compile(r"</?(?:think|answer|response)>")  # that templates write anew or leave out
@@ -92,7 +93,7 @@ def _content_texts(content: Any) -> list[str]:
 def _parsed(arguments: Any) -> Any:
     """The value of arguments in JSON, else the arguments as they are."""
     try:
-        return json.loads(arguments) if isinstance(arguments, str) else arguments
+        return parse_json(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return arguments
 

@@ -200,7 +200,7 @@ def _tools(value: Any, what: str) -> tuple[Mapping[str, Any], ...]:
 def _turn(message: Mapping[str, Any], what: str) -> Turn:
     """A turn with role and content; `what` names it."""
     turn = dict(message)
-    speaker = str(turn.get("from", "")).lower()
+    speaker = str(turn.get("from") or "").lower()
     if turn.get("role") is None and speaker:
         if speaker not in _ROLES:
             raise CorpusError(f"{what} is from {speaker!r}; known are {', '.join(_ROLES)}.")
@@ -215,7 +215,7 @@ def _turn(message: Mapping[str, Any], what: str) -> Turn:
     if speaker in _CALLS and (calls := _calls(turn.get("content"))):
         turn = {**turn, "content": None, "tool_calls": calls}
     if turn.get("function_call") and not turn.get("tool_calls"):
-        turn["tool_calls"] = _calls(turn.pop("function_call"))
+        turn["tool_calls"] = _calls(turn.pop("function_call")) or [{}]  # refused below
     return _with_content(_with_calls(turn, what), what)
 
 

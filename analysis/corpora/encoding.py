@@ -196,9 +196,20 @@ class TextReader:
     def format(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
         """A conversation in the model's own format, to be read without special tokens.
 
-        Content and arguments take the form that the template takes. A rendering that lacks the text
-        of a turn, or a tool, is refused.
+        Turns take the form that the template takes. A rendering that lacks the text of a turn, or a
+        tool, is refused.
         """
+        turns, rendered = self._formatted(messages, tools, **options)
+        self.check_complete(turns, tools, rendered.text)
+        return rendered
+
+    def format_part(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
+        """The first turns of a conversation; what they lack may come with later ones."""
+        return self._formatted(messages, tools, **options)[1]
+
+    def _formatted(
+        self, messages: Sequence[Turn], tools: Tools, **options: Any
+    ) -> tuple[Sequence[Turn], Rendered]:
         what, instead = "format a conversation", self.instead_of_chat
         with reading_by_tokenizer(what, instead, self.where):
             template = chat_template(self.tokenizer, tools)
@@ -208,13 +219,15 @@ class TextReader:
         with reading_by_tokenizer(what, instead, self.where):
             variables = {**self.tokenizer.special_tokens_map, **self.arguments}
             turns = fitted(messages, template, variables) if isinstance(template, str) else messages
-            rendered = render(template, turns, variables, **options)
-        self.check_complete(turns, tools, rendered.text)
-        return rendered
+            return turns, render(template, turns, variables, **options)
 
     def check_complete(self, turns: Sequence[Turn], tools: Tools, text: str) -> None:
         """Refuse a rendering without the text of every turn and tool."""
-        if missing := missing_text(turns, tools, text):
+        try:
+            missing = missing_text(turns, tools, text)
+        except RecursionError as error:
+            raise CorpusError(f"{self.name} is nested too deeply.") from error
+        if missing:
             who = f"{self.where}: the" if self.where else "The"
             skip = ", or skip such rows by --skip-bad-rows" if self.where else ""
             raise CorpusError(
@@ -324,10 +337,11 @@ def _by_prefixes(talk: _Talk, reader: TextReader, extent: Extent | None) -> Toke
     """
 
     def part_of(turns: _Talk, **options: Any) -> TokenizedPart:
-        text = reader.format(*turns, **options).text
+        text = reader.format_part(*turns, **options).text
         return reader.tokenize(text, extent, add_special_tokens=False)
 
-    conversation = part_of(talk)
+    text = reader.format(*talk).text
+    conversation = reader.tokenize(text, extent, add_special_tokens=False)
     counted = np.zeros(len(conversation.ids), dtype=np.bool_)
     for turn, message in enumerate(talk.turns):
         if message.get("role") != "assistant":

@@ -1,4 +1,4 @@
-"""What a chat template takes: content as text or parts, arguments of calls as text or objects.
+"""What a chat template takes: content as text or parts, arguments as text or objects, which ids.
 
 Templates differ, and few say so. Each is asked once, by conversations with words of their own.
 """
@@ -6,15 +6,18 @@ Templates differ, and few say so. Each is asked once, by conversations with word
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any, Literal
 
 from analysis.corpora.conversations import Turn, function_of, shown, texts_of
 from analysis.corpora.template_worker import from_json, to_json
 from analysis.corpora.templates import render
 from analysis.errors import CorpusError
+from analysis.json_text import parse_json
 
 Content = Literal["any", "text", "parts"]
 Arguments = Literal["any", "text", "object"]
+Ids = Literal["any", "nine", "named"]
 
 _WORDS = ("Zephyrine", "Quillfeather")  # in no template
 _TYPES = ("'type'", '"type"', "\\u0027type", "\\u0022type", "&#39;type", "&#34;type")
@@ -38,10 +41,43 @@ _TOOL = {
 def fitted(turns: Sequence[Turn], template: str, variables: Mapping[str, Any]) -> list[Turn]:
     """The turns as the template takes them; `variables` are the special tokens."""
     known = to_json(dict(variables))
-    return [
+    fitting = [
         _with_content(_with_arguments(turn, f"Turn {number}", template, known), template, known)
         for number, turn in enumerate(turns, 1)
     ]
+    has_calls = any(turn.get("tool_calls") for turn in turns)
+    style = ids_taken(template, known) if has_calls else "any"
+    return fitting if style == "any" else _with_ids(fitting, style)
+
+
+def _with_ids(turns: Sequence[Turn], style: Ids) -> list[Turn]:
+    """The turns with ids that fit the template, in calls and in their results."""
+    changed: dict[str, str] = {}
+    waiting: list[str] = []  # ids of the calls whose results are to come
+    numbers = count()
+    result: list[Turn] = []
+    for turn in turns:
+        fitting = turn
+        if calls := turn.get("tool_calls"):
+            waiting = [_fitting_id(call, style, next(numbers)) for call in calls]
+            changed |= {str(call.get("id")): new for call, new in zip(calls, waiting, strict=True)}
+            named = [{**call, "id": new} for call, new in zip(calls, waiting, strict=True)]
+            fitting = {**turn, "tool_calls": named}
+        elif turn.get("role") == "tool":
+            known = changed.get(str(turn["tool_call_id"])) if turn.get("tool_call_id") else None
+            if own := known or next(iter(waiting), None):
+                waiting = [each for each in waiting if each != own]
+                fitting = {**turn, "tool_call_id": own}
+        result.append(fitting)
+    return result
+
+
+def _fitting_id(call: Mapping[str, Any], style: Ids, number: int) -> str:
+    """The id of a call, or one in its place: nine digits, or as Moonshot numbers them."""
+    own, name = str(call.get("id") or ""), str(function_of(call).get("name"))
+    if style == "nine":
+        return own if len(own) == len(_CALL_ID) and own.isalnum() else f"{number:09d}"
+    return own if name in own else f"functions.{name}:{number}"
 
 
 def _with_content(turn: Turn, template: str, variables: bytes) -> Turn:
@@ -79,7 +115,7 @@ def _with_argument(call: Mapping[str, Any], wanted: Arguments, what: str) -> Map
 
 def _object(arguments: str, what: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(arguments) if arguments.strip() else {}
+        value = parse_json(arguments) if arguments.strip() else {}
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -116,14 +152,18 @@ def _turns_of(role: str, content: Any, template: str, variables: bytes) -> list[
         return [_ASKED, turn]
     if role != "tool":
         return [turn, _ASKED]
-    as_text = arguments_taken(template, variables) == "text"
-    call = _call(json.dumps(_VALUE) if as_text else _VALUE)
+    call = _call(_value_for(template, variables))
     return [_ASKED, call, {**turn, "tool_call_id": _CALL_ID, "name": "look_up"}]
 
 
-def _call(arguments: Any) -> Turn:
+def _value_for(template: str, variables: bytes) -> Any:
+    as_text = arguments_taken(template, variables) == "text"
+    return json.dumps(_VALUE) if as_text else _VALUE
+
+
+def _call(arguments: Any, call_id: str = _CALL_ID) -> Turn:
     function = {"name": "look_up", "arguments": arguments}
-    calls = [{"id": _CALL_ID, "type": "function", "function": function}]
+    calls = [{"id": call_id, "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
@@ -147,6 +187,25 @@ def arguments_taken(template: str, variables: bytes) -> Arguments:
             return "text"
         if shows_text:
             return "any"
+    return "any"
+
+
+@lru_cache(maxsize=64)
+def ids_taken(template: str, variables: bytes) -> Ids:
+    """Which ids of calls a template takes: "nine" letters and digits, or with the function's name.
+
+    Mistral's refuse others; Kimi's write the id in place of the name.
+    """
+    value = _value_for(template, variables)
+    examples: tuple[tuple[Ids, str], ...] = (
+        ("any", "call_0a1b2c3d4e5f"),
+        ("nine", _CALL_ID),
+        ("named", "functions.look_up:0"),
+    )
+    for style, call_id in examples:
+        text = _rendered(template, variables, [_ASKED, _call(value, call_id)])
+        if "look_up" in text and _WORDS[0] in text:
+            return style
     return "any"
 
 

@@ -17,7 +17,7 @@ from analysis.corpora.encoding import ChatFormat, encode
 from analysis.corpora.files import open_documents
 from analysis.corpora.sources import from_file
 from analysis.corpora.streams import open_corpus
-from analysis.corpora.template_needs import arguments_taken, content_taken
+from analysis.corpora.template_needs import arguments_taken, content_taken, fitted
 from analysis.corpora.templates import render
 from analysis.errors import CorpusError
 from analysis.model import load_model_index
@@ -179,6 +179,23 @@ def test_tools_are_a_list_or_json(tmp_path, tools):
     assert document.tools == (SEARCH,)
 
 
+def test_a_named_field_may_have_from_and_value(tmp_path):
+    row, _ = FORMS["from and value"]
+    path = written(tmp_path, "jsonl", {**row, "messages": "other"})
+    (document,) = read_documents(f"{path},messages=conversations")
+    assert [turn["content"] for turn in document.messages] == ["alder", "birch"]
+
+
+def test_streamed_rows_lose_the_nulls_of_arrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    rows = [called({"city": "Paris"}), called({"days": 3})]
+    path = tmp_path / "copy.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    drawn = open_corpus(f"tulu-math={path}").draw(0)
+    got = [each.messages[1]["tool_calls"][0]["function"]["arguments"] for each in drawn]
+    assert sorted(got, key=str) == [{"city": "Paris"}, {"days": 3}]
+
+
 FUNCTION = {"name": "weather", "arguments": {"city": "Paris"}}
 CALL = {"type": "function", "function": FUNCTION}
 ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
@@ -242,6 +259,11 @@ BAD = {
         {"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]},
         "tool_calls must be a list of calls",
     ),
+    "function": (
+        {"messages": [{"role": "assistant", "content": "a", "function_call": "weird"}]},
+        "tool_calls must be a list of calls",
+    ),
+    "no speaker": ({"conversations": [{"from": None, "value": "a"}]}, "has no role"),
     "answers": ({"query": "a", "answers": "none"}, "answers must be a list of calls"),
     "history": ({"instruction": "a", "output": "b", "history": ["c"]}, "history must be a list"),
 }
@@ -252,6 +274,16 @@ def test_a_row_that_is_no_conversation_is_refused_by_line(tmp_path, row, message
     path = written(tmp_path, "jsonl", row)
     with pytest.raises(CorpusError, match=rf"^rows\.jsonl, line 1: .*{re.escape(message)}"):
         read_documents(str(path))
+
+
+def test_arguments_nested_too_deeply_are_refused(tokenizer):
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    deep = "x"
+    for _ in range(5000):
+        deep = {"a": deep}
+    document = Document(messages=tuple(called(deep)["messages"]), where="a.jsonl, line 1")
+    with pytest.raises(CorpusError, match=r"^a\.jsonl, line 1"):
+        encode(document, tokenizer, ChatFormat(), "a")
 
 
 def test_arguments_that_are_no_object_are_refused(tmp_path, tokenizer):
@@ -294,6 +326,57 @@ def test_what_a_template_cuts_on_purpose_is_not_missed(tokenizer, name, turns):
     expected = render(TEMPLATES[name], turns, tokenizer.special_tokens_map).text
     ids = encode(Document(messages=tuple(turns)), tokenizer, ChatFormat(), "a").ids
     assert tokenizer.decode(ids) == expected
+
+
+def two_calls(*ids):
+    """Two calls at once with these ids, and their results in the other order if they have ids."""
+    calls = [{**CALL, "id": each} if each else CALL for each in ids]
+    results = [
+        {"role": "tool", "content": word} | ({"tool_call_id": each} if each else {})
+        for word, each in zip(("five", "six"), ids, strict=True)
+    ]
+    ordered = results[::-1] if all(ids) else results
+    return [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}, *ordered, SAID]
+
+
+# Ids in the rows -> those that a template gets, in calls and then in results.
+IDS = {
+    ("qwen3", "call_1x", "call_2x"): None,  # left alone
+    ("mistral", "call_1x", "call_2x"): (["000000000", "000000001"], ["000000001", "000000000"]),
+    ("mistral", None, None): (["000000000", "000000001"], ["000000000", "000000001"]),
+    ("mistral", "abcdefgh1", "abcdefgh2"): None,
+    ("kimi", "call_1x", "call_2x"): (
+        ["functions.weather:0", "functions.weather:1"],
+        ["functions.weather:1", "functions.weather:0"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", IDS, ids=lambda case: f"{case[0]} {case[1]}")
+def test_ids_of_calls_and_results_fit_the_template(tokenizer, case):
+    name, *ids = case
+    turns = two_calls(*ids)
+    fitting = fitted(turns, TEMPLATES[name], tokenizer.special_tokens_map)
+    found = [call.get("id") for call in fitting[1]["tool_calls"]]
+    answered = [turn.get("tool_call_id") for turn in fitting[2:4]]
+    assert (found, answered) == (IDS[case] or (ids, ids[::-1]))
+    tokenizer.chat_template = TEMPLATES[name]
+    text = tokenizer.decode(
+        encode(Document(messages=tuple(turns)), tokenizer, ChatFormat(), "a").ids
+    )
+    assert text.count("weather") == 2
+    assert "five" in text
+    assert "six" in text
+
+
+@pytest.mark.parametrize("name", ["granite", "glm", "qwen2.5"])
+def test_answers_with_calls_are_counted(tokenizer, name):
+    tokenizer.chat_template = TEMPLATES[name]
+    row = called({"city": "Paris"})
+    document = Document(messages=tuple(row["messages"]), tools=(SEARCH,))
+    tokens = encode(document, tokenizer, ChatFormat("response"), "a")
+    answers = tokenizer.decode(tokens.ids[tokens.counted])
+    assert [word for word in TOOL_WORDS if word in answers] == ["weather", "Paris", "birch"]
 
 
 def test_a_template_is_asked_what_it_takes_by_its_renderings():

@@ -95,7 +95,9 @@ TEMPLATES = {
         "{{ raise_exception('Tool call IDs should be 9 letters and digits') }}{% endif %}"
         "{{ call.function | tojson }}{% endfor %}]</s>"
         "{%- elif m.role == 'assistant' %} {{ m.content | trim }}</s>"
-        "{%- elif m.role == 'tool' %}[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]"
+        "{%- elif m.role == 'tool' %}{% if m.tool_call_id is not defined or "
+        "m.tool_call_id | length != 9 %}{{ raise_exception('Tool call IDs, too') }}{% endif %}"
+        "[TOOL_RESULTS] {{ m.tool_call_id }} {{ m.content }}[/TOOL_RESULTS]"
         "{%- else %}{{ raise_exception('Only user, assistant and tool roles') }}{% endif %}"
         "{% endfor %}"
     ),
@@ -170,7 +172,7 @@ TEMPLATES = {
         f"{_PARTS}{{% if tools %}}<|im_system|>tool_declare<|im_middle|>{{{{ tools | tojson }}}}"
         "<|im_end|>{% endif %}{% for m in messages %}<|im_{{ m.role }}|>{{ m.name or m.role }}"
         "<|im_middle|>{{ words(m.content) }}{% for call in m.tool_calls or [] %}<|call|>"
-        "{{ call.id }}{{ call.function.name }}<|args|>{% if call.function.arguments is string %}"
+        "{{ call.id }}<|args|>{% if call.function.arguments is string %}"
         "{{ call.function.arguments }}{% else %}{{ call.function.arguments | tojson }}{% endif %}"
         "{% endfor %}<|im_end|>{% endfor %}"
     ),
