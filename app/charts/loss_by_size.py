@@ -43,7 +43,8 @@ def draw(loaded: Loaded) -> Drawing:
     store = EvaluationStore(loaded.store.directories)
     front = loaded.keep(stored_front, store, loaded.model)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    rows, is_shown = front.table, False
+    rows = front.table
+    is_shown = pd.Series(False, index=rows.index)
     if loaded.shown:
         plan = loaded.shown.plan
         rows = _with_shown(loaded, front, plan, loss_of(losses, plan.digest))
