@@ -43,12 +43,12 @@ def draw(loaded: Loaded) -> Drawing:
     store = EvaluationStore(loaded.store.directories)
     front = loaded.keep(stored_front, store, loaded.model)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    rows, key = front.table, ("", "")
+    rows = front.table
+    is_shown = pd.Series(False, index=rows.index)
     if loaded.shown:
         plan = loaded.shown.plan
         rows = _with_shown(loaded, front, plan, loss_of(losses, plan.digest))
-        key = plan.in_own_bits.digest, plan.bits
-    is_shown = (rows["plan"] == key[0]) & (rows["bits"] == key[1])
+        is_shown = (rows["plan"] == plan.in_own_bits.digest) & (rows["bits"] == plan.bits)
     table = named(rows).assign(is_shown=is_shown)
     about = made_by(
         loaded.model.name,

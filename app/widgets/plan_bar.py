@@ -58,8 +58,9 @@ def plan_line(loaded: Loaded) -> Loaded:
     """
     if loaded.shown is None:
         return loaded
+    bar = st.container()
     with st.sidebar:
-        plan = repair_choice(loaded, loaded.shown)
+        plan = repair_choice(loaded, loaded.shown, bar)
     loaded = replace(loaded, shown=plan)
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
     loss, chance = loss_of_plan(loaded)

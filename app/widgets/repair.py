@@ -3,6 +3,7 @@
 from typing import Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.jobs.model import ACTIVE
 from app.literal import literal
@@ -29,15 +30,18 @@ from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 
-def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
-    """Draw which repair of the plan is used, if any is known; the plan with it."""
+def repair_choice(loaded: Loaded, current_plan: CurrentPlan, bar: DeltaGenerator) -> CurrentPlan:
+    """Draw which repair of the plan is used, if any is known; the plan with it.
+
+    One that the URL asks for and that is not known is said in `bar`.
+    """
     if current_plan.plan.repair:
         return current_plan
     for problem in changed_repairs(loaded, current_plan):
         st.warning(literal(problem), icon=":material/warning:")
     records = known_repairs(loaded, current_plan)
     options = [AS_PRUNED, *records]
-    say_unknown("Repair", REPAIR, options)
+    say_unknown("Repair", REPAIR, options, place=bar)
     if not records:
         return current_plan
     if st.session_state.get(REPAIR, AS_PRUNED) not in options:

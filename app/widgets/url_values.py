@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.literal import literal
 from app.session.state import page_now
@@ -13,12 +14,17 @@ _MOST_NAMED, _MOST_SAID = 12, 60  # options, and characters of a value
 
 
 def say_unknown(
-    label: str, key: str, options: Sequence[Any], words: Callable[[Any], str] = str
+    label: str,
+    key: str,
+    options: Sequence[Any],
+    words: Callable[[Any], str] = str,
+    place: DeltaGenerator | None = None,
 ) -> None:
     """Say which value of the URL a control does not have, and what it has, before it is drawn.
 
     Streamlit then takes its default without a word. The line stays while the page is open. Of a
-    control that was drawn already, the URL holds what a person chose.
+    control that was drawn already, the URL holds what a person chose. The line goes to `place`, for
+    controls of the sidebar, which may be closed.
     """
     lines = dict(st.session_state.get(_SAID, {}))
     if key not in st.session_state:
@@ -30,11 +36,11 @@ def say_unknown(
         st.session_state[_SAID] = lines
     page, line = lines.get(key, ("", ""))
     if line and page == page_now():
-        st.warning(line, icon=":material/link_off:")
+        (place or st).warning(line, icon=":material/link_off:")
 
 
 def _line(label: str, value: str, listed: str) -> str:
-    return f"{label} {literal(repr(value[:_MOST_SAID]))} of the URL is not here; there is {listed}."
+    return f"{label} {literal(repr(value[:_MOST_SAID]))} of the URL is not here. Known: {listed}."
 
 
 def _listed(options: Sequence[Any], words: Callable[[Any], str]) -> str:

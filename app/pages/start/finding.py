@@ -172,7 +172,9 @@ def _ship_part(
 
     Where the plan runs, the line on top says.
     """
-    if not programs(loaded, current_plan).words:
+    if current_plan.plan.bits:
+        st.text("An export has the weights as they are, and engines' own tools give fewer bits.")
+    elif not programs(loaded, current_plan).words:
         st.text("No engine was tried with such an export.")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
         _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
