@@ -25,7 +25,7 @@ BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
 CONSTANT: Final = (1, 0, 0)  # the variant that gives every expert the same score
-RANKS_NOTHING: Final = (
+SAME_SCORE: Final = (
     "The variant (1, 0, 0) gives every expert the same score; choose other exponents."
 )
 
@@ -168,5 +168,5 @@ class Choices:
     def ranking_criterion(self) -> Criterion:
         """The criterion of the plan; an error if it is the constant variant (1, 0, 0)."""
         if self.criterion is None:
-            raise PlanError(RANKS_NOTHING)
+            raise PlanError(SAME_SCORE)
         return self.criterion

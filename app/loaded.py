@@ -25,7 +25,7 @@ from analysis.stats.choose import (
 )
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
-from app.choices import BLEND, RANKS_NOTHING, Choices
+from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.front import Front, stored_front
 from pruning.evaluate.record import EvaluationStore
@@ -144,7 +144,7 @@ class Loaded:
         if self.shown and self.shown.selection:
             return self.shown.selection.request
         if self.choices.criterion is None:
-            raise PlanError(RANKS_NOTHING)
+            raise PlanError(SAME_SCORE)
         return self.request_for(self.choices.spec)
 
     def request_for(self, spec: PlanSpec) -> SpecRequest:

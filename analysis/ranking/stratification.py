@@ -8,7 +8,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from analysis.arrays import FloatArray
+from analysis.arrays import FloatArray, IntArray
 from analysis.cache_keys import most_results
 from analysis.criteria import Criterion
 from analysis.lazy import pd
@@ -21,7 +21,7 @@ from analysis.stats.tables import WeightStats
 _MEAN = sqrt(2 / pi)
 _DEVIATION = sqrt(1 - 2 / pi)
 _CORRELATION = _MEAN / (_DEVIATION * sqrt(2))
-_DRAWS = 20  # of random weights; their mean is known to about 5% of itself
+_DRAWS = 20  # of random weights; their mean spread is known to about 5% of itself
 
 
 def rescale(saliency: FloatArray) -> FloatArray:
@@ -37,25 +37,29 @@ def relative(saliency: FloatArray) -> FloatArray:
 
     Infinite where experts differ around a mean of exactly 0.
     """
-    mean = np.nanmean(saliency, axis=1, keepdims=True)
-    # Of equal numbers the mean may differ from them in its last bit.
-    is_flat = np.nanmax(saliency, axis=1, keepdims=True) == np.nanmin(
-        saliency, axis=1, keepdims=True
+    mean, low, high = (
+        of(saliency, axis=1, keepdims=True) for of in (np.nanmean, np.nanmin, np.nanmax)
     )
+    # Of equal numbers the mean may differ from them in its last bit.
+    is_flat = low == high
     difference = np.where(is_flat, saliency * 0, saliency - mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(difference == 0, difference, difference / np.abs(mean))
 
 
-def separation(saliency: FloatArray, grid: Grid, kept: Sequence[int]) -> pd.DataFrame:
+def separation(
+    saliency: FloatArray, grid: Grid, kept: Sequence[int], order: IntArray | None = None
+) -> pd.DataFrame:
     """Table `layer, spread, gap`, of saliency relative to the layer's mean.
 
-    `saliency` is (layers, experts), `kept` the experts kept of each layer. spread = largest -
-    smallest; gap = that of the last expert kept - that of the first removed, NaN where a layer
-    loses none. Both are 0 where all experts have the same saliency.
+    `saliency` is (layers, experts), `kept` the experts kept of each layer, `order` those to keep
+    first (None: by saliency). spread = largest - smallest; gap = that of the last expert kept -
+    that of the first removed, NaN where a layer loses none. Both are 0 where all experts have the
+    same saliency.
     """
     values = relative(saliency)
-    ordered = np.take_along_axis(values, keeping_order(saliency, grid), axis=1)
+    order = keeping_order(saliency, grid) if order is None else order
+    ordered = np.take_along_axis(values, order, axis=1)
     gaps = [
         row[count - 1] - row[count] if 0 < count < layer.num_experts else np.nan
         for layer, row, count in zip(grid.layers, ordered, kept, strict=True)

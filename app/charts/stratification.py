@@ -128,7 +128,7 @@ def ranked_experts(ranked: Ranked, kept: Sequence[int], scale: Scale) -> pd.Data
             "kept": ranks < np.asarray(kept)[rows],
         }
     )
-    return table.merge(separation(signed, ranked.grid, kept), on="layer")
+    return table.merge(separation(signed, ranked.grid, kept, order), on="layer")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from app.choices import CONSTANT
 from app.loaded import Loaded
 from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec
 
 
@@ -48,6 +49,8 @@ def losses_by_spec(store: EvaluationStore, identity: str) -> Mapping[str, PlanLo
         _key(each.facts.spec): each
         for each in stored_losses(store, identity)
         if not (each.way or each.missing or each.is_repaired or each.facts.bits)
+        # A search began with this spec, which does not make its plan.
+        and each.facts.schedule != SEARCH
     }
 
 

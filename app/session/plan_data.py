@@ -9,7 +9,7 @@ from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
 from app.charts.neuron_cut import arena, measured_ranking
 from app.charts.schedules import chosen_spending, selection_with_tokens
-from app.choices import RANKS_NOTHING
+from app.choices import SAME_SCORE
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import what_is_missing
@@ -65,7 +65,7 @@ def plan_of_controls(loaded: Loaded) -> CurrentPlan:
 
 def prepared(loaded: Loaded) -> Selection:
     """The statistics of the plan on screen."""
-    missing: str | None = RANKS_NOTHING
+    missing: str | None = SAME_SCORE
     if loaded.choices.criterion is not None:
         missing = what_is_missing(loaded, loaded.choices.criterion)
     if missing is not None:

@@ -80,6 +80,9 @@ def test_absent_experts_count_for_nothing_and_a_layer_that_loses_none_has_no_gap
     # Means 2 and 3.
     assert table["spread"].tolist() == pytest.approx([1.5, 5 / 3])
     assert np.isnan(table["gap"][0])
+    other = separation(saliency, grid_of(4, 3), [2, 1], np.array([[2, 0, 1, 3], [0, 1, 2, -1]]))
+    # Expert 0 is the last kept, 1 the first removed.
+    assert other["gap"].tolist() == pytest.approx([(4 - 2) / 2, 1 / 3])
     assert table["gap"][1] == pytest.approx(1 / 3)
 
 

@@ -95,6 +95,16 @@ def test_the_constant_variant_leaves_the_map_of_the_other_criterion_and_the_vari
     assert any("moeprune plot overlap-map demo --criterion reap" in c for c in texts(test.code))
 
 
+def test_the_map_of_variants_says_of_the_plan_what_the_bar_says(open_page):
+    # Plans of searches that began with this spec were measured, too.
+    test = opened(open_page("explore", criterion="reap", corpora="demo-code"), "variant-losses")
+    losses = test.dataframe[-1].value.set_index(["b", "alpha", "beta"])["mean"]
+    (bar,) = (text for text in texts(test.markdown) if ":material/circle:" in text)
+    assert f"loss {losses[1, 1, 1]:+.2f} mean" in bar
+    (words,) = (text for text in texts(test.markdown) if "that Frequency drops" in text)
+    assert f"instead of {losses[0, 0, 0]:+.2f}" in words
+
+
 def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
     def verdicts(**address):
         found = texts(open_page("explore", tab="Advice", **address).markdown)

@@ -191,9 +191,11 @@ def test_only_the_constant_variant_leaves_a_page_without_numbers(open_page, view
         assert has_numbers(test) == (exponents != (1, 0, 0))
         if exponents != (1, 0, 0):
             continue
-        (note,) = texts(test.info)
+        note, *others = texts(test.info)
         assert "(1, 0, 0)" in note
         assert "the same score" in note
+        # The map of the variants has nothing to show either where no expert goes.
+        assert all("removes no expert" in other and not percent for other in others)
         assert not [button for button in test.button if button.label == "Run export"]
     # The link to such a page is offered all the same.
     test = open_page(view, criterion="")
