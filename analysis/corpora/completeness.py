@@ -13,7 +13,8 @@ from analysis.corpora.conversations import REASONING, Turn, function_of, texts_o
 from analysis.json_text import parse_json
 
 _END_OF_THOUGHT = "</think>"  # before it is reasoning, which templates leave out of earlier turns
-_MARKS = re.compile(r"</?(?:think|answer|response)>")  # that templates write anew or leave out
+# What templates write anew or take out: marks, and switches of reasoning.
+_MARKS = re.compile(r"</?(?:think|answer|response)>|/(?:no_?)?think\b")
 _ANYWHERE = ("system", "developer")  # roles whose turns templates may move
 # As jinja's own tojson writes these characters of HTML.
 _OF_HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"})

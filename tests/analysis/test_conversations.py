@@ -310,10 +310,12 @@ def test_a_rendering_that_lacks_a_text_is_refused(tokenizer, template, what):
         encode(document, tokenizer, ChatFormat(), "a")
 
 
+SWITCHING = "{% for m in messages %}{{ m.content.replace('/no_think', '') }}{% endfor %}"
 WHOLE = {  # content that templates cut or escape on purpose
     "reasoning": ("qwen3", [ASKED, {"role": "assistant", "content": "<think>x y</think>\nbirch"}]),
     "reasoning by key": ("qwen3", [ASKED, {**SAID, "reasoning_content": "never"}, ASKED, SAID]),
     "answer": ("hunyuan", [ASKED, {"role": "assistant", "content": "<answer>b</answer>"}]),
+    "switch": ("switching", [{"role": "user", "content": "a /no_think b"}, SAID]),
     "trimmed": ("llama3", [{"role": "user", "content": "  a\n\n b \t"}, SAID]),
     "escaped": ("llama3", called({"city": 'a "quoted"\n<é>'})["messages"]),
     "same words": ("olmoe", [ASKED, SAID, ASKED, SAID]),
@@ -322,8 +324,9 @@ WHOLE = {  # content that templates cut or escape on purpose
 
 @pytest.mark.parametrize(("name", "turns"), WHOLE.values(), ids=WHOLE)
 def test_what_a_template_cuts_on_purpose_is_not_missed(tokenizer, name, turns):
-    tokenizer.chat_template = TEMPLATES[name]
-    expected = render(TEMPLATES[name], turns, tokenizer.special_tokens_map).text
+    template = TEMPLATES.get(name, SWITCHING)
+    tokenizer.chat_template = template
+    expected = render(template, turns, tokenizer.special_tokens_map).text
     ids = encode(Document(messages=tuple(turns)), tokenizer, ChatFormat(), "a").ids
     assert tokenizer.decode(ids) == expected
 
