@@ -156,7 +156,7 @@ def test_two_models_of_one_hub_id_are_refused(ask, tmp_path):
         for path in (tmp_path / part).iterdir()
     }
     program = PROGRAM.replace("(resolve_model, config_folder)", "(hub_outline,)").replace(
-        "from analysis.model import resolve_model, config_folder",
+        "from analysis.model import config_folder, resolve_model",
         "from analysis.outline import hub_outline",
     )
     with hub(files) as place:

@@ -22,6 +22,7 @@ from analysis.stats.store import (
 )
 from analysis.stats.stored_tables import read_parquet
 from pruning.evaluate.record import EvaluationRecord
+from pruning.keep_list import KEEP_LIST_NAME, read_keep_list
 from pruning.plan import load_plan
 from pruning.recipe_file import load_recipe
 from pruning.schedules.counts import read_counts
@@ -32,6 +33,7 @@ READERS = {
     "plan.json": load_plan,
     "recipe.yaml": load_recipe,
     "schedule.csv": lambda path: read_counts(path, load_model_index("demo").layers),
+    KEEP_LIST_NAME: lambda path: read_keep_list(path, load_model_index("demo").layers),
     "search.json": load_search,
     "record.json": EvaluationRecord.read,
     "curves.parquet": lambda path: read_parquet(path, {}),

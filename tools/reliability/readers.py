@@ -59,7 +59,15 @@ from pruning.evaluate.bins import BinsStore, bins_overview
 from pruning.evaluate.quality import candidates_at, plan_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.variances import VarianceStore, variance_table
-from pruning.plan import fit_plan, keep_all, load_plan, plan_from_json
+from pruning.keep_list import read_keep_list
+from pruning.plan import (
+    PruningPlan,
+    fit_plan,
+    keep_all,
+    load_plan,
+    model_ref,
+    plan_from_json,
+)
 from pruning.planning.neurons import plan_of_file
 from pruning.recipe_file import load_recipe, recipe_from_yaml
 from pruning.requests.base import validated
@@ -206,6 +214,15 @@ def _counts(name: str) -> Callable[[Path], object]:
         model = load_model_index(str(root / examples.MODEL))
         kept = read_counts(root / examples.FILES / name, model.layers)
         assert all(0 <= kept[layer.index] <= layer.num_experts for layer in model.layers)
+
+    return read
+
+
+def _keep_list(name: str) -> Callable[[Path], object]:
+    def read(root: Path) -> None:
+        model = load_model_index(str(root / examples.MODEL))
+        kept = read_keep_list(root / examples.FILES / name, model.layers)
+        PruningPlan(model_ref(model), kept)
 
     return read
 
@@ -360,6 +377,8 @@ def _reader_of_files() -> Iterator[Reader]:
     yield Reader("schedule, CSV", f"{files}/counts.csv", TEXT, _counts("counts.csv"))
     yield Reader("schedule, JSON", f"{files}/counts.json", JSON, _counts("counts.json"))
     yield Reader("schedule, YAML", f"{files}/counts.yaml", TEXT, _counts("counts.yaml"))
+    yield Reader("keep list", f"{files}/kept.json", JSON, _keep_list("kept.json"))
+    yield Reader("keep list, lines", f"{files}/kept.jsonl", LINES, _keep_list("kept.jsonl"))
     yield Reader("evaluation", f"{files}/evaluations/record.json", JSON, _record)
     bins, variances = f"{files}/bins/record.json", f"{files}/variances/record.json"
     yield Reader("record of bins", bins, JSON, _bins)
