@@ -140,6 +140,8 @@ class Recipe(Request):
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    windows_per_document: options.WindowsPerDocument | None = None  # of search to evaluate
+    skip_bad_rows: options.SkipBadRows = 0
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None
@@ -152,7 +154,7 @@ class Recipe(Request):
     @classmethod
     def _can_be_run(cls, plan: PlanSpec) -> PlanSpec:
         ranking, schedule = plan.ranking, plan.spread.schedule
-        if not ranking.criterion:
+        if not ranking.criterion and plan.spread.kept_experts is None:
             raise Misfit("criterion", "criterion is missing; give a name such as reap or aimer")
         if ranking.runs:
             raise Misfit("runs", "a recipe makes its runs; list corpora instead")
@@ -188,6 +190,8 @@ class Recipe(Request):
     @classmethod
     def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
         plan = info.data.get("plan")
+        if value is not None and plan and plan.spread.kept_experts is not None:
+            raise ValueError("kept_experts says all that stays, so nothing is left to search")
         if value is not None and plan and plan.by_neuron:
             raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
         if value is not None and plan and plan.budget.top_k:

@@ -20,9 +20,12 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from app.charts.front_words import describe, loss_text
+from pruning.budget import parse_gib
 from pruning.engine_results import ENGINES, results
-from pruning.evaluate.quality import candidates_at, difference, losses_at, of_samples, plan_losses
-from pruning.evaluate.record import EvaluationRecord
+from pruning.evaluate.front import stored_front
+from pruning.evaluate.quality import candidates_at, difference, halves, losses_at, plan_losses
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.make import spending_of
@@ -130,6 +133,56 @@ def test_what_is_said_of_sizes(model):
     assert f"about **{report.active_after / 1e6:.2f} million**" in DEMO_PAGE
 
 
+BITS_PAGE = (DOCS / "concepts" / "bits.md").read_text()
+OF_BITS = {"16 bits": "", "MXFP4": "mxfp4"}  # other columns are named as the bits are
+REMOVED = {"all": 0, "75%": 0.25, "50%": 0.5, "25%": 0.75}
+
+
+def test_the_table_of_bits_is_that_of_the_shipped_evaluations(model):
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    table = front.table.round({"removed": 4})
+    measured = {
+        (row["removed"], bool(row["repaired_on"]), row["bits"]): row
+        for row in table[table["is_measured"]].to_dict("records")
+        if row["criterion"] in ("", "ean") and row["schedule"] in ("", "uniform")
+        if row["calibrated_on"].count("+") == 2 or not row["removed"]
+    }
+    lines = BITS_PAGE[BITS_PAGE.index("| experts | 16 bits |") :].split("\n\n")[0].splitlines()
+    columns = [OF_BITS.get(name, name) for name in cells(lines[0])[1:]]
+    shown_cells = 0
+    for kept, *losses in map(cells, lines[2:]):
+        key = REMOVED[kept.removesuffix(", repaired")], kept.endswith("repaired")
+        for bits, cell in zip(columns, losses, strict=True):
+            row = measured[(*key, bits)]
+            loss = loss_text(row["mean"]).removeprefix("+")
+            assert cell == f"{loss} ({row['bytes'] / MIB:.1f})", (kept, bits)
+            shown_cells += 1
+    assert shown_cells == 40
+    errors = f"{front.mean_error:.3f} on average and {front.most_error:.3f} at most in"
+    assert f"{errors} {front.compared} cells" in " ".join(BITS_PAGE.split())
+
+
+def test_from_which_size_on_pruning_pays_is_what_fit_says(model):
+    """README, the page of bits and the guide quote four bits alone, and the size below."""
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    words = describe(front)
+    four, below = (
+        re.search(r"4 bits alone give ([\d.]+ MiB) at (\S+);", words),
+        "pruning pays below ",
+    )
+    size, loss = four.groups()
+    smaller = words.partition(below)[2].partition(":")[0]
+    readme = (DOCS.parent / "README.md").read_text()
+    assert f"four bits alone give {size} at {loss}." in readme
+    assert f"Prune as well only for a target below {smaller} (" in readme
+    assert f"Four bits cost {loss[1:]} and leave {size};" in BITS_PAGE
+    assert f"below {smaller} here" in BITS_PAGE
+    assert f"they cost {loss} and leave {size}." in DEMO_PAGE
+    # The command that README gives is for such a target.
+    (target,) = re.findall(r"`moeprune fit demo --target-size (\S+)`", readme)
+    assert parse_gib(target) * GIB < parse_gib(smaller) * GIB
+
+
 def test_what_is_said_of_losses(half):
     blend = "demo-code+demo-math+demo-prose"
     best, even = half["ean", blend, "global"], half["ean", blend, "uniform"]
@@ -178,8 +231,8 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     assert found == [cells(line) for line in lines.splitlines()[2:]]
 
 
-def test_the_even_samples_choose_the_plan_that_the_page_names(losses):
-    """One half of the samples chooses among plans that no sample chose, the other judges it."""
+def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
+    """One half of the documents chooses among plans that none chose, the other judges it."""
     plans = [
         each
         for each in losses_at(losses, 0.5)
@@ -187,19 +240,33 @@ def test_the_even_samples_choose_the_plan_that_the_page_names(losses):
         and each.facts.schedule not in ("search", "measured")
         and not (each.is_random or each.facts.repair)
     ]
-
-    def on_half(loss, start):
-        return of_samples(loss, dict.fromkeys(loss.change, slice(start, None, 2)))
-
-    chosen, second = sorted(plans, key=lambda each: on_half(each, 0).mean)[:2]
+    chosen, second = sorted(plans, key=lambda each: halves(each)[0].mean)[:2]
     made = (chosen.facts.criterion, len(chosen.facts.corpora), chosen.facts.schedule)
     assert made == ("ean", 3, "global")
-    even, odd = on_half(chosen, 0), on_half(chosen, 1)
+    one, other = halves(chosen)
     lead = difference(second, chosen)
     page = " ".join((DOCS / "reference" / "demo-model.md").read_text().split())
-    assert f"({even.mean:+.2f} there); on the odd ones it has {odd.mean:+.2f}" in page
-    assert f"at worst {odd.worst:+.2f}" in page
-    assert f"{lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
+    assert f"({one.mean:+.2f} there); on the other half it has {other.mean:+.2f}" in page
+    assert f"at worst {other.worst:+.2f} ({other.worst_on.removeprefix('demo-')})" in page
+    assert not lead.is_clear
+    assert f"not clear: {lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
+
+
+def test_the_intervals_of_the_page_on_repair_are_by_documents(losses):
+    page = " ".join((DOCS / "concepts" / "repair.md").read_text().split())
+    blend = {
+        (each.facts.criterion, each.is_repaired): each
+        for each in losses_at(losses, 0.5)
+        if not (each.way or each.is_random)
+        and (each.facts.granularity, each.facts.schedule) == ("expert", "uniform")
+        and len(each.facts.corpora) == 3
+    }
+    for name, words in (("reap", "nats, 95% by documents"), ("ean", "nats")):
+        back = difference(blend[name, False], blend[name, True])
+        share = back.mean / blend[name, False].mean
+        assert f"{share:.0%} ({back.low:.3f} to {back.high:.3f} {words})" in page
+    code, math, prose = (each.num_documents for each in blend["reap", False].samples.values())
+    assert f"of {code}, {math} and {prose} documents" in page
 
 
 def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):
@@ -250,7 +317,8 @@ def test_the_table_of_presets_is_that_of_the_code():
         shown[name] = (repo, config or None, split, set(fields.split(", ")), *numbers, paper)
     coded = {}
     for name, preset in PRESETS.items():
-        data = preset.dataset
+        if (data := preset.dataset) is None:  # a blend, see below
+            continue
         read = set(data.fields.by_form.values())
         # A data set with our own names is read by the one that it has.
         own = shown[name][3] if data.fields == type(data.fields)() else read
@@ -258,6 +326,13 @@ def test_the_table_of_presets_is_that_of_the_code():
         numbers = (preset.tokens, preset.seq_len, preset.seed)
         coded[name] = (data.repo, data.config, data.split, own, *numbers, preset.reference)
     assert shown == coded
+
+
+def test_the_parts_of_the_blend_are_those_of_the_code():
+    preset = PRESETS["tool-calls"]
+    for part in preset.blend:
+        assert f"{part.conversations} of `{part.dataset.repo}`" in CORPORA_PAGE
+    assert f"`--tokens {preset.tokens}`" in CORPORA_PAGE
 
 
 def test_a_preset_brings_its_settings_and_what_is_given_wins():

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
 from analysis.arrays import BoolArray
+from analysis.corpora.account import RowAccount
 from analysis.corpora.cutting import Extent
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, encode
+from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, encode, encode_all
 from analysis.corpora.sequences import TokenIds, TokenSequences
-from analysis.corpora.sources import Source, in_memory
+from analysis.corpora.sources import Source, in_memory, peek
 from analysis.errors import CorpusError
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
@@ -41,6 +41,14 @@ class Sampling:
     whole: bool = False
     # Arguments of the chat template, for conversations; plain JSON.
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Joined documents are cut to so many sequences each, and what follows is dropped; None: whole.
+    windows_per_document: int | None = None
+
+    @property
+    def most_of_document(self) -> int | None:
+        """Tokens of a document that joined sequences take at most; None if all."""
+        windows = self.windows_per_document
+        return None if windows is None else windows * self.seq_len
 
     @property
     def chat(self) -> ChatFormat:
@@ -52,6 +60,10 @@ class Sampling:
             raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
         if self.seq_len < 2:
             raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
+        if self.windows_per_document is not None and self.windows_per_document < 1:
+            raise CorpusError(
+                f"{self.windows_per_document} windows of a document leave nothing; use at least 1."
+            )
         if self.packing == "concatenate":
             check_joins(self)
 
@@ -89,6 +101,8 @@ class TokenRows:
     counted: list[BoolArray] = field(default_factory=list)  # which of them enter the sums
     # Each token's place in its document, per sequence; empty if no sequence holds several.
     positions: list[TokenIds] = field(default_factory=list)
+    # The document of each sequence among those fed, see `TokenSequences.documents`.
+    documents: list[int] = field(default_factory=list)
     num_read: int = 0  # tokens read
     num_documents: int = 0  # documents fed at least in part
     num_dropped_documents: int = 0  # documents not fed at all
@@ -99,10 +113,11 @@ class TokenRows:
         """Tokens read that are in no sequence."""
         return self.num_read - sum(map(len, self.rows))
 
-    def add(self, parts: Sequence[Tokens]) -> None:
-        """Add a sequence."""
+    def add(self, parts: Sequence[Tokens], document: int) -> None:
+        """Add a sequence that is mostly of this document."""
         self.rows.append(np.concatenate([part.ids for part in parts]))
         self.counted.append(np.concatenate([_counted(part) for part in parts]))
+        self.documents.append(document)
 
 
 def _counted(item: Tokens) -> BoolArray:
@@ -112,25 +127,31 @@ def _counted(item: Tokens) -> BoolArray:
 def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """Documents joined end to end and cut into sequences of equal length.
 
-    A document sees those before it in its sequence, as in pre-training and in HEAPr.
+    A document sees those before it in its sequence, as in pre-training and in HEAPr. Each is cut to
+    `windows_per_document` before.
     """
     packed = TokenRows()
     limit = sampling.tokens // sampling.seq_len * sampling.seq_len
     items: list[Tokens] = []
+    num_used = 0
     for item in documents:
-        items.append(item)
+        items.append(item.part(0, min(len(item.ids), sampling.most_of_document or limit)))
+        num_used += len(items[-1].ids)
         packed.num_read += len(item.ids)
         packed.num_documents += 1
-        if packed.num_read >= limit:
+        if num_used >= limit:
             break
-    length = min(limit, packed.num_read // sampling.seq_len * sampling.seq_len)
+    length = min(limit, num_used // sampling.seq_len * sampling.seq_len)
     if length:
         stream = Tokens(
             np.concatenate([item.ids for item in items]),
             np.concatenate([_counted(item) for item in items]),
         )
+        ends = np.cumsum([len(item.ids) for item in items])
         for start in range(0, length, sampling.seq_len):
-            packed.add([stream.part(start, start + sampling.seq_len)])
+            end = start + sampling.seq_len
+            shares = np.diff(np.clip(ends, start, end), prepend=start)
+            packed.add([stream.part(start, end)], int(np.argmax(shares)))
     return packed
 
 
@@ -158,8 +179,8 @@ def _fitting(
 def pad(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """One document per sequence; batches pad the shorter ones."""
     packed = TokenRows()
-    for item in _fitting(documents, sampling, packed):
-        packed.add([item])
+    for number, item in enumerate(_fitting(documents, sampling, packed)):
+        packed.add([item], number)
     return packed
 
 
@@ -170,27 +191,28 @@ def pack(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     the fullest is closed. No document is split; one longer than a sequence has one to itself.
     """
     packed = TokenRows()
-    rows: list[list[Tokens]] = []
-    for item in _fitting(documents, sampling, packed):
+    rows: list[list[tuple[int, Tokens]]] = []
+    for number, item in enumerate(_fitting(documents, sampling, packed)):
         place = next((row for row in rows if _size(row) + len(item.ids) <= sampling.seq_len), None)
         if place is None:
             if len(rows) == _OPEN_ROWS:
-                fullest = max(range(_OPEN_ROWS), key=lambda number: _size(rows[number]))
+                fullest = max(range(_OPEN_ROWS), key=lambda at: _size(rows[at]))
                 _close(packed, rows.pop(fullest))
             rows.append(place := [])
-        place.append(item)
+        place.append((number, item))
     for row in rows:
         _close(packed, row)
     return packed
 
 
-def _size(row: Sequence[Tokens]) -> int:
-    return sum(len(item.ids) for item in row)
+def _size(row: Sequence[tuple[int, Tokens]]) -> int:
+    return sum(len(item.ids) for _, item in row)
 
 
-def _close(packed: TokenRows, row: Sequence[Tokens]) -> None:
-    packed.add(row)
-    places = [np.arange(len(item.ids), dtype=np.int32) for item in row]
+def _close(packed: TokenRows, row: Sequence[tuple[int, Tokens]]) -> None:
+    largest, _ = max(row, key=lambda each: len(each[1].ids))
+    packed.add([item for _, item in row], largest)
+    places = [np.arange(len(item.ids), dtype=np.int32) for _, item in row]
     packed.positions.append(np.concatenate(places))
 
 
@@ -222,55 +244,41 @@ def tokenize(
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
         return _tokenize_joined(source, tokenizer, sampling, corpus, selection)
-    remaining = source.draw(sampling.seed)
-    first = next(remaining, None)
+    first, peeked = peek(source, sampling.seed)
     if first is None:
         raise CorpusError(f"The corpus {corpus} is empty.")
     packing = packing_of(sampling, first)
     extent = partial(_usable_extent, sampling, packing, selection)
-    encoded = _encode_all(chain([first], remaining), tokenizer, sampling.chat, corpus, extent)
+    account = RowAccount(source.skips)
+    encoder = partial(encode, tokenizer=tokenizer, chat=sampling.chat, corpus=corpus)
+    encoded = encode_all(peeked.draw(sampling.seed), encoder, account, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     is_whole = first.input_ids is not None and sampling.whole
     packed = PACKERS[packing](encoded, replace(sampling, whole=is_whole))
     if not packed.rows:
+        account.check_used()
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
-    facts: dict[str, object] = {"packing": packing, "count": sampling.count}
+    facts: dict[str, object] = {"packing": packing, "count": sampling.count, **account.facts}
     if selection is not None:
         facts["select"] = selection.description
     if first.messages is not None and sampling.template_args:
         facts["template_args"] = dict(sampling.template_args)
+    if packing == "concatenate" and sampling.windows_per_document is not None:
+        facts["windows_per_document"] = sampling.windows_per_document
     if packing != "concatenate":
         facts["truncate"] = "none" if is_whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
 
 
-def _encode_all(
-    documents: Iterator[Document],
-    tokenizer: Tokenizer | None,
-    chat: ChatFormat,
-    corpus: str,
-    extent: Callable[[int], Extent],
-) -> Iterator[Tokens]:
-    """The tokens of each document; `extent` tells from those before it how many can be used."""
-    ready, num_read = None, 0
-    for document in documents:
-        is_ready = document.input_ids is not None
-        if ready is not None and ready != is_ready:
-            raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
-        ready = is_ready
-        tokens = encode(document, tokenizer, chat, corpus, extent(num_read))
-        num_read += len(tokens.ids)
-        yield tokens
-
-
 def _usable_extent(
-    sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_read: int
+    sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_used: int
 ) -> Extent:
-    """The tokens of the next document that can be used, after `num_read` tokens."""
+    """The tokens of the next document that can be used, after `num_used` tokens."""
     if packing == "concatenate":
         most = sampling.tokens // sampling.seq_len * sampling.seq_len
-        most -= num_read if selection is None else 0  # a selection may leave documents out
+        most -= num_used if selection is None else 0  # a selection may leave documents out
+        most = min(most, sampling.most_of_document or most)
     else:
         most = sampling.seq_len + 1  # the last one shows that the document is longer
     most = max(most, selection.reads if selection is not None else 0)
@@ -323,6 +331,8 @@ def _tokenize_joined(
     parts: list[str] = []
     length = 0
     for document in source.draw(0):
+        if document.problem is not None:
+            raise document.problem
         if document.text is None:
             raise CorpusError(f"The corpus {corpus} is joined to one text, but has a row without.")
         parts.append(document.text)
@@ -337,7 +347,8 @@ def _tokenize_joined(
     # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)
-    packed = concatenate(iter([stream]), replace(sampling, packing="auto", tokens=len(stream.ids)))
+    whole = replace(sampling, packing="auto", tokens=len(stream.ids), windows_per_document=None)
+    packed = concatenate(iter([stream]), whole)
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
     order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))
@@ -365,5 +376,6 @@ def _sequences(
         counted=None if all(row.all() for row in counted) else counted,
         positions=tuple(packed.positions) or None,
         num_dropped_documents=packed.num_dropped_documents,
+        documents=tuple(packed.documents) if source.join is None else None,
         prepared={**facts, **source.facts},
     )

@@ -1,6 +1,7 @@
 """Candidates by size in words: their names, and what the front says."""
 
 from collections.abc import Iterable, Mapping
+from math import isnan
 from typing import Any, Final
 
 import pandas as pd
@@ -52,6 +53,11 @@ def candidate_name(row: Mapping[Any, Any]) -> str:
 def loss_text(increase: float) -> str:
     """A loss increase with three digits; what is nearly nothing has no minus."""
     return f"{round(increase, 3) + 0.0:+.3f}"
+
+
+def range_text(row: Mapping[Any, Any]) -> str:
+    """The interval of a row of a `Front`; empty if a corpus of one document leaves it unknown."""
+    return "" if isnan(row["low"]) else f"{row['low']:+.3f} to {row['high']:+.3f}"
 
 
 def bits_alone(losses: Iterable[PlanLoss]) -> str:

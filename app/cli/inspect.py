@@ -25,7 +25,8 @@ from pruning.planning.counted import Counted, uniform_cuts
 from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import ConfigOnly
-from pruning.sizes import BYTES, format_bytes, format_count, size_report
+from pruning.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
+from pruning.source_checks import source_notes
 
 _SHOWN = 6
 _CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")
@@ -69,10 +70,14 @@ def inspect(
     )
     for caveat in outline.caveats if outline else ():
         out.print(f"  {caveat}")
+    for each in source_notes(model):
+        out.print(f"  {each}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
     sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
     rows = [(part, format_bytes(size)) for part, size in sizes.items() if size]
+    if tied := model.tied_embedding:
+        rows.append((str(ModelPart.TIED_HEAD), f"0 B, {format_bytes(tied.nbytes)} in exports"))
     cuts = uniform_cuts(model)
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
@@ -101,7 +106,7 @@ def inspect(
             "experts": report.experts_before,
             "layers": len(model.layers),
             "plans": [{"sparsity": share, **cut_numbers(cut)} for share, cut in cuts if cut],
-            "caveats": outline.caveats if outline else (),
+            "caveats": (*(outline.caveats if outline else ()), *source_notes(model)),
         },
         *following,
     )

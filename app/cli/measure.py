@@ -11,6 +11,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
 from analysis.model import MoEModel, load_model_index
+from analysis.stats.store import stats_store
 from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
@@ -23,16 +24,19 @@ from app.cli.say import (
     loss_increase,
     next_plan,
     plan_command,
+    say_notes,
     show_records,
     usual_budget,
 )
 from app.console import counted, finish, follow, out, say, show_frame, show_table, small
+from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
-from pruning.evaluate.quality import LossIncrease, is_random
+from pruning.evaluate.quality import LossIncrease, is_random, stored_losses
 from pruning.evaluate.record import (
     VARIANT_COLUMNS,
     EvaluationRecord,
+    EvaluationStore,
     evaluation_table,
     result_json,
 )
@@ -88,6 +92,9 @@ def evaluate(
     best, loss_words = _least_loss(records, names)
     show_records(records, names * len(request.corpora))
     write_result(out_file, result_json(records))
+    store = EvaluationStore(stats_store(request.stats_dir).directories)
+    losses = stored_losses(store, model.identity)
+    say_notes(random_warnings(dict(zip(names, records, strict=False)), losses))
     finish(
         f"{out_file}: {counted(len(records), 'evaluation')}{loss_words}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
@@ -344,7 +351,7 @@ def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
     show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
     out.print(
         f"{record.record_id}: {counted(record.points, 'allocation')} on "
-        f"{counted(measurement.curves.samples, 'sample')}, "
+        f"{measurement.curves.count.words}, "
         f"{measurement.layers / measurement.batches:.0f} layer evaluations in this run"
     )
     for share in () if request.budgets else _SHARES:

@@ -26,6 +26,7 @@ from app.session.state import (
 )
 from app.tables.costs import experts_text
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.choice import EXPERT_BUDGETS, possible_shrinks
 from pruning.sizes import format_bytes
 
@@ -123,6 +124,7 @@ def model_and_calibration() -> tuple[MoEModel, list[str]]:
                 "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
                 "start with `moeprune app --models-root FOLDER`."
             )
+        say_unknown("Model", "model", list(choices))
         name = st.selectbox("Model", list(choices), key="model", bind="query-params")
         model = chosen_model(choices[name])
         st.text(

@@ -22,9 +22,11 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from pruning.evaluate.result import (
     Evaluation,
-    bootstrap_interval,
+    SampleCount,
+    SampleValues,
     check_interval,
     check_possible,
+    interval_or_none,
 )
 from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
 from pruning.neurons.cuts import field_of
@@ -134,7 +136,7 @@ def bin_table(
 ) -> pd.DataFrame:
     """Table of BIN_COLUMNS: the loss increase without each bin, in nats per token.
 
-    `loss_change` is the mean over samples, `low` and `high` its 95% bootstrap interval (paired),
+    `loss_change` is the mean over samples, `low` and `high` its paired 95% interval by documents,
     `pooled` the mean over all positions. The evaluations, by bin number, have the measure `nll`.
     """
     rows = []
@@ -144,7 +146,8 @@ def bin_table(
         change = after.means - before.means
         pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
         facts = (each.number, each.removed, each.saliency, each.share)
-        rows.append((*facts, change.mean(), *bootstrap_interval(change, seed), pooled))
+        ends = interval_or_none(SampleValues(change, after.documents), seed)
+        rows.append((*facts, change.mean(), *ends, pooled))
     return pd.DataFrame(rows, columns=list(BIN_COLUMNS))
 
 
@@ -176,6 +179,7 @@ BINS_TABLE_COLUMNS = (
     "last",
     "full_loss",
     "num_samples",
+    "num_documents",
     "num_tokens",
     "dtype",
     "created_at",
@@ -268,6 +272,11 @@ class BinsRecord(Record):
         return cls.begun(words, deciding, **fields, settings=settings)
 
     @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
     def table(self) -> pd.DataFrame:
         """Table of BIN_COLUMNS, see `bin_table`."""
         table = pd.DataFrame(list(self.rows), columns=list(BIN_COLUMNS))
@@ -323,9 +332,11 @@ def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
             "last": changes.iloc[-1],
             "full_loss": record.full_loss,
             "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,
         }
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))
+    overview = pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))
+    return overview.astype({"num_documents": "Int64"})

@@ -8,8 +8,11 @@ use.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
 
 from analysis.corpora import (
     ChatFormat,
@@ -25,8 +28,9 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
+from analysis.corpora.account import SKIPPED_ROWS, RowAccount, row_facts
 from analysis.corpora.cutting import Extent
-from analysis.corpora.encoding import encode
+from analysis.corpora.encoding import encode, encode_all
 from analysis.corpora.near_copies import NewTokens, TokenRuns
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
@@ -54,6 +58,14 @@ class SampleSettings:
     scored: Scored = "auto"
     # Arguments of the chat template, for conversations.
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Samples of running text that a document gives at most; 0: all, None: as its corpus has it.
+    windows_per_document: int | None = None
+
+    def windows_of(self, source: Source) -> int | None:
+        """The limit for a corpus; None if there is none."""
+        if self.windows_per_document is None:
+            return source.windows_per_document
+        return self.windows_per_document or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,11 +76,28 @@ class DrawnSamples:
     # `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the sequences were
     # prepared; plain JSON.
     facts: Mapping[str, Any]
+    shortfall: str = ""  # why there are fewer samples than asked for; empty if there are not
+
+    @property
+    def num_documents(self) -> int | None:
+        """Documents that samples with something to predict are of; None for one joined text."""
+        sequences = self.sequences
+        if sequences.documents is None:
+            return None
+        documents = np.array(sequences.documents)
+        if sequences.counted is not None:
+            documents = documents[[bool(row.any()) for row in sequences.counted]]
+        return len(np.unique(documents))
 
     @property
     def corpus(self) -> dict[str, Any]:
         """The corpus in records."""
-        return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
+        return {
+            "name": self.sequences.corpus,
+            "digest": self.sequences.digest,
+            "num_documents": self.num_documents,
+            **self.facts,
+        }
 
 
 class Reading(Protocol):
@@ -133,6 +162,7 @@ def draw(
             packing="concatenate" if is_running or source.join is not None else "pad",
             count="response" if by_answers else "all",
             template_args=settings.template_args,
+            windows_per_document=settings.windows_of(unread.source),
         ),
         corpus=name,
         selection=selection if unread.skipped or not is_running else None,
@@ -141,7 +171,20 @@ def draw(
     if unread.skipped:
         facts |= {"near_copies": new.num_left_out}
     facts |= {"seq_len": settings.seq_len, **sequences.prepared}
-    return DrawnSamples(sequences, facts)
+    return DrawnSamples(sequences, facts, _shortfall(sequences, settings.samples))
+
+
+def _shortfall(sequences: TokenSequences, asked: int) -> str:
+    count, documents = len(sequences.rows), sequences.num_documents
+    if count >= asked:
+        return ""
+    words = f"{bare_name(sequences.corpus)} gives {count} of {asked} samples"
+    if windows := sequences.prepared.get("windows_per_document"):
+        return (
+            f"{words}: it has {documents} documents, each gives {windows} at most; give more "
+            "documents, or --windows-per-document 0 for intervals that rest on few."
+        )
+    return f"{words}: it has no more text."
 
 
 def _runs_read(
@@ -153,8 +196,13 @@ def _runs_read(
 ) -> TokenRuns:
     """The runs of tokens of the documents that were skipped, as calibration read them."""
     chat, extent = ChatFormat(arguments=template_args), Extent(unread.tokens_read)
+    encoder = partial(encode, tokenizer=tokenizer, chat=chat, corpus=name)
     read = islice(source.draw(unread.seed), unread.skipped)
-    return TokenRuns.of(encode(each, tokenizer, chat, name, extent).ids for each in read)
+    # Calibration left bad rows out, if there were any.
+    account = RowAccount(unread.skipped)
+    return TokenRuns.of(
+        each.ids for each in encode_all(read, encoder, account, name, lambda _: extent)
+    )
 
 
 def _find_unread(
@@ -194,6 +242,7 @@ def _documents_read(name: str, runs: Iterable[Reading]) -> dict[int, int | None]
                 continue
             seed = int(manifest.settings.get("seed", DEFAULT_SEED))
             count = corpus.num_documents + corpus.num_dropped_documents
+            count += row_facts(corpus.prepared).get(SKIPPED_ROWS, 0)
             before = read.get(seed, 0)
             # A selection has read more documents than it fed.
             is_unknown = before is None or "select" in corpus.prepared

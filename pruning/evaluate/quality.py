@@ -6,20 +6,18 @@ Losses by sample choose a plan on one half and report the other, and tell whethe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Final
 
-import numpy as np
-
-from analysis.arrays import FloatArray
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
-from pruning.evaluate.result import MIDDLE, RESAMPLES
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
+from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
@@ -39,6 +37,7 @@ CANDIDATE_COLUMNS: Final = (
     "worst",
     "worst_on",
     "num_samples",
+    "num_documents",
     "missing",
     "draws",
     "mean_spread",
@@ -111,6 +110,18 @@ class PlanLoss(LossIncrease):
     def missing(self) -> tuple[str, ...]:
         """Corpora on which only other plans were measured."""
         return tuple(name for name in self.corpora if name not in self.change)
+
+    @property
+    def count(self) -> SampleCount:
+        """The samples and the documents of the corpora with the fewest."""
+        documents = [
+            self.samples[name].num_documents
+            if name in self.samples
+            else self.sample_facts[name]["num_documents"]
+            for name in self.change
+        ]
+        known = (each for each in documents if each is not None)
+        return SampleCount(self.num_samples, min(known, default=None))
 
     @property
     def is_random(self) -> bool:
@@ -218,22 +229,34 @@ def candidates_at(
             )
         pooled[(each.way, *kind)].append(each)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
+    table = table.astype({"num_documents": "Int64"})
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)
 
 
 def random_at(
-    losses: Iterable[PlanLoss], share: float, granularity: str = "expert"
+    losses: Iterable[PlanLoss],
+    share: float,
+    granularity: str = "expert",
+    corpora: Collection[str] | None = None,
 ) -> RandomLoss | None:
     """The loss of Random at one share of the expert weights, on the samples of most plans.
 
-    Without a repair: Random is what chance alone gives.
+    Without a repair: Random is what chance alone gives. `corpora`: on these alone, if any of them
+    was measured.
     """
     draws = [
         each
         for each in losses_at(losses, share)
         if each.is_random and not (each.is_repaired or each.way or each.missing)
     ]
-    return _pool([each for each in draws if each.facts.granularity == granularity])
+    if corpora is not None:
+        draws = [replace(each, change=_only(each.change, corpora)) for each in draws]
+    return _pool([each for each in draws if each.facts.granularity == granularity and each.change])
+
+
+def _only(change: Mapping[str, float], corpora: Collection[str]) -> dict[str, float]:
+    """The loss increase on these corpora."""
+    return {name: value for name, value in change.items() if name in corpora}
 
 
 def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:
@@ -336,6 +359,7 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
         "plan": first.plan,
         **first.facts.columns,
         "num_samples": first.num_samples,
+        "num_documents": first.count.documents,
         "missing": ", ".join(first.missing),
         "draws": 1,
     }
@@ -346,13 +370,18 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
     row |= {"draws": pooled.draws, "mean": pooled.mean, "worst": pooled.worst}
     worst_on = max(pooled.change, key=pooled.change.__getitem__)
     row |= {"worst_on": worst_on, "num_samples": min(each.num_samples for each in losses)}
+    counts = (each.count.documents for each in losses)
+    row["num_documents"] = min((each for each in counts if each is not None), default=None)
     if pooled.draws > 1:
         row |= {"plan": "", "mean_spread": pooled.mean_spread, "worst_spread": pooled.worst_spread}
     return row
 
 
 # The facts of drawn samples that decide which samples of a corpus come first.
-_ORDER: Final = ("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate")
+_ORDER: Final = (
+    *("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate"),
+    "windows_per_document",
+)
 
 
 @dataclass(frozen=True)
@@ -360,19 +389,30 @@ class LossDifference:
     """How much higher the loss of one plan is, in nats per token, mean over corpora."""
 
     mean: float
-    low: float  # low, high: 95% paired bootstrap interval over samples
+    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
     high: float
 
     @property
     def is_clear(self) -> bool:
         """Whether the interval excludes 0."""
-        return not self.low <= 0 <= self.high
+        return self.low > 0 or self.high < 0
 
 
-def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
-    """The loss on the picked samples of some corpora, and on all samples of the others.
+def halves(loss: PlanLoss) -> tuple[PlanLoss | None, PlanLoss | None]:
+    """The loss on every second document of each corpus, from the first and from the second on.
 
-    None if losses by sample are missing, or no sample of a corpus is picked.
+    Together they have all samples, and no document is in both.
+    """
+    parts = (dict.fromkeys(loss.change, slice(start, None, 2)) for start in (0, 1))
+    first, second = (of_documents(loss, part) for part in parts)
+    return first, second
+
+
+def of_documents(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
+    """The loss on the picked documents of some corpora, and on all samples of the others.
+
+    Documents are picked by their place in order, with all of their samples. None if losses by
+    sample are missing, or no document of a corpus is picked.
     """
     slices = {name: part for name, part in picked.items() if name in loss.change}
     parts = {
@@ -395,16 +435,20 @@ def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
 
 
 def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
-    """The loss without the samples that chose the plan; None if nothing remains.
+    """The loss without the documents that chose the plan; None if nothing remains.
 
     `judged_on` is the corpus of a search, `SearchResult.header["corpus"]`: the first `samples` of
-    an order. If the evaluation drew in the same order, these are left out, else the whole corpus.
+    an order. If the evaluation drew in the same order, their documents are left out, else the whole
+    corpus.
     """
     name = judged_on["name"]
     if name not in loss.change:
         return loss
-    if all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
-        rest = of_samples(loss, {name: slice(judged_on["samples"], None)})
+    samples = loss.samples.get(name)
+    if samples and all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
+        places = document_places(samples.documents, len(samples.tokens))
+        seen = int(places[: judged_on["samples"]].max()) + 1
+        rest = of_documents(loss, {name: slice(seen, None)})
         if rest is not None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}
@@ -414,33 +458,21 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
 def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     """Loss of `one` minus that of `other` on the corpora of both, with a paired bootstrap.
 
-    Samples are resampled within each corpus, the same ones for both plans. None if the plans were
+    Documents are resampled within each corpus, the same ones for both plans. None if the plans were
     not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
     pairs = [(one.samples[name], other.samples[name]) for name in common]
-    # The losses of the original model tell whether the samples are the same, up to rounding:
-    # batches of other sizes add in another order.
+    digests = [[each.sample_facts[name]["digest"] for name in common] for each in (one, other)]
     if (
         not pairs
         or len(pairs) < len(corpora)
-        or any(a.tokens != b.tokens for a, b in pairs)
-        or not all(np.allclose(a.full_means, b.full_means, atol=1e-4) for a, b in pairs)
+        or digests[0] != digests[1]
+        # Parts of the same samples may be different ones.
+        or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
     ):
         return None
-    apart = [first.means - second.means for first, second in pairs]
+    apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]
     low, high = interval_of(apart).tolist()
-    return LossDifference(fmean(float(each.mean()) for each in apart), low, high)
-
-
-def interval_of(apart: Sequence[FloatArray], seed: int = 42) -> FloatArray:
-    """95% bootstrap interval of the mean over corpora of means over samples.
-
-    `apart` has one array (samples, ...) per corpus. The result is (2, ...): low, high.
-    """
-    rng = np.random.default_rng(seed)
-    means = [
-        each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in apart
-    ]
-    return np.percentile(np.mean(means, axis=0), MIDDLE, axis=0)
+    return LossDifference(fmean(float(each.numbers.mean()) for each in apart), low, high)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing
+from pruning.bit_sizes import fewer_bits
 from pruning.evaluate.result import (
     Evaluation,
     Metric,
-    SampleSums,
+    SampleCount,
     check_metrics,
-    check_possible,
 )
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
     Count,
@@ -33,7 +32,7 @@ from pruning.evaluate.store import (
     RunFacts,
     SampleFacts,
 )
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref
 from pruning.repair.reference import variant_words
 from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import PARAMS, ModelPart, size_report
@@ -67,6 +66,7 @@ TABLE_COLUMNS = (
     "high",
     "full",
     "num_samples",
+    "num_documents",
     "num_tokens",
     "dtype",
     "created_at",
@@ -76,8 +76,6 @@ VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_toke
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
-_SUMMED = ("nll", "full_nll")
-_DIGITS = 6  # decimals of a sum
 
 
 class PlanFacts(RecordPart):
@@ -104,6 +102,9 @@ class PlanFacts(RecordPart):
     )
     bytes_before: Count | None = None  # of all weights of the checkpoint
     bytes_after: Count | None = None
+    # Format -> bytes with the experts in it, for each that makes the checkpoint smaller; of plans
+    # of neurons in their own bits, whose rows a share does not tell: each has groups of its own.
+    bytes_in_bits: Mapping[str, Count] = {}
     active_before: Count | None = None  # parameters that a token uses
     active_after: Count | None = None
     flops_before: Count | None = None  # of a token in routed experts
@@ -134,9 +135,6 @@ class PlanFacts(RecordPart):
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
-        # The original model is what it is, not its export, which may hold a tied head as well.
-        is_original = self.removed == 0 and self.is_plain
-        original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
@@ -145,7 +143,7 @@ class PlanFacts(RecordPart):
             "bits": self.bits,
             "top_k": self.top_k,
             "removed": self.removed,
-            "bytes": original_bytes or self.bytes_after,
+            "bytes": self.bytes_after,
             "active_params": self.active_after,
             "expert_flops": self.flops_after,
         }
@@ -214,6 +212,8 @@ class PlanRecord(RecordOfPlan):
         `settings` are those that change the numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
+        if plan.granularity == NEURON_GRANULARITY and not plan.bits:
+            facts = facts.model_copy(update={"bytes_in_bits": bytes_in_formats(model, plan)})
         return cls.begun_with(
             model,
             plan.digest,
@@ -234,43 +234,6 @@ class PlanRecord(RecordOfPlan):
         """Fields that a kind of record takes from the plan besides `plan`."""
         del plan
         return {}
-
-
-class SampleLosses(RecordPart):
-    """The loss of every sample, in nats, summed over its scored positions."""
-
-    tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
-    nll: tuple[float, ...]  # of the pruned model
-    full_nll: tuple[float, ...]  # of the original model
-
-    @classmethod
-    def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
-        """From the sums of an evaluation; None if the loss was not measured."""
-        if not {"nll", "full_nll"} <= samples.keys():
-            return None
-        sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
-        return cls(tokens=samples["nll"].counts.tolist(), **sums)
-
-    @property
-    def means(self) -> FloatArray:
-        """(samples,) loss of the pruned model, nats per token."""
-        return np.divide(self.nll, self.tokens)
-
-    @property
-    def full_means(self) -> FloatArray:
-        """(samples,) loss of the original model, nats per token."""
-        return np.divide(self.full_nll, self.tokens)
-
-    def picked(self, part: slice) -> Self:
-        """The losses of a slice of the samples."""
-        return self.model_copy(update={name: values[part] for name, values in self})
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Self:
-        if len({len(values) for _, values in self}) > 1:
-            raise ValueError("it has another number of samples than of their losses")
-        check_possible("nll", *self.nll, *self.full_nll)
-        return self
 
 
 class EvaluationRecord(DisplayMixin, PlanRecord):
@@ -306,6 +269,11 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
         return self
 
     @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
     def shown(self) -> Facts:
         """The facts that a console or a notebook shows."""
         plan = self.plan
@@ -316,7 +284,7 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             "plan": (plan.criterion or "none") + plan.variant_words,
             "asked": plan.sparsity or "none",
             "corpus": self.corpus["name"],
-            "samples": self.num_samples,
+            "samples": self.count.words,
             "tokens": self.num_tokens,
             **{name: f"{metric.mean:.4f}" for name, metric in self.metrics.items()},
             "loss_increase": increase,
@@ -381,6 +349,13 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
     return made_facts(plan).model_copy(update=sizes)
 
 
+def bytes_in_formats(model: MoEModel, plan: PruningPlan) -> dict[str, int]:
+    """Format -> bytes of all weights after a complete plan in it, of those that save bytes."""
+    return {
+        bits: size_report(model, replace(plan, bits=bits)).bytes_after for bits in fewer_bits(model)
+    }
+
+
 class EvaluationStore(RecordStore[EvaluationRecord]):
     """Evaluations of one or more statistics directories; new ones go to the first."""
 
@@ -404,6 +379,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             **asdict(metric),
             "full": record.full[name].mean if name in record.full else None,
             "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,
@@ -412,8 +388,8 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
         for name, metric in record.metrics.items()
     ]
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    floats = ("removed", "mean", "pooled", "low", "high", "full")
-    return table.astype(dict.fromkeys(floats, "float64"))
+    floats = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
+    return table.astype({**floats, "num_documents": "Int64"})
 
 
 def result_json(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

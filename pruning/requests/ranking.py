@@ -189,7 +189,7 @@ class DrawRequest(SecondRequest):
         plan = values.get("plan") if isinstance(values, dict) else None
         if not isinstance(plan, dict):
             return values
-        has_file = {"schedule_file", "kept_neurons"} & plan.get("spread", {}).keys()
+        has_file = {"schedule_file", "kept_experts", "kept_neurons"} & plan.get("spread", {}).keys()
         if has_file or set(BUDGETS) & plan.get("budget", {}).keys():
             return values
         return {**values, "plan": {**plan, "budget": {**plan.get("budget", {}), "sparsity": HALF}}}
@@ -263,6 +263,20 @@ class PlotRequest(DrawRequest):
             "View text-experts: the token, from 2; default: the one that costs most.", takes="N"
         ),
     ] = None
+    panels: Annotated[
+        tuple[options.Criterion, ...],
+        Option(
+            "View stratification: criterion of a panel; repeatable; default: aimer, magnitude.",
+            ("--panel",),
+        ),
+    ] = ()
+    scale: Annotated[
+        Literal["rescaled", "relative", "raw"],
+        Option(
+            "View stratification: scores rescaled to 0..1 in each layer, relative to the layer's "
+            "mean, or raw."
+        ),
+    ] = "rescaled"
     top_m: Annotated[
         int | None,
         Field(strict=True),

@@ -75,6 +75,7 @@ def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
             corpus=corpus,
             seq_len=length,
             tokens=max(length, options.DEFAULT_TOKENS) if length else None,
+            skip_bad_rows=recipe.skip_bad_rows,
             allow_test_set=recipe.allow_test_set,
             stats_dir=machine.stats_dir,
         )
@@ -87,7 +88,9 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
     Norms of neurons are not stored: they are measured when needed.
     """
-    if recipe.plan.by_neuron or recipe.plan.ranking.rule.source != "weights":
+    plan = recipe.plan
+    names_all = plan.by_neuron or plan.spread.kept_experts is not None
+    if names_all or plan.ranking.rule.source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 

@@ -18,6 +18,7 @@ from analysis.errors import PlanError
 from pruning.allocation import Removed
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
+from pruning.evaluate.result import SampleCount
 from pruning.sensitivity.allocator import (
     LayerChoices,
     Solution,
@@ -60,6 +61,14 @@ class Curves:
     samples: int = 0
     # For loss increases: (levels, samples) of each layer.
     by_sample: tuple[FloatArray, ...] = ()
+    # The document of each sample, see `SampleValues`; None if unknown.
+    documents: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        documents = None if self.documents is None else len(set(self.documents))
+        return SampleCount(self.samples, documents)
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
         """Options of each layer, every `step`-th number of its room, with their costs."""
@@ -139,7 +148,12 @@ def curves_of(
             measured[point.removed] = cost
     if any(len(levels) < 2 for levels in layer_costs):
         return None
-    return Curves(tuple(map(_curve, layer_costs)), measured, samples=len(chosen))
+    return Curves(
+        tuple(map(_curve, layer_costs)),
+        measured,
+        samples=len(chosen),
+        documents=points.documents(chosen),
+    )
 
 
 def with_samples(curves: Curves, points: Points) -> Curves:
@@ -174,7 +188,12 @@ def moved_curves(
             layer_costs[point.position][point.level] = cost - base_cost
     # Of several corpora, the worst depends on what the plan itself costs on each.
     layer_costs[0] = {level: base_cost + more for level, more in layer_costs[0].items()}
-    return Curves(tuple(map(_curve, layer_costs)), {base: base_cost}, samples=len(samples))
+    return Curves(
+        tuple(map(_curve, layer_costs)),
+        {base: base_cost},
+        samples=len(samples),
+        documents=points.documents(samples),
+    )
 
 
 def _curve(levels: Mapping[int, float]) -> Curve:
@@ -232,7 +251,7 @@ class Sensitivity(Numbered):
         measured = self.measured().get(removed)
         origin, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
         cost = self.predicted(removed) if cost is None else cost
-        where = ", ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
+        where = ", ".join(f"{each.corpus} ({each.count.words})" for each in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
         return f"{origin} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from analysis.corpora.account import COUNTS
 from analysis.durable import PARTIAL, written_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json
@@ -78,7 +79,7 @@ class SensitivityRecord(Record):
             "identity": model.identity,
             "granularity": digest_word(order.granularity),
             "order": order.digest,
-            "corpus": corpus,
+            "corpus": {name: fact for name, fact in corpus.items() if name not in COUNTS},
             "dtype": dtype,
         }
         return cls.begun(
@@ -147,8 +148,9 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         Raises:
             filelock.Timeout: another process measures this batch.
         """
-        header = {"record": record.digest, "samples": list(samples)}
-        path = self._blocks(record) / f"{digest_of(header)[:16]}.jsonl"
+        batch = {"record": record.digest, "samples": list(samples)}
+        path = self._blocks(record) / f"{digest_of(batch)[:16]}.jsonl"
+        header = {**batch, "documents": [points.document(sample) for sample in samples]}
         with locked(path):
             parquet = self._folders[0] / f"{record.record_id}.parquet"
             if parquet.is_file():  # another process may have finished in the meantime
@@ -195,7 +197,9 @@ def _read_log(path: Path, points: Points) -> list[bytes]:
     """The complete lines of a log; their points are added to `points`."""
     lines = whole_lines(path)
     try:
-        samples = list(map(str, parse_json(lines[0])["samples"])) if lines else []
+        header = parse_json(lines[0]) if lines else {"samples": [], "documents": []}
+        samples = list(map(str, header["samples"]))
+        points.add_documents(dict(zip(samples, map(int, header["documents"]), strict=True)))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, 1) from error
     for number, raw in parsed_lines(path, lines):

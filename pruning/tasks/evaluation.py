@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.corpora.early import check_reaches
+from analysis.corpora.early import (
+    check_context,
+    check_reaches,
+    shorter_note,
+    within_context,
+)
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -28,7 +33,7 @@ from pruning.requests.evaluation import (
 from pruning.requests.plan import SpecRequest
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
     check_records_folder,
     open_plan,
@@ -65,6 +70,14 @@ def candidate_request(
     return SpecRequest(
         model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
     )
+
+
+def say_drawn(model: MoEModel, drawn: DrawnSamples) -> Steps[None]:
+    """Refuse samples beyond the model's context; say which are missing, and rows left out."""
+    check_context(model, drawn.sequences)
+    if drawn.shortfall:
+        yield Progress("reading the corpus", 0, 0, note=drawn.shortfall)
+    yield from say_skipped(drawn.sequences)
 
 
 Records = Steps[list[EvaluationRecord]]
@@ -135,14 +148,24 @@ def drawn_corpora(
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
     runs += RepairStore(store.directories).records(model.identity)
-    allowed = request.allow_test_set
-    sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    allowed, skips = request.allow_test_set, request.skip_bad_rows
+    sources = {
+        corpus: open_checked(corpus, store, allowed=allowed, skips=skips)
+        for corpus in request.corpora
+    }
+    settings = {}
     for corpus, source in sources.items():
-        settings = request.sample_settings(corpus)
-        seed = DEFAULT_SEED if settings.seed is None else settings.seed
-        check_reaches(source, corpus, settings.seq_len, seed, model.checkpoint.path)
+        usual = request.sample_settings(corpus)
+        seq_len = within_context(model, usual.seq_len, request.seq_len)
+        settings[corpus] = replace(usual, seq_len=seq_len)
+        seed = DEFAULT_SEED if usual.seed is None else usual.seed
+        check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
-        draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+        draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
+        usual_length = request.sample_settings(corpus).seq_len
+        if note := shorter_note(model, settings[corpus].seq_len, usual_length):
+            yield Progress("reading the corpora", number + 1, len(sources), "corpora", note)
+        yield from say_drawn(model, draws[-1])
     return draws

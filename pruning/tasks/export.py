@@ -13,13 +13,13 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.gguf import Converter, converter_options, find_converter, write_gguf
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
+from pruning.keep_list import KEEP_LIST_NAME
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, plan_from_dict, with_top_k
 from pruning.repair.files import stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
-    KEEP_LIST_NAME,
     ExportSettings,
     PreparedExport,
     export_checkpoint,

@@ -75,7 +75,7 @@ def tokenizer_loader(model: MoEModel, *, trusted: bool) -> Callable[[], Tokenize
 
     @cache
     def load() -> Tokenizer:
-        check_vocabulary(model)
+        check_vocabulary(model, trusted=trusted)
         from analysis.calibration.loading import load_tokenizer
 
         quiet_transformers()

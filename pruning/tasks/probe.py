@@ -4,8 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from analysis.corpora.early import check_positions
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -32,7 +33,8 @@ from pruning.tasks.loading import check_records_folder, loaded_model, open_plan,
 from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
-    from pruning.evaluate.answers import Answer, Speaker
+    from analysis.corpora import Tokenizer
+    from pruning.evaluate.answers import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,11 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
-    loaded = load_tokenizer(
+    tokenizer = load_tokenizer(
         model,
         trust_remote_code=request.trust_remote_code,
         instead="a text needs one: add the tokenizer's files to the checkpoint",
     )
-    tokenizer = cast("Speaker", loaded)
     as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
     ids = prompt_ids(
         tokenizer,
@@ -69,6 +70,7 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
         arguments=request.template_args,
     )
     num_new = request.max_new_tokens if request.prompt else 0
+    check_positions(model, len(ids) + num_new)
     settings = run_settings(request, len(ids) + num_new, batch_size=1)
     how: dict[str, object] = {"raw": request.raw}
     how |= {"template_args": request.template_args} if request.template_args else {}
@@ -138,7 +140,7 @@ class _Lenses:
 
     model: MoEModel
     plans: Mapping[str, PruningPlan]
-    tokenizer: "Speaker"
+    tokenizer: "Tokenizer"
     asked: LensQuestion
     dtype: str
     store: LensStore

@@ -46,7 +46,7 @@ WRITTEN = [
 ]
 VIEWS = {
     "Corpora": ("Overlap", "Pairs", "Sparsity", "Exponents", "Blend"),
-    "Evidence": ("Tokens", "Damage", "Cut", "Score and loss"),
+    "Evidence": ("Tokens", "Damage", "Score and loss"),
     "Expert": ("One expert", "Paths"),
     "Advice": ("Advice",),
 }
@@ -65,6 +65,14 @@ STATES = (
         for tab, views in VIEWS.items()
         for view in views
     ),
+    *product(
+        ("explore",),
+        (
+            *({"show": "Stratification", "model": model} for model in MODELS),
+            {"show": "Stratification", "corpora": ALL_CORPORA, "scale": "Raw"},
+            {"show": "Stratification", "strata.left": "Random", "strata.right": "REAP  (1, 1, 1)"},
+        ),
+    ),
     *(
         ("explore", {"tab": "Corpora", "corpora.view": "Blend", "model": model})
         for model in ("bare", "weighed")
@@ -74,7 +82,7 @@ STATES = (
         (
             *(
                 {"criterion": criterion, "tab": "Evidence", "evidence.view": view}
-                for criterion, view in product(("aimer", "mone"), ("Damage", "Cut"))
+                for criterion, view in product(("aimer", "mone"), ("Damage", "Score and loss"))
             ),
             {"criterion": "aimer", "tab": "Corpora"},
             {"criterion": "random", "tab": "Expert", "expert": "2.1"},
@@ -185,7 +193,7 @@ def test_only_the_constant_variant_leaves_a_page_without_numbers(open_page, view
             continue
         (note,) = texts(test.info)
         assert "(1, 0, 0)" in note
-        assert "ranks nothing" in note
+        assert "the same score" in note
         assert not [button for button in test.button if button.label == "Run export"]
     # The link to such a page is offered all the same.
     test = open_page(view, criterion="")
@@ -240,7 +248,7 @@ def test_small_models_where_a_sparsity_removes_no_expert(open_page, go_to, perce
     assert not test.exception
     removed = 6 * percent // 100
     if not removed:
-        assert any("(nothing saved)" in text for text in texts(test.markdown))
+        assert any("(as large as the original)" in text for text in texts(test.markdown))
     go_to(test, "export")
     assert test.metric[0].value == f"{18 - 3 * removed} of 18"
 

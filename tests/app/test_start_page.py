@@ -3,8 +3,9 @@
 import json
 import shutil
 from math import exp
-from statistics import fmean
+from statistics import fmean, stdev
 
+import pytest
 from page_texts import (
     ALL_CORPORA,
     command_lines,
@@ -17,7 +18,12 @@ from page_texts import (
 from published_models import QWEN3
 from shipped import shipped_lines
 
+from analysis.drain import drain
+from analysis.stats.store import SHIPPED_STATS
+from app.session.data import settings
 from app.session.job_queue import job_store
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.tasks.evaluation import evaluate_run
 
 
 def _records():
@@ -70,12 +76,38 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     assert f"Loss {fmean(mine.values()):+.2f} nats per token" in note
     assert f"{fmean(chance):+.2f} (mean of {len(chance)} draws)" in note
     assert all(f"{name} {added:+.2f}" in note for name, added in mine.items())
-    assert "vLLM" in bar_of(test)
-    test.button(key="start.other").click().run()
+    assert ":green[:material/check:] transformers, vLLM" in bar_of(test)
+    other = test.button(key="start.other")
+    assert other.label.endswith("only transformers with remote code or load_pruned")
+    other.click().run()
     assert shown_plan(test).provenance.schedule != "uniform"
     assert "vLLM" not in bar_of(test)
+    # Uneven layers: not ticked, as it takes remote code.
+    assert "check:]" not in bar_of(test)
+    assert "only transformers with remote code or load_pruned" in bar_of(test)
     test.button(key="start.other").click().run()
     assert shown_plan(test).digest == opened.digest
+
+
+@pytest.mark.parametrize("page", ["start", "plan", "export"])
+def test_a_plan_that_loses_more_than_random_is_warned_of(open_page, page):
+    address = {"criterion": "ean", "corpora": ALL_CORPORA, "sparsity": "50%"}
+    early, calm = open_page(page, **address, schedule="early"), open_page(page)
+    every = losses_by_hand(granularity="expert", sparsity="50%")
+    grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
+    digest = shown_plan(early).digest
+    records = [json.loads(line) for line in grid if digest in line]
+    losses = [raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"] for raw in records]
+    assert len(losses) == len(ALL_CORPORA)
+    mine = fmean(losses)
+    chance = [fmean(each.values()) for each in _random(every).values()]
+    assert fmean(chance) < mine < fmean(chance) + stdev(chance)
+    (said,) = (text for text in texts(early.warning) if "Random" in text)
+    assert said.startswith(f"No better than Random at this sparsity: the plan adds {mine:+.2f}")
+    assert f"within one SD of {stdev(chance):.2f}" in said
+    assert ":red[:material/warning: no better than Random]" in bar_of(early)
+    assert not [text for text in texts(calm.warning) if "Random" in text]
+    assert ":red[" not in bar_of(calm)
 
 
 def test_a_plan_that_was_not_measured_is_in_the_chart_with_its_prediction(open_page):
@@ -205,3 +237,47 @@ def test_an_uploaded_configuration_that_would_fill_the_memory_is_refused(open_pa
     test.file_uploader(key="start.outline.file").upload("config.json", huge, "application/json")
     press(test, "Show sizes")
     assert "at most 256 x 1024" in test.error[-1].value
+
+
+def test_an_evaluation_of_a_plan_alone_also_says_what_the_original_loses(
+    open_page, go_to, stats_dir, models_root, tmp_path, monkeypatch
+):
+    """It measures both on the same samples; axes begin where the quantity does."""
+    test = open_page("plan", "once", sparsity="50%")
+    shutil.copytree(stats_dir, tmp_path / "stats")
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
+    settings.clear()
+    request = EvaluateRequest(
+        model=str(models_root / "once"),
+        plans=(shown_plan(test).to_dict(),),
+        corpora=(str(models_root / "rows.jsonl"),),
+        seq_len=9,
+        samples=4,
+        stats_dir=tmp_path / "stats",
+    )
+    (record,) = drain(evaluate_run(request))
+    full, loss = record.full["nll"].mean, record.metrics["nll"].mean
+    test = open_page("start", "once", sparsity="50%")
+    assert f"perplexity x{exp(loss - full):.1f}" in test.title[0].value
+    assert not any("not evaluated" in text or "not measured" in text for text in texts(test.text))
+    table = table_with(opened(test, "loss-by-size"), "is_shown", "mean")
+    original, plan = table.sort_values("removed").to_dict("records")
+    assert (original["candidate"], original["mean"]) == ("original", 0)
+    assert plan["mean"] == pytest.approx(loss - full)
+    (suffers,) = (each for each in test.markdown if "suffers most in proportion" in each.value)
+    assert f"the original's is {record.corpus['name']} {full:.2f}" in suffers.proto.help
+    assert axes_of(test)[0]["range"][0] >= 0
+    # Ticks of losses that hardly differ would all be the same number.
+    low, high = axes_of(test)[1]["range"]
+    assert high - low > 0.1
+    go_to(test, "evaluate")
+    assert test.table[0].value["original model"].tolist() == [f"{full:.2f}"]
+    charts = [json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart")]
+    across = [chart[name] for chart in charts for name in chart if name.startswith("xaxis")]
+    assert len(across) > 1
+    assert all(axis["range"][0] >= 0 for axis in across)
+
+
+def axes_of(test):
+    (chart,) = (json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart"))
+    return chart["xaxis"], chart["yaxis"]

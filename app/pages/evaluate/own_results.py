@@ -10,11 +10,24 @@ import streamlit as st
 from streamlit.column_config import NumberColumn, TextColumn
 
 from app.charts import evaluation_curves
-from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
+from app.charts.evaluations import (
+    intervals_of,
+    measures_of,
+    series_name,
+    stored_results,
+    usual_measure,
+)
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import held_out_corpora, losses_of, records_of, settings
+from app.session.data import (
+    corpus_label,
+    held_out_corpora,
+    losses_of,
+    records_of,
+    settings,
+    usual_corpora,
+)
 from app.session.job_queue import own_model
 from app.session.keeping import remembered
 from app.widgets.charts import chart_card, show_named, table_with_csv
@@ -25,10 +38,17 @@ from app.widgets.job_form import (
     queue_button,
     samples_field,
     share_control,
+    skip_field,
     sweep_fields,
 )
 from app.widgets.notes import inform, say_if_demo
-from app.widgets.plan_bar import loss_of_plan, loss_words, losses_table, measure_button
+from app.widgets.plan_bar import (
+    loss_of_plan,
+    loss_words,
+    losses_table,
+    measure_button,
+    plan_in_bits,
+)
 from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
     PlanLoss,
@@ -40,7 +60,7 @@ from pruning.evaluate.quality import (
     random_at,
 )
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
-from pruning.evaluate.result import MEASURES
+from pruning.evaluate.result import FEW_DOCUMENTS, MEASURES
 from pruning.plan import changes_nothing, removes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -51,19 +71,33 @@ _SCREENING: Final = (
     "Screening numbers: how far the pruned model drifts on held-out corpora. Run your own "
     "benchmarks before a release."
 )
-_ORDER: Final = ("mean", "worst", "candidate", "worst_on", "away", "size", "num_samples")
+_ORDER: Final = (
+    "mean",
+    "worst",
+    "candidate",
+    "worst_on",
+    "away",
+    "size",
+    "num_samples",
+    "num_documents",
+)
 _COLUMNS: Final = {
     "mean": NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
     "worst": NumberColumn(width=64, format="%+.3f"),
     "worst_on": TextColumn("worst on"),
     "num_samples": NumberColumn("samples"),
+    "num_documents": NumberColumn(
+        "documents",
+        help="That the samples are of, on the corpus with the fewest. Intervals resample them: "
+        f"with fewer than {FEW_DOCUMENTS} they are rough.",
+    ),
     "repaired_on": TextColumn(
         "repaired on", help="Corpora that the repair was fitted on; empty without a repair."
     ),
     "repair_tokens": NumberColumn("tokens of the repair", help="Of these corpora together."),
     "away": TextColumn(
         "vs best",
-        help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
+        help="Too close to call: the 95% interval of the difference, by documents, contains 0.",
     ),
 }
 _OF_REPAIR: Final = ("repaired_on", "repair_tokens")
@@ -118,7 +152,7 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
         "pareto",
         loaded,
         f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
-        "size; bars are 95% intervals.",
+        f"size; bars are {intervals_of(results[results['corpus'] == corpus])}.",
     )
     st.text(_SCREENING)
     say_if_demo(loaded.model)
@@ -301,31 +335,43 @@ def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None
     elif plan is None:
         st.text("There is no plan; see the bar above.")
         return
+    corpora = _corpora_field(loaded)  # the form sends its fields with its button alone
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(loaded, "evaluate")
-        values |= _common_fields(loaded, records)
-        sent = queue_button("Run evaluation")
-    if plan and not values["corpora"]:
-        st.text("Choose at least one corpus.")
-    elif plan:
-        fields = {**own_model(loaded), **values, "plans": (plan.plan.to_dict(),)}
+        values |= {"corpora": corpora, **_common_fields(records)}
+        sent = queue_button("Run evaluation", "" if corpora else "Choose a corpus to evaluate on.")
+    if not corpora:
+        return
+    if plan:
+        fields = {**own_model(loaded), **values, **plan_in_bits(plan.plan)}
         offer_job(loaded, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
-    elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
-        st.text("Choose at least one criterion, one sparsity and one corpus.")
+    elif not (values["criteria"] and values["sparsities"]):
+        st.text("Choose at least one criterion and one sparsity.")
     else:
         request = validated(SweepRequest, {**own_model(loaded), **values})
         offer_job(loaded, request, loaded.model.name, sent=sent)
 
 
-def _common_fields(loaded: Loaded, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
-    """Draw corpora, sample count and dtype; return request fields."""
-    texts = held_out_corpora(loaded)
-    corpora = st.multiselect("Held-out corpora", texts, default=texts[:1], key="evaluate.corpora")
+def _corpora_field(loaded: Loaded) -> tuple[str, ...]:
+    """Draw the corpora to evaluate on; return them."""
+    corpora = st.multiselect(
+        "Held-out corpora",
+        held_out_corpora(loaded),
+        default=usual_corpora(loaded)[:1],
+        key="evaluate.corpora",
+        format_func=corpus_label,
+        placeholder="Choose a corpus",
+    )
+    return tuple(corpora)
+
+
+def _common_fields(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    """Draw sample count and dtype; return request fields."""
     # Default: the dtype of most evaluations, if offered.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)
     return {
-        "corpora": tuple(corpora),
         "samples": samples_field("Samples per corpus", "evaluate"),
+        "skip_bad_rows": skip_field("evaluate.skip_bad_rows"),
         "dtype": dtype_field(
             ran[0][0] if ran else "auto",
             "evaluate.dtype",
