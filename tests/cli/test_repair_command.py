@@ -47,7 +47,7 @@ def test_a_repair_writes_a_plan_that_names_it(
         "made of.\n"
     )
     # Another plan under that name is replaced if told to.
-    words = ("repair", tiny, "--plan", plan, *text, "--seed", "7")
+    words = ("repair", tiny, "--plan", plan, *text, "--tokens", "48")
     refused = moeprune(*words)
     assert "repaired.json is there already" in refused.err
     works(*words, "--force")
@@ -133,10 +133,11 @@ def test_evaluate_repairs_each_plan_that_is_not_repaired_yet(
     plans = [word for name in ("plan", "repaired", "ean") for word in ("--plan", f"{name}.json")]
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "8", "--stats-dir", stats)
     said = works("evaluate", tiny, *plans, *where, "--repair")
-    shown = re.findall(r"\b(?:plan|repaired|ean)\.json(?: \+ repair| \(repaired\))?", said)
-    names = ["plan.json", "plan.json + repair", "repaired.json (repaired)"]
-    names += ["ean.json", "ean.json + repair"]
+    shown = re.findall(r"\b(?:plan|repaired|ean)\.json(?: \+ repair on| \(repaired on)?", said)
+    names = ["plan.json", "plan.json + repair on", "repaired.json (repaired on"]
+    names += ["ean.json", "ean.json + repair on"]
     assert shown[:5] == names
+    assert "repaired.json (repaired on 60 tokens)" in said
     evaluations = json.loads((here / "result.json").read_text())["evaluations"]
     repairs = [each["plan"].get("repair", "") for each in evaluations]
     assert [bool(each) for each in repairs] == [False, True, True, False, True]
