@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.content import read_whole
-from analysis.json_text import parse_json
+from analysis.json_text import object_of
 
 # Files with the settings of a quantisation, of checkpoints that have them outside config.json.
 SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
@@ -64,7 +64,7 @@ def code_of(folder: Path) -> dict[str, str]:
     """
     named: dict[str, str] = {}
     for file in sorted({path for each in _WITH_CODE for path in folder.glob(each)}):
-        for reference in _references(_object(file).get("auto_map")):
+        for reference in _references(object_of(file).get("auto_map")):
             named.setdefault(reference, file.name)
     return _with_imports(folder, named)
 
@@ -81,7 +81,7 @@ def missing_code(folder: Path, written: Collection[str] = ()) -> list[str]:
 def tokenizer_code(folder: Path) -> dict[str, str]:
     """The same as `code_of` for the tokenizer alone; empty if transformers has its class."""
     named: dict[str, str] = {}
-    settings = _object(folder / _TOKENIZER_SETTINGS).get("auto_map")
+    settings = object_of(folder / _TOKENIZER_SETTINGS).get("auto_map")
     if isinstance(settings, Mapping):
         settings = settings.get("AutoTokenizer")
     for reference in _references(settings):
@@ -94,12 +94,13 @@ def missing_vocabulary(folder: Path) -> list[str]:
     names: list[str] = []
     for file in tokenizer_code(folder):
         for node in ast.walk(_syntax(folder / file)):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            if any(getattr(each, "id", "").lower() == "vocab_files_names" for each in targets):
-                values = node.value.values if isinstance(node.value, ast.Dict) else []
-                names += [each.value for each in values if isinstance(each, ast.Constant)]
-    texts = [name for name in names if isinstance(name, str) and Path(name).name == name]
-    return [name for name in dict.fromkeys(texts) if not (folder / name).is_file()]
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+                targets = {getattr(each, "id", "").lower() for each in node.targets}
+                values = node.value.values if "vocab_files_names" in targets else []
+                constants = [each.value for each in values if isinstance(each, ast.Constant)]
+                names += [each for each in constants if isinstance(each, str)]
+    own = [name for name in dict.fromkeys(names) if Path(name).name == name]
+    return [name for name in own if not (folder / name).is_file()]
 
 
 def _references(raw: Any) -> Iterator[str]:
@@ -125,15 +126,6 @@ def _with_imports(folder: Path, named: Mapping[str, str]) -> dict[str, str]:
                 found[other] = file
                 waiting.append(other)
     return found
-
-
-def _object(file: Path) -> Mapping[str, Any]:
-    """A JSON object; empty if there is none to read, which whoever needs it says."""
-    try:
-        raw = parse_json(read_whole(file))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
 
 
 def _text(file: Path) -> str:

@@ -6,6 +6,7 @@ A tool that quantises by what it measured leaves out what no token reached: NVFP
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 
 from analysis.families import SlotKind
 from analysis.model import MoEModel, is_expert_weight
@@ -22,6 +23,7 @@ class Lack:
     others: int  # experts that have it
 
 
+@lru_cache(maxsize=4)
 def lacking_parts(model: MoEModel) -> tuple[Lack, ...]:
     """What experts lack that others with weights of the same type have, by layer and projection.
 

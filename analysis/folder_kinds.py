@@ -1,11 +1,9 @@
 """What a folder is that is no checkpoint of safetensors, and what to give in its place."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from analysis.content import read_whole
-from analysis.json_text import parse_json
+from analysis.json_text import object_of
 
 _CONFIG = "config.json"
 _PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pdparams")
@@ -43,7 +41,7 @@ def _gguf(path: Path) -> str:
 def _adapter(path: Path) -> str:
     if not (path / "adapter_config.json").is_file():
         return ""
-    base = _json(path / "adapter_config.json").get("base_model_name_or_path")
+    base = object_of(path / "adapter_config.json").get("base_model_name_or_path")
     of = f" of {base}" if isinstance(base, str) and base.isprintable() else ""
     return (
         f"holds an adapter{of}, and no model; merge it into its model (peft's merge_and_unload), "
@@ -111,11 +109,3 @@ def _named(folders: Iterable[Path]) -> str:
 def _first(path: Path, suffixes: tuple[str, ...]) -> str:
     names = sorted(each.name for each in path.iterdir() if each.suffix in suffixes)
     return next(iter(names), "")
-
-
-def _json(file: Path) -> Mapping[str, Any]:
-    try:
-        raw = parse_json(read_whole(file))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}

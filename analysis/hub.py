@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import CheckpointError, first_line
+from analysis.weight_files import INDEX_NAME, SINGLE_NAME, check_single, is_copy, read_index
 
 _SECONDS = 2
 _WAITS = "HF_HUB_ETAG_TIMEOUT"
@@ -84,12 +85,23 @@ def _no_answer(model: str, error: Exception) -> str:
     return f"{absent} ({reason}); {works} check the network."
 
 
-def hub_headers(model: str, revision: str | None = None) -> Mapping[str, Mapping[str, Any]] | None:
-    """Shard -> tensor -> dtype, shape and offsets of a hub model, by requests for headers alone.
+Headers = Mapping[str, Mapping[str, Any]]  # shard -> tensor -> dtype, shape and offsets
+
+
+def hub_headers(model: str, revision: str | None = None) -> tuple[Headers, Headers] | None:
+    """The headers of a hub model's weights, by requests for these alone, and of files beside them.
 
     None if the hub does not answer, or if the model is not in safetensors.
+
+    Raises:
+        CheckpointError: a single file stands beside an index of other files.
     """
-    from huggingface_hub import get_safetensors_metadata
+    from huggingface_hub import (
+        get_safetensors_metadata,
+        hf_hub_download,
+        list_repo_files,
+        parse_safetensors_file_metadata,
+    )
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HTTPError,
         NotASafetensorsRepoError,
@@ -99,7 +111,17 @@ def hub_headers(model: str, revision: str | None = None) -> Mapping[str, Mapping
     unread = (NotASafetensorsRepoError, SafetensorsParsingError, HTTPError, OSError)
     try:
         reach_hub()
-        metadata = get_safetensors_metadata(model, revision=revision)
+        found = get_safetensors_metadata(model, revision=revision).files_metadata
+        names = list_repo_files(model, revision=revision)
+        if SINGLE_NAME in found and INDEX_NAME in names:
+            index = hf_hub_download(model, INDEX_NAME, revision=revision)
+            check_single(model, read_index(Path(index).parent))
+        # The publisher's own layout of the same weights is not fetched either.
+        beside = {
+            name: parse_safetensors_file_metadata(model, name, revision=revision).tensors
+            for name in sorted({*names} - {*found})
+            if name.endswith(".safetensors") and "/" not in name and not is_copy(name)
+        }
     except unread:
         return None
-    return {shard: each.tensors for shard, each in metadata.files_metadata.items()}
+    return {shard: each.tensors for shard, each in found.items()}, beside

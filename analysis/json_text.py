@@ -2,7 +2,11 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from analysis.content import read_whole
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
@@ -39,3 +43,12 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"it holds {twice} twice")
     return values
+
+
+def object_of(file: Path) -> Mapping[str, Any]:
+    """The JSON object of a file; empty if there is none to read, which whoever needs it says."""
+    try:
+        raw = parse_json(read_whole(file))
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}

@@ -13,9 +13,9 @@ from enum import StrEnum
 from analysis.checkpoint import Checkpoint, Shard
 from analysis.families import MoEFamily
 from analysis.head_names import head_of, is_tower, trunk_layer
+from analysis.weight_files import is_copy
 
-# The publisher's own layout of the same weights (Mistral), and adapters of layers.
-_COPY = re.compile(r"consolidated.*\.safetensors")
+# Adapters of layers.
 _ADAPTER = re.compile(r".*(lora_|adapter|\.(ia3|hada|oft|vera)_)")
 _LAYER = re.compile(r"(.+\.)?(layers|blocks|h)\.\d+\.")
 _EXPERTS = re.compile(r"(.+\.)?experts\.")
@@ -74,7 +74,7 @@ def _holding(
     name: str, file: str, listed: Collection[str], family: MoEFamily, depth: int
 ) -> Holding:
     """What one tensor of a file that no index lists is."""
-    if name in listed or _COPY.fullmatch(file):
+    if name in listed or is_copy(file):
         return Holding.COPIES
     if is_tower(name) or _ADAPTER.match(name):
         return Holding.OTHER

@@ -86,16 +86,23 @@ def hub_outline(source: str, revision: str | None = None) -> MoEModel | None:
     folder = config_folder(source, revision)
     if (headers := hub_headers(source, revision)) is None:
         return None
-    shards = []
-    for shard, tensors in sorted(headers.items()):
-        entries = tuple(
-            TensorEntry(name, shard, each.dtype, tuple(each.shape), *each.data_offsets)
-            for name, each in sorted(tensors.items(), key=lambda item: item[1].data_offsets)
-        )
-        size = max((entry.end for entry in entries), default=0)
-        shards.append(Shard(shard, size, b"", 0, {}, entries))
-    checkpoint = Outline(folder, read_config(folder), tuple(shards), "the headers on the hub")
+    weights, others = (
+        tuple(_bare_shard(name, tensors) for name, tensors in sorted(part.items()))
+        for part in headers
+    )
+    basis = "the headers on the hub"
+    checkpoint = Outline(folder, read_config(folder), weights, basis, others=others)
     return describe_model(checkpoint, name=source)
+
+
+def _bare_shard(name: str, tensors: Mapping[str, Any]) -> Shard:
+    """A file by what the hub says of its header."""
+    entries = tuple(
+        TensorEntry(tensor, name, each.dtype, tuple(each.shape), *each.data_offsets)
+        for tensor, each in sorted(tensors.items(), key=lambda item: item[1].data_offsets)
+    )
+    size = max((entry.end for entry in entries), default=0)
+    return Shard(name, size, b"", 0, {}, entries)
 
 
 def as_published(tensors: Shapes, model: MoEModel) -> tuple[Shapes, tuple[str, ...]]:

@@ -88,15 +88,26 @@ def read_weight_map(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
     return index.weight_map
 
 
-def _check_one_model(path: Path, config: Mapping[str, Any], index: ShardIndex | None) -> None:
-    """Refuse a folder of which transformers would load other files than the index names."""
-    shards = sorted(set(index.weight_map.values())) if index else []
-    if index and shards != [SINGLE_NAME] and (path / SINGLE_NAME).is_file():
+def check_single(model: str, index: ShardIndex | None) -> None:
+    """Refuse a model that has a single file beside an index of other files."""
+    shards = sorted(set(index.weight_map.values())) if index else [SINGLE_NAME]
+    if shards != [SINGLE_NAME]:
         files = shards[0] + (f" and {len(shards) - 1} more" if len(shards) > 1 else "")
         raise CheckpointError(
-            f"{path} holds two models: {SINGLE_NAME}, which transformers loads, and the one whose "
+            f"{model} holds two models: {SINGLE_NAME}, which transformers loads, and the one whose "
             f"{INDEX_NAME} names {files}; move one of the two out of the folder."
         )
+
+
+def is_copy(file: str) -> bool:
+    """Whether a file has the same weights in the publisher's own layout, as Mistral's models do."""
+    return file.startswith("consolidated")
+
+
+def _check_one_model(path: Path, config: Mapping[str, Any], index: ShardIndex | None) -> None:
+    """Refuse a folder of which transformers would load other files than the index names."""
+    if (path / SINGLE_NAME).is_file():
+        check_single(str(path), index)
     ours = INDEX_NAME if index else SINGLE_NAME
     named = config.get("transformers_weights")
     if named is not None and named != ours and (path / ours).is_file():

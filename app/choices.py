@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from analysis.criteria import Criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 BLEND: Final = "(blend)"  # name of the blend of all corpora; no file has it
 # Shown beside the current criterion: the simplest, and the least corpus-dependent.
 CURVE_BESIDE: Final = ("frequency", "man")
-RANKS_NOTHING: Final = "The variant (1, 0, 0) ranks nothing; choose other exponents."
+CONSTANT: Final = (1, 0, 0)  # the variant that gives every expert the same score
+SAME_SCORE: Final = (
+    "The variant (1, 0, 0) gives every expert the same score; choose other exponents."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +100,41 @@ def unless(value: str, usual: str) -> str | None:
     return None if value == usual else value
 
 
+Scale = Literal["rescaled", "relative", "raw"]
+
+
+@dataclass(frozen=True, slots=True)
+class StrataChoice:
+    """What the chart of stratification shows."""
+
+    criteria: tuple[str, ...] = ("aimer", "magnitude")  # a panel each
+    scale: Scale = "rescaled"  # the AIMER paper's
+
+    def options(self) -> tuple[str, ...]:
+        """The options of `moeprune plot stratification`."""
+        words = [] if self.criteria == USUAL_STRATA.criteria else list(self.criteria)
+        return (
+            *(word for name in words for word in ("--panel", name)),
+            *(() if self.scale == USUAL_STRATA.scale else ("--scale", self.scale)),
+        )
+
+
 ALL_SHARES: Final = -1.0
 EVERY: Final = "all"  # ALL_SHARES on the command line
 USUAL_PATHS: Final = PathChoice()
 USUAL_RESULTS: Final = ResultChoice()
+USUAL_STRATA: Final = StrataChoice()
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
     """What a person chose on a page, or for a chart on the command line."""
 
-    spec: PlanSpec  # of the plan; ranks nothing if the exponents do not
+    spec: PlanSpec  # of the plan; without a criterion if that is the variant (1, 0, 0)
     baseline: Criterion
     corpora: tuple[str, ...] = ()  # chosen ones, in the form of --calibrated-on, whatever ranks
     gate: Gate = "applied"
+    bits: str = ""  # in which evaluations simulate the plan; empty for the checkpoint's own
     # On pages, where counts by hand and searches stand beside the schedules of commands: the
     # experts that each layer keeps by hand, and the name of a search; both begin with uniform.
     kept: Mapping[int, int] = field(default_factory=dict)
@@ -121,6 +145,7 @@ class Choices:
     paths: PathChoice = USUAL_PATHS
     results: ResultChoice = USUAL_RESULTS
     removed: float | None = None  # sparsity of the chart of equal sizes
+    strata: StrataChoice = USUAL_STRATA
 
     @property
     def schedule(self) -> str:
@@ -131,12 +156,17 @@ class Choices:
 
     @property
     def criterion(self) -> Criterion | None:
-        """The criterion of the plan; None if the exponents rank nothing."""
+        """The criterion of the plan; None if it is the constant variant (1, 0, 0)."""
         return self.spec.ranking.rule if self.spec.ranking.criterion else None
 
     @property
+    def exponents(self) -> tuple[int, int, int] | None:
+        """Those of the criterion; None if it has none."""
+        return self.criterion.exponents if self.criterion else CONSTANT
+
+    @property
     def ranking_criterion(self) -> Criterion:
-        """The criterion of the plan; an error if the exponents rank nothing."""
+        """The criterion of the plan; an error if it is the constant variant (1, 0, 0)."""
         if self.criterion is None:
-            raise PlanError(RANKS_NOTHING)
+            raise PlanError(SAME_SCORE)
         return self.criterion

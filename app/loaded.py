@@ -25,8 +25,9 @@ from analysis.stats.choose import (
 )
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
-from app.choices import BLEND, RANKS_NOTHING, Choices
+from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
+from pruning.evaluate.front import Front, stored_front
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, tool_version
@@ -46,7 +47,12 @@ from pruning.planning.measured import (
     order_sensitivity,
     without_budget,
 )
-from pruning.planning.predicted import PredictedLoss, predicted_loss, sum_error
+from pruning.planning.predicted import (
+    PredictedLoss,
+    predicted_in_bits,
+    predicted_loss,
+    sum_error,
+)
 from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
@@ -138,7 +144,7 @@ class Loaded:
         if self.shown and self.shown.selection:
             return self.shown.selection.request
         if self.choices.criterion is None:
-            raise PlanError(RANKS_NOTHING)
+            raise PlanError(SAME_SCORE)
         return self.request_for(self.choices.spec)
 
     def request_for(self, spec: PlanSpec) -> SpecRequest:
@@ -345,12 +351,28 @@ class Loaded:
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
-        """Predicted loss increase of the plan, if its order was measured; none of repaired ones."""
-        if self.shown is None or self.shown.plan.repair or self.sensitivity is None:
+        """Predicted loss increase of the plan: of its order's curves, or in fewer bits a sum.
+
+        Curves predict none of repaired plans; sums need what the plan loses in its own bits.
+        """
+        if self.shown is None:
+            return None
+        if self.shown.plan.bits:
+            return predicted_in_bits(self.front, self.shown.plan) if self.front else None
+        if self.shown.plan.repair or self.sensitivity is None:
             return None
         if (error := self.sum_error(self.ranking)) is None:
             return None
         return self.keep(predicted_loss, self.order, self.shown.plan, self.model, error)
+
+    @cached_property
+    def front(self) -> Front | None:
+        """The measured plans by size, in all bits; None before any evaluation."""
+        store = EvaluationStore(self.store.directories)
+        try:
+            return self.keep(stored_front, store, self.model)
+        except StatsError:
+            return None
 
     @cached_property
     def second(self) -> Selection:
@@ -398,9 +420,13 @@ class Loaded:
     @cached_property
     def comparison(self) -> Comparison:
         """The recipe (A) compared with the second (B)."""
-        shown = self.shown.plan if self.shown else self.plan_by(self.first)
-        a = decision(self.first, shown)
+        a = decision(self.first, self.shown_plan)
         return Comparison(a, decision(self.second, self.plan_by(self.second)))
+
+    @property
+    def shown_plan(self) -> PruningPlan:
+        """The plan on screen; for a command, that of the recipe."""
+        return self.shown.plan if self.shown else self.plan_by(self.first)
 
     def plan_by(self, selection: Selection) -> PruningPlan:
         """The plan of a recipe."""

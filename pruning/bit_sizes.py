@@ -50,13 +50,18 @@ def own_bits(model: MoEModel) -> float:
     return _BITS_OF_A_BYTE * nbytes / weights
 
 
+def fewer_bits(model: MoEModel) -> tuple[str, ...]:
+    """The formats that make the checkpoint's experts smaller, the most bits first."""
+    stored = own_bits(model)
+    return tuple(name for name, form in FORMATS.items() if form.per_weight < stored)
+
+
 def check_fewer(model: MoEModel, bits: str) -> None:
     """Refuse bits that would not make the checkpoint's experts smaller."""
-    stored = own_bits(model)
-    if bits != OWN and FORMATS[bits].per_weight >= stored:
-        fewer = [name for name, form in FORMATS.items() if form.per_weight < stored]
+    fewer = fewer_bits(model)
+    if bits != OWN and bits not in fewer:
         raise PlanError(
-            f"{model.name} stores its experts in {stored:.3g} bits a weight, and {bits} would "
-            f"take {FORMATS[bits].per_weight:.3g}; give {', '.join(fewer) or 'no --bits'}, or "
-            f"{OWN} for what is stored."
+            f"{model.name} stores its experts in {own_bits(model):.3g} bits a weight, and {bits} "
+            f"would take {FORMATS[bits].per_weight:.3g}; give "
+            f"{', '.join(fewer) or 'no --bits'}, or {OWN} for what is stored."
         )

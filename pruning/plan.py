@@ -73,6 +73,8 @@ class Provenance:
     constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
     # `PlanSpec.to_json`: all that was asked for. Empty for plans that are made otherwise.
     spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Corpus -> `conversations`, `tools` and `skipped_rows`, of those with tools or rows left out.
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     tokens: int = 0  # of the part of the runs that ranked; 0: all that the runs counted
 
     @property
@@ -171,6 +173,11 @@ class PruningPlan(DisplayMixin):
         """The same without its repair."""
         return replace(self, repair=None)
 
+    @property
+    def in_own_bits(self) -> PruningPlan:
+        """The same with weights as the checkpoint has them, as exports write it."""
+        return replace(self, bits="") if self.bits else self
+
     def of_layer(self, layer: int) -> PruningPlan:
         """What it does to one layer; all others stay whole."""
         kept = {number: ids for number, ids in self.kept.items() if number == layer}
@@ -196,7 +203,7 @@ class PruningPlan(DisplayMixin):
             **{
                 key: list(value) if isinstance(value, tuple) else value
                 for key, value in asdict(self.provenance).items()
-                if key not in ("spec", "tokens") or value
+                if key not in ("spec", "rows", "tokens") or value
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
             **({"bits": self.bits} if self.bits else {}),
@@ -400,9 +407,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
 def _provenance(raw: Mapping[str, Any]) -> Provenance:
     words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
     lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
-    objects = {
-        key: raw.get(key, {}) for key in ("budget", "schedule_parameters", "constraints", "spec")
-    }
+    names = ("budget", "schedule_parameters", "constraints", "spec", "rows")
+    objects = {key: raw.get(key, {}) for key in names}
     for key, value in lists.items():
         if not isinstance(value, list):
             raise PlanError(f"The plan's {key!r} is not a list.")

@@ -141,6 +141,7 @@ class Recipe(Request):
     dtype: options.Dtype = "auto"
     template_args: options.TemplateArgs = Field(default_factory=dict)
     windows_per_document: options.WindowsPerDocument | None = None  # of search to evaluate
+    skip_bad_rows: options.SkipBadRows = 0
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None

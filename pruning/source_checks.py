@@ -14,6 +14,7 @@ from analysis.expert_parts import Lack, lacking_parts
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.other_files import MODEL_PARTS, OtherFile
+from analysis.outline import without_weights
 from analysis.weight_files import INDEX_NAME, SINGLE_NAME
 from pruning.constraints import ranges
 from pruning.heads import HeadChoice
@@ -70,6 +71,8 @@ def left_behind(model: MoEModel) -> list[str]:
 
 def missing_files(model: MoEModel) -> list[str]:
     """Code that the source names and lacks, and so its export; readers that run it fail."""
+    if without_weights(model):  # nor is its code here
+        return []
     absent = missing_code(model.checkpoint.path, (MODELING_NAME,))
     return [f"{each} is missing, so verify will fail; fetch it" for each in absent]
 
@@ -125,4 +128,5 @@ def _outcome(file: OtherFile) -> str:
 
 
 def _index(model: MoEModel) -> str:
-    return INDEX_NAME if (model.checkpoint.path / INDEX_NAME).is_file() else SINGLE_NAME
+    has_single = any(shard.name == SINGLE_NAME for shard in model.checkpoint.shards)
+    return SINGLE_NAME if has_single else INDEX_NAME

@@ -84,7 +84,7 @@ def _corpus(value: Any) -> Any:
 class RankingSpec(Section):
     """What ranks the experts or neurons, and by which statistics."""
 
-    # Empty only where nothing ranks: counts and sizes alone, or exponents that rank nothing.
+    # Empty only where nothing ranks: counts and sizes alone, or the constant variant (1, 0, 0).
     criterion: Annotated[
         str,
         Field(max_length=4096),

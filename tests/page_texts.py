@@ -27,7 +27,7 @@ def by_hand(counts, layers=range(6)):
 
 def refusal_of_link(test):
     """Why the page does not show the plan of its URL; empty if it does."""
-    said = [text for text in texts(test.warning) if text.startswith("The URL names no plan")]
+    said = [text for text in texts(test.warning) if text.startswith("The URL asks for what")]
     return "".join(said)
 
 

@@ -317,7 +317,8 @@ def test_the_table_of_presets_is_that_of_the_code():
         shown[name] = (repo, config or None, split, set(fields.split(", ")), *numbers, paper)
     coded = {}
     for name, preset in PRESETS.items():
-        data = preset.dataset
+        if (data := preset.dataset) is None:  # a blend, see below
+            continue
         read = set(data.fields.by_form.values())
         # A data set with our own names is read by the one that it has.
         own = shown[name][3] if data.fields == type(data.fields)() else read
@@ -325,6 +326,13 @@ def test_the_table_of_presets_is_that_of_the_code():
         numbers = (preset.tokens, preset.seq_len, preset.seed)
         coded[name] = (data.repo, data.config, data.split, own, *numbers, preset.reference)
     assert shown == coded
+
+
+def test_the_parts_of_the_blend_are_those_of_the_code():
+    preset = PRESETS["tool-calls"]
+    for part in preset.blend:
+        assert f"{part.conversations} of `{part.dataset.repo}`" in CORPORA_PAGE
+    assert f"`--tokens {preset.tokens}`" in CORPORA_PAGE
 
 
 def test_a_preset_brings_its_settings_and_what_is_given_wins():

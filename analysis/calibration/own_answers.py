@@ -7,6 +7,7 @@ prompt, stay.
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,8 @@ from analysis.corpora import (
     Tokenizer,
     Tokens,
 )
-from analysis.corpora.encoding import NoResponseError, encode
+from analysis.corpora.account import RowAccount
+from analysis.corpora.encoding import NoResponseError, encode, encode_all
 from analysis.errors import CorpusError
 from analysis.generation import greedy_answers
 from analysis.progress import Progress
@@ -68,7 +70,8 @@ def own_answers(
     """
     if model.dtype is torch.float64:
         model.set_experts_implementation("eager")  # grouped products do not support float64
-    sampling, remaining = answering.sampling, _prompts(source, answering)
+    account = RowAccount(source.skips)
+    sampling, remaining = answering.sampling, _prompts(source, answering, account)
     documents: list[Document] = []
     tokens = 0
     while tokens < sampling.tokens and (prompts := list(islice(remaining, answering.batch_size))):
@@ -80,7 +83,9 @@ def own_answers(
             is_dropped = sampling.truncate == "drop" and length > sampling.seq_len
             tokens += 0 if is_dropped else min(length, sampling.seq_len)
         yield Progress("writing answers", min(tokens, sampling.tokens), sampling.tokens, "tokens")
-    facts: dict[str, Any] = {
+    if not documents:
+        account.check_used()
+    facts: dict[str, Any] = account.facts | {
         "answers": {"by": "the model, greedy", "max_new_tokens": answering.max_new_tokens}
     }
     if answering.selection is not None:
@@ -98,12 +103,13 @@ def answered_sampling(sampling: Sampling, *, was_text: bool) -> Sampling:
     return replace(sampling, packing=packing, whole=False)
 
 
-def _prompts(source: Source, answering: Answering) -> Iterator[tuple[int, ...]]:
+def _prompts(
+    source: Source, answering: Answering, account: RowAccount
+) -> Iterator[tuple[int, ...]]:
     """The prompt of each document: its tokens before the last answer."""
     documents, corpus = source.draw(answering.sampling.seed), answering.corpus
-    encoded: Iterator[Tokens] = (
-        encode(each, answering.tokenizer, answering.chat, corpus) for each in documents
-    )
+    encoder = partial(encode, tokenizer=answering.tokenizer, chat=answering.chat, corpus=corpus)
+    encoded = encode_all(documents, encoder, account, corpus)
     if answering.selection is not None:
         encoded = answering.selection.choose(encoded, answering.sampling.seed)
     with _needing_answers():

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from analysis.corpora.conversations import texts_of
 from analysis.corpora.documents import Document
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import HubDataset, parse_corpus
@@ -131,7 +132,8 @@ def open_apart(
 
     def draw(seed: int) -> Iterator[Document]:
         for document in source.draw(seed):
-            texts = [str(message.get("content") or "") for message in document.messages or ()]
+            contents = [turn.get("content") or "" for turn in document.messages or ()]
+            texts = [" ".join(texts_of(content)) or str(content) for content in contents]
             texts += [document.text] if document.text else []
             digests = map(document_digest, texts if documents else ())
             task = next((documents[each] for each in digests if each in documents), None)

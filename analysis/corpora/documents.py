@@ -1,24 +1,33 @@
 """Documents: how a row of a corpus is read, and from which fields."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from analysis.corpora.conversations import USUAL, conversation_in, without_nulls
 from analysis.errors import CorpusError
 
 _TOO_LARGE = 1 << 31
 _IGNORED = -100  # transformers' label of a token that is not in the loss
-_FORMS = "input_ids; messages; text; prompt and response"
+_FORMS = (
+    "input_ids; messages or conversations; text; prompt and response or completion; instruction "
+    "and output; query and answers"
+)
+_COMPANIONS = ("tools", "system")  # fields that are no form of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a corpus: exactly one of text, messages and input_ids is present."""
+    """One document of a corpus: exactly one of text, messages, input_ids and problem is present."""
 
     text: str | None = None  # plain text
     messages: tuple[Mapping[str, Any], ...] | None = None  # with `role` and `content`
     input_ids: tuple[int, ...] | None = None  # token ids, used as they are
     answer: tuple[bool, ...] | None = None  # whether each of `input_ids` belongs to the answer
+    # What the assistant of `messages` may call, for the chat template.
+    tools: tuple[Mapping[str, Any], ...] = ()
+    where: str = field(default="", compare=False)  # file and line or row; begins an error
+    problem: CorpusError | None = field(default=None, compare=False)  # why the row has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +39,35 @@ class Fields:
     text: str = "text"
     prompt: str = "prompt"
     response: str = "response"
+    tools: str = "tools"  # beside any conversation
+    system: str = "system"  # the first turn of a conversation that has none
 
     @classmethod
     def only(cls, **names: str) -> "Fields":
-        """These fields and no other form."""
-        return cls(**{form: names.get(form, "") for form in cls.__dataclass_fields__})
+        """These fields and no other form; all forms if only companions are named."""
+        if not set(names) - set(_COMPANIONS):
+            return cls(**names)
+        forms = {form: "" for form in cls.__dataclass_fields__ if form not in _COMPANIONS}
+        return cls(**(forms | names))
 
     @property
     def by_form(self) -> dict[str, str]:
         """Form -> field, for the forms to look for."""
-        forms = {form: str(getattr(self, form)) for form in type(self).__dataclass_fields__}
+        names = (form for form in type(self).__dataclass_fields__ if form not in _COMPANIONS)
+        forms = {form: str(getattr(self, form)) for form in names}
         return {form: name for form, name in forms.items() if name}
+
+    @property
+    def has_usual(self) -> bool:
+        """Whether forms of other usual names are looked for: no form was named."""
+        return replace(self, tools="tools", system="system") == DEFAULT_FIELDS
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All fields that may be read."""
-        return ("attention_mask", "labels", *self.by_form.values())
+        usual = (*USUAL, "functions") if self.has_usual else ()
+        read = ("attention_mask", "labels", *self.by_form.values(), *usual)
+        return tuple(dict.fromkeys((*read, self.tools, self.system)))
 
 
 DEFAULT_FIELDS = Fields()
@@ -94,29 +116,51 @@ def row_document(
     fields: Fields = DEFAULT_FIELDS,
     *,
     columns: Iterable[str] | None = None,
+    of_arrow: bool = False,
 ) -> Document:
-    """The document in a row; `where` names it, `columns` are all fields of the corpus."""
+    """The document in a row; `where` names it, `columns` are all fields of the corpus.
+
+    Nulls of a row `of_arrow` are dropped at every depth.
+    """
     if row.get(fields.input_ids) is not None:
-        return _token_document(row, fields, where)
-    if row.get(fields.messages) is not None:
-        messages = row[fields.messages]
-        is_list = isinstance(messages, list) and messages
-        if not is_list or not all(isinstance(each, dict) for each in messages):
-            raise CorpusError(
-                f"{where}: {fields.messages} must be a list of objects with role and content."
-            )
-        return Document(messages=tuple(messages))
-    if row.get(fields.text) is not None:
-        return Document(text=str(row[fields.text]))
-    if row.get(fields.prompt) is not None and row.get(fields.response) is not None:
-        return demo_document(str(row[fields.prompt]), str(row[fields.response]))
+        return replace(_token_document(row, fields, where), where=where)
+    if row.get(fields.messages) is None and row.get(fields.text) is not None:
+        return Document(text=str(row[fields.text]), where=where)
+    prompt, response = row.get(fields.prompt), row.get(fields.response)
+    if row.get(fields.messages) is None and isinstance(prompt, str) and response == "":
+        return Document(text=prompt, where=where)  # without an answer it is no conversation
+    read = {name: without_nulls(value) for name, value in row.items()} if of_arrow else row
+    found = conversation_in(read, fields, where)
+    if found is None:
+        raise CorpusError(_without_document(row, where, fields, columns))
+    return Document(messages=found.turns, tools=found.tools, where=where)
+
+
+def _without_document(
+    row: Mapping[str, Any], where: str, fields: Fields, columns: Iterable[str] | None
+) -> str:
+    """Message for a row in which no form was found."""
     empty = {name for name, value in row.items() if value is None}
     fields_here = sorted(row if columns is None else columns)
     names = ", ".join(f"{each} (null)" if each in empty else each for each in fields_here) or "none"
-    if fields != DEFAULT_FIELDS:
+    if not fields.has_usual:
         forms = ", ".join(f"{form}={name}" for form, name in fields.by_form.items())
-        raise CorpusError(f"{where} has the fields {names}, not {forms}.")
-    raise CorpusError(
+        return f"{where} has the fields {names}, not {forms}."
+    return (
         f"{where} has the fields {names}; a corpus needs one of: {_FORMS}. "
         "Name other fields after the corpus, such as ,text=content."
     )
+
+
+class Row(NamedTuple):
+    """A row of a corpus, to be read."""
+
+    where: str  # file and line or row
+    read: Callable[[], Document]  # raises a CorpusError
+
+    def document(self) -> Document:
+        """The document, or the problem of a row that has none."""
+        try:
+            return self.read()
+        except CorpusError as error:
+            return Document(where=self.where, problem=error)

@@ -94,9 +94,9 @@ def check_context(model: MoEModel, sequences: TokenSequences) -> None:
     context = context_of(model)
     if not context:
         return
-    lengths = map(len, sequences.rows)
+    lengths = [len(row) for row in sequences.rows]
     if sequences.positions is not None:
-        lengths = (int(places.max(initial=-1)) + 1 for places in sequences.positions)
+        lengths = [int(places.max(initial=-1)) + 1 for places in sequences.positions]
     longer = [length for length in lengths if length > context]
     if longer:
         raise CorpusError(
@@ -114,12 +114,14 @@ def context_of(model: MoEModel) -> int | None:
         return None
     for name in ("rope_scaling", "rope_parameters"):
         section = model.config.get(name)
-        factor = section.get("factor") if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            continue
+        factor = section.get("factor")
         if isinstance(factor, int | float) and factor > 1:
             # Stated beside it, the original context says that the other one is stretched already.
             original = section.get("original_max_position_embeddings")
-            is_stated = type(original) is int and original > 0
-            return max(most, int((original if is_stated else most) * factor))
+            start = original if isinstance(original, int) and original > 0 else most
+            return max(most, int(start * factor))
     return most
 
 
@@ -133,6 +135,8 @@ def check_reaches(source: Source, corpus: str, seq_len: int, seed: int, folder: 
     texts: list[str] = []
     characters = 0
     for document in source.draw(seed):
+        if document.problem is not None:
+            continue  # told, or left out, by who reads it
         if document.text is None:
             return
         texts.append(document.text)

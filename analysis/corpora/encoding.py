@@ -1,18 +1,22 @@
 """Encodes documents as token ids and finds which of them belong to an answer."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from analysis.arrays import BoolArray
+from analysis.corpora.account import RowAccount
+from analysis.corpora.completeness import missing_text
+from analysis.corpora.conversations import Turn
 from analysis.corpora.cutting import WHOLE, Extent, TokenizedPart, check_length, tokenize_part
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
+from analysis.corpora.template_needs import fitted
 from analysis.corpora.templates import Rendered, render
 from analysis.errors import CorpusError, first_line
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from analysis.model import MoEModel
 
 Count = Literal["all", "response"]
+Tools = Sequence[Mapping[str, Any]]  # what may be called, for the chat template
 _GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 
 
@@ -46,8 +51,15 @@ class Tokenizer(Protocol):
     def __call__(self, text: str, *, add_special_tokens: bool) -> Any:
         """Token ids, and which of them a character belongs to."""
 
-    def get_chat_template(self) -> str:
-        """The chat template; a ValueError if there is none, NotImplementedError if never."""
+    def get_chat_template(self, *, tools: Any = None) -> str:
+        """The chat template, for conversations with tools if they have one of their own.
+
+        A ValueError if there is none, NotImplementedError if never.
+        """
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of these ids."""
+        ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Token ids of a conversation, of tokenizers that have no templates."""
@@ -76,16 +88,20 @@ class ChatFormat:
 
 
 @contextmanager
-def reading_by_tokenizer(what: str, instead: str) -> Iterator[None]:
+def reading_by_tokenizer(what: str, instead: str, where: str = "") -> Iterator[None]:
     """Turn any error of a tokenizer into one line; `instead` says what would work.
 
     tokenizers raises bare exceptions, and a chat template is a program that may fail in any way.
+    `where` is the file and row.
     """
     try:
         yield
     except Exception as error:
-        reason = first_line(error)
-        raise CorpusError(f"The model's tokenizer cannot {what} ({reason}); {instead}.") from error
+        who = f"{where}: the" if where else "The"
+        reason = first_line(error).rstrip(".")
+        raise CorpusError(
+            f"{who} model's tokenizer cannot {what} ({reason}); {instead}."
+        ) from error
 
 
 def encode(
@@ -97,8 +113,11 @@ def encode(
 ) -> Tokens:
     """Token ids of a document, and which of them enter the sums.
 
-    Of a long text these are at least the tokens of `extent`, exactly those of the whole text.
+    Of a long text these are at least the tokens of `extent`, exactly those of the whole text. A
+    CorpusError names the file and row, if they are known.
     """
+    if document.problem is not None:
+        raise document.problem
     count = chat.count
     if document.input_ids is not None:
         answer = document.answer if count == "response" else None
@@ -110,10 +129,10 @@ def encode(
         return Tokens(ids, None if answer is None else np.asarray(answer, dtype=np.bool_))
     if tokenizer is None:
         raise CorpusError(f"The corpus {corpus} is text, which needs a tokenizer.")
-    name = f"A document of the corpus {corpus}"
-    reader = TextReader(tokenizer, name, arguments=chat.arguments)
+    name = document.where or f"A document of the corpus {corpus}"
+    reader = TextReader(tokenizer, name, arguments=chat.arguments, where=document.where)
     if document.messages is not None:
-        return _conversation(document.messages, reader, count, extent)
+        return _conversation(_Talk(document.messages, document.tools), reader, count, extent)
     if count == "response":
         raise NoResponseError(f"The corpus {corpus} is plain text, which has no responses")
     part = reader.tokenize(document.text or "", extent, add_special_tokens=True)
@@ -122,6 +141,34 @@ def encode(
     if end is not None and has_end and tokens and tokens[-1] != end:
         tokens.append(end)
     return Tokens(np.asarray(tokens, dtype=np.int32))
+
+
+def encode_all(
+    documents: Iterator[Document],
+    encoder: Callable[..., Tokens],
+    account: RowAccount,
+    corpus: str,
+    extent: Callable[[int], Extent | None] = lambda _: WHOLE,
+) -> Iterator[Tokens]:
+    """The tokens of each document; `extent` tells from those used before it how many can be.
+
+    Rows without a document, or that cannot be encoded, are left out as far as the account allows.
+    """
+    ready, num_used = None, 0
+    for document in documents:
+        is_ready = document.input_ids is not None
+        if document.problem is None and ready is not None and ready != is_ready:
+            raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
+        usable = extent(num_used)
+        try:
+            tokens = encoder(document, extent=usable)
+        except CorpusError as problem:
+            account.skip(problem)
+            continue
+        ready = is_ready
+        account.use(document)
+        num_used += min(len(tokens.ids), usable.most) if usable else len(tokens.ids)
+        yield tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +180,7 @@ class TextReader:
     instead_of_text: str = "give a corpus of input_ids"  # what works if it cannot read texts
     instead_of_chat: str = "give a corpus of text or of input_ids"
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)  # see `ChatFormat`
+    where: str = ""  # file and row of what is read
 
     def tokenize(
         self, text: str, extent: Extent | None = WHOLE, *, add_special_tokens: bool
@@ -140,19 +188,52 @@ class TextReader:
         """The tokens of a text that can be used; all conversations and texts are read so."""
 
         def ids_of(part: str) -> list[int]:
-            with reading_by_tokenizer("read a text", self.instead_of_text):
+            with reading_by_tokenizer("read a text", self.instead_of_text, self.where):
                 return self.tokenizer.encode(part, add_special_tokens=add_special_tokens)
 
         return tokenize_part(text, ids_of, extent, self.name)
 
-    def format(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Rendered:
-        """A conversation in the model's own format, to be read without special tokens."""
-        with reading_by_tokenizer("format a conversation", self.instead_of_chat):
-            template = self.tokenizer.get_chat_template()
+    def format(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
+        """A conversation in the model's own format, to be read without special tokens.
+
+        Turns take the form that the template takes. A rendering that lacks the text of a turn, or a
+        tool, is refused.
+        """
+        turns, rendered = self._formatted(messages, tools, **options)
+        self.check_complete(turns, tools, rendered.text)
+        return rendered
+
+    def format_part(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
+        """The first turns of a conversation; what they lack may come with later ones."""
+        return self._formatted(messages, tools, **options)[1]
+
+    def _formatted(
+        self, messages: Sequence[Turn], tools: Tools, **options: Any
+    ) -> tuple[Sequence[Turn], Rendered]:
+        what, instead = "format a conversation", self.instead_of_chat
+        with reading_by_tokenizer(what, instead, self.where):
+            template = chat_template(self.tokenizer, tools)
         self._check_arguments(template)
-        with reading_by_tokenizer("format a conversation", self.instead_of_chat):
-            options = {**self.arguments, **options}
-            return render(template, messages, self.tokenizer.special_tokens_map, **options)
+        if tools:
+            options["tools"] = list(tools)
+        with reading_by_tokenizer(what, instead, self.where):
+            variables = {**self.tokenizer.special_tokens_map, **self.arguments}
+            turns = fitted(messages, template, variables) if isinstance(template, str) else messages
+            return turns, render(template, turns, variables, **options)
+
+    def check_complete(self, turns: Sequence[Turn], tools: Tools, text: str) -> None:
+        """Refuse a rendering without the text of every turn and tool."""
+        try:
+            missing = missing_text(turns, tools, text)
+        except RecursionError as error:
+            raise CorpusError(f"{self.name} is nested too deeply.") from error
+        if missing:
+            who = f"{self.where}: the" if self.where else "The"
+            skip = ", or skip such rows by --skip-bad-rows" if self.where else ""
+            raise CorpusError(
+                f"{who} model's chat template leaves out {missing}; leave it out of the row, "
+                f"{self.instead_of_chat}{skip}."
+            )
 
     def _check_arguments(self, template: object) -> None:
         """Refuse an argument that the template never names: it would change nothing."""
@@ -164,28 +245,50 @@ class TextReader:
                 )
 
 
-def _conversation(
-    messages: Sequence[Mapping[str, Any]], reader: TextReader, count: Count, extent: Extent | None
-) -> Tokens:
+class _Talk(NamedTuple):
+    """A conversation to be encoded."""
+
+    turns: Sequence[Turn]
+    tools: Tools
+
+    def until(self, turn: int) -> "_Talk":
+        """The turns before this one."""
+        return _Talk(self.turns[:turn], self.tools)
+
+
+def chat_template(tokenizer: Tokenizer, tools: Tools = ()) -> str:
+    """The chat template of conversations with these tools."""
+    if tools:
+        return tokenizer.get_chat_template(tools=list(tools))
+    return tokenizer.get_chat_template()
+
+
+def _conversation(talk: _Talk, reader: TextReader, count: Count, extent: Extent | None) -> Tokens:
     try:
-        template = reader.tokenizer.get_chat_template()
+        template = chat_template(reader.tokenizer, talk.tools)
     except ValueError:
         template = ""  # formatting reports what is wrong
     except NotImplementedError:
-        return _by_own_code(messages, reader, count)
+        return _by_own_code(talk, reader, count)
     if count == "all":
-        part = reader.tokenize(reader.format(messages).text, extent, add_special_tokens=False)
+        part = reader.tokenize(reader.format(*talk).text, extent, add_special_tokens=False)
         return Tokens(np.asarray(part.ids, dtype=np.int32))
-    if all(message.get("role") != "assistant" for message in messages):
-        raise NoResponseError("A conversation has no turn of the assistant to count")
+    if all(turn.get("role") != "assistant" for turn in talk.turns):
+        raise NoResponseError(
+            f"{_place(reader)}A conversation has no turn of the assistant to count"
+        )
     if extent is not None and extent.from_end:  # where answers begin is known by all before them
         extent = WHOLE
     if isinstance(template, str) and _GENERATION.search(template):  # it may be a number in JSON
-        return _by_mask(messages, reader, extent)
-    return _by_prefixes(messages, reader, extent)
+        return _by_mask(talk, reader, extent)
+    return _by_prefixes(talk, reader, extent)
 
 
-def _by_own_code(messages: Sequence[Mapping[str, Any]], reader: TextReader, count: Count) -> Tokens:
+def _place(reader: TextReader) -> str:
+    return f"{reader.where}: " if reader.where else ""
+
+
+def _by_own_code(talk: _Talk, reader: TextReader, count: Count) -> Tokens:
     """Tokens of mistral-common's tokenizers, which format in code of their own."""
     if count == "response":
         raise NoResponseError("The model's tokenizer formats conversations without a template")
@@ -194,24 +297,27 @@ def _by_own_code(messages: Sequence[Mapping[str, Any]], reader: TextReader, coun
             "The model's tokenizer formats conversations without a template, so it takes no "
             "--template-arg; leave it out."
         )
-    check_length(sum(len(str(message.get("content"))) for message in messages), reader.name)
-    with reading_by_tokenizer("format a conversation", reader.instead_of_chat):
+    check_length(sum(len(str(turn.get("content"))) for turn in talk.turns), reader.name)
+    with reading_by_tokenizer("format a conversation", reader.instead_of_chat, reader.where):
+        options = {"tools": list(talk.tools)} if talk.tools else {}
         encoding = reader.tokenizer.apply_chat_template(
-            list(messages), tokenize=True, return_dict=True
+            list(talk.turns), tokenize=True, return_dict=True, **options
         )
+        text = reader.tokenizer.decode(encoding["input_ids"])
+    reader.check_complete(talk.turns, talk.tools, text)
     return Tokens(np.asarray(encoding["input_ids"], dtype=np.int32))
 
 
-def _by_mask(
-    messages: Sequence[Mapping[str, Any]], reader: TextReader, extent: Extent | None
-) -> Tokens:
+def _by_mask(talk: _Talk, reader: TextReader, extent: Extent | None) -> Tokens:
     """Answers as the tokens of what the template marks, as `apply_chat_template` finds them."""
-    rendered = reader.format(messages, return_assistant_tokens_mask=True)
+    rendered = reader.format(*talk, return_assistant_tokens_mask=True)
     if list(rendered.answers) != sorted(rendered.answers):
         extent = WHOLE
     part = reader.tokenize(rendered.text, extent, add_special_tokens=False)
     counted = np.zeros(len(part.ids), dtype=np.bool_)
-    with reading_by_tokenizer("find the answers of a conversation", reader.instead_of_chat):
+    with reading_by_tokenizer(
+        "find the answers of a conversation", reader.instead_of_chat, reader.where
+    ):
         encoding = reader.tokenizer(part.text, add_special_tokens=False)
         for start, end in rendered.answers:
             # None for a character that is in no token, or beyond the part.
@@ -223,34 +329,34 @@ def _by_mask(
     return Tokens(np.asarray(part.ids, dtype=np.int32), counted)
 
 
-def _by_prefixes(
-    messages: Sequence[Mapping[str, Any]], reader: TextReader, extent: Extent | None
-) -> Tokens:
+def _by_prefixes(talk: _Talk, reader: TextReader, extent: Extent | None) -> Tokens:
     """Answers as the tokens that each assistant turn adds to those before it.
 
     Exact, because both must be prefixes of the whole, token by token. That fails if the template
     rewrites earlier turns or a token spans two turns.
     """
 
-    def part_of(turns: Sequence[Mapping[str, Any]], **options: Any) -> TokenizedPart:
-        text = reader.format(turns, **options).text
+    def part_of(turns: _Talk, **options: Any) -> TokenizedPart:
+        text = reader.format_part(*turns, **options).text
         return reader.tokenize(text, extent, add_special_tokens=False)
 
-    conversation = part_of(messages)
+    text = reader.format(*talk).text
+    conversation = reader.tokenize(text, extent, add_special_tokens=False)
     counted = np.zeros(len(conversation.ids), dtype=np.bool_)
-    for turn, message in enumerate(messages):
+    for turn, message in enumerate(talk.turns):
         if message.get("role") != "assistant":
             continue
-        before = part_of(messages[:turn], add_generation_prompt=True)
-        after = part_of(messages[: turn + 1])
+        before = part_of(talk.until(turn), add_generation_prompt=True)
+        after = part_of(talk.until(turn + 1))
         for prefix in (before, after):
             length = len(prefix.ids)
             if not conversation.is_whole:
                 length = min(length, len(conversation.ids))
             if list(prefix.ids[:length]) != list(conversation.ids[:length]):
                 raise NoResponseError(
-                    "The model's chat template has no {% generation %} and formats a turn by what "
-                    "follows it, so the tokens of an answer cannot be identified exactly"
+                    f"{_place(reader)}The model's chat template has no {{% generation %}} and "
+                    "formats a turn by what follows it, so the tokens of an answer cannot be "
+                    "identified exactly"
                 )
         if not before.is_whole:  # this answer and all later ones are beyond the usable tokens
             break
@@ -271,7 +377,8 @@ def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
 def largest_token_id(documents: Iterable[Document], most: int) -> int:
     """The largest id in the first documents, up to `most` tokens; 0 if they are text."""
     read, largest = 0, 0
-    for document in takewhile(lambda each: each.input_ids is not None, documents):
+    readable = (each for each in documents if each.problem is None)
+    for document in takewhile(lambda each: each.input_ids is not None, readable):
         ids = document.input_ids
         if ids is not None and len(ids):
             read, largest = read + len(ids), max(largest, int(max(ids)))

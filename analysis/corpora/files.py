@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from array import array
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from analysis.corpora.documents import Document, Fields, row_document
+from analysis.corpora.documents import Document, Fields, Row, row_document
 from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
 from analysis.lazy import pa, pq
@@ -23,6 +23,7 @@ from analysis.stats.stored_tables import arrow_file
 _STRIDE = 16  # one position in the file is kept per so many documents, in 16 bytes
 _LONGEST_DOCUMENT = 1 << 26  # characters
 _PARQUET_ROWS = 1024
+_LARGEST_ARRAY = 1 << 28  # bytes of a JSON file that is read as a whole
 
 
 class _Record(NamedTuple):
@@ -44,8 +45,13 @@ class DocumentFile(ABC):
         """Number of documents."""
 
     @abstractmethod
+    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+        """The rows of these numbers, in this order."""
+
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
-        """The documents of these numbers, in this order."""
+        """The documents of these numbers, in this order; a CorpusError for a row without one."""
+        for row in self.rows(numbers):
+            yield row.read()
 
     def _check_unchanged(self, now: os.stat_result) -> None:
         for fact in ("st_dev", "st_ino", "st_size", "st_mtime_ns"):
@@ -119,6 +125,12 @@ def _text_document(record: _Record, where: str, fields: Fields) -> Document:
     return Document(text=text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+def _row_document(row: Any, where: str, fields: Fields) -> Document:
+    if not isinstance(row, dict):
+        raise CorpusError(f"{where} is not a JSON object.")
+    return row_document(row, where, fields)
+
+
 def _json_document(record: _Record, where: str, fields: Fields) -> Document:
     """A JSON object per line."""
     try:
@@ -128,9 +140,7 @@ def _json_document(record: _Record, where: str, fields: Fields) -> Document:
         raise CorpusError(
             f'{where} is not JSON: {reason}; each line is an object, as {{"text": "..."}}.'
         ) from error
-    if not isinstance(row, dict):
-        raise CorpusError(f"{where} is not a JSON object.")
-    return row_document(row, where, fields)
+    return _row_document(row, where, fields)
 
 
 class _LineFile(DocumentFile):
@@ -151,7 +161,7 @@ class _LineFile(DocumentFile):
     def __len__(self) -> int:
         return self._total
 
-    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
         with self._path.open("rb") as file:
             for number in numbers:
                 mark, beyond = divmod(number, _STRIDE)
@@ -160,7 +170,71 @@ class _LineFile(DocumentFile):
                 matches = list(islice(records, beyond, beyond + 1))
                 self._check_unchanged(os.fstat(file.fileno()))
                 where = f"{self._path.name}, line {matches[0].line}"
-                yield self._make(matches[0], where, self._fields)
+                yield Row(where, partial(self._make, matches[0], where, self._fields))
+
+
+class _ArrayFile(DocumentFile):
+    """A file of one JSON array of rows, or of an object with one, in memory as a whole."""
+
+    def __init__(self, path: Path, fields: Fields, rows: Sequence[Any]) -> None:
+        super().__init__(path, fields)
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+        self._check_unchanged(self._path.stat())
+        for number in numbers:
+            where = f"{self._path.name}, row {number + 1}"
+            yield Row(where, partial(_row_document, self._rows[number], where, self._fields))
+
+
+def _open_json(path: Path, fields: Fields) -> DocumentFile:
+    """Rows of a .json file: one array, an object with one, or JSON lines under that name."""
+    if _begins_lines(path):
+        return _LineFile(path, fields, scan=_json_lines, make=_json_document)
+    if path.stat().st_size > _LARGEST_ARRAY:
+        raise CorpusError(
+            f"{path.name} has more than {_LARGEST_ARRAY >> 20} MiB, and JSON that is no JSON lines "
+            "is read as a whole; write a row a line, as .jsonl."
+        )
+    try:
+        value = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise CorpusError(
+            f"{path.name} is not JSON: {error}; it holds one array of rows, or a row a line."
+        ) from error
+    return _ArrayFile(path, fields, _array_in(value, path.name, fields))
+
+
+def _begins_lines(path: Path) -> bool:
+    """Whether the first line with anything on it is a row of its own, and more follows."""
+    with path.open("rb") as file:
+        first = next((line for line in _lines(file) if not line.isspace()), b"")
+        has_more = any(not line.isspace() for line in _lines(file))
+    if not has_more or not first.lstrip(BOM_UTF8).startswith(b"{"):
+        return False
+    try:
+        return isinstance(parse_json(first), dict)
+    except ValueError:
+        return False
+
+
+def _array_in(value: Any, name: str, fields: Fields) -> Sequence[Any]:
+    """The rows of an array, or of the one field of an object that has objects; or a row alone."""
+    if isinstance(value, dict) and set(value) & set(fields.columns):
+        return [value]
+    if isinstance(value, dict):
+        lists = [each for each in value.values() if isinstance(each, list) and each]
+        tables = [each for each in lists if all(isinstance(row, dict) for row in each)]
+        value = tables[0] if len(tables) == 1 else None
+    if not isinstance(value, list):
+        raise CorpusError(
+            f"{name} is neither an array of rows nor an object with one field that is; write a row "
+            "a line, as .jsonl."
+        )
+    return value
 
 
 class _ParquetFile(DocumentFile):
@@ -185,7 +259,7 @@ class _ParquetFile(DocumentFile):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def read(self, numbers: Sequence[int]) -> Iterator[Document]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
         rows: dict[int, Mapping[str, Any]] = {}
         self._check_unchanged(self._path.stat())
         with self._opened() as table:
@@ -196,7 +270,8 @@ class _ParquetFile(DocumentFile):
         self._check_unchanged(self._path.stat())
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
-            yield row_document(rows[number], where, self._fields, columns=self._all_columns)
+            read = partial(row_document, columns=self._all_columns, of_arrow=True)
+            yield Row(where, partial(read, rows[number], where, self._fields))
 
     def _rows(
         self, table: pq.ParquetFile, group: int, numbers: np.ndarray[Any, np.dtype[np.int64]]
@@ -221,6 +296,7 @@ class _ParquetFile(DocumentFile):
 _OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {
     ".txt": partial(_LineFile, scan=_paragraphs, make=_text_document),
     ".jsonl": partial(_LineFile, scan=_json_lines, make=_json_document),
+    ".json": _open_json,
     ".parquet": _ParquetFile,
 }
 SUFFIXES = tuple(_OPENERS)

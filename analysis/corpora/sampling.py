@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
 from analysis.arrays import BoolArray
+from analysis.corpora.account import RowAccount
 from analysis.corpora.cutting import Extent
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, encode
+from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, encode, encode_all
 from analysis.corpora.sequences import TokenIds, TokenSequences
-from analysis.corpora.sources import Source, in_memory
+from analysis.corpora.sources import Source, in_memory, peek
 from analysis.errors import CorpusError
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
@@ -244,20 +244,22 @@ def tokenize(
     source = documents if isinstance(documents, Source) else in_memory(documents)
     if source.join is not None:
         return _tokenize_joined(source, tokenizer, sampling, corpus, selection)
-    remaining = source.draw(sampling.seed)
-    first = next(remaining, None)
+    first, peeked = peek(source, sampling.seed)
     if first is None:
         raise CorpusError(f"The corpus {corpus} is empty.")
     packing = packing_of(sampling, first)
     extent = partial(_usable_extent, sampling, packing, selection)
-    encoded = _encode_all(chain([first], remaining), tokenizer, sampling.chat, corpus, extent)
+    account = RowAccount(source.skips)
+    encoder = partial(encode, tokenizer=tokenizer, chat=sampling.chat, corpus=corpus)
+    encoded = encode_all(peeked.draw(sampling.seed), encoder, account, corpus, extent)
     if selection is not None:
         encoded = selection.choose(encoded, sampling.seed)
     is_whole = first.input_ids is not None and sampling.whole
     packed = PACKERS[packing](encoded, replace(sampling, whole=is_whole))
     if not packed.rows:
+        account.check_used()
         raise CorpusError(_nothing(packed, sampling, packing, corpus))
-    facts: dict[str, object] = {"packing": packing, "count": sampling.count}
+    facts: dict[str, object] = {"packing": packing, "count": sampling.count, **account.facts}
     if selection is not None:
         facts["select"] = selection.description
     if first.messages is not None and sampling.template_args:
@@ -267,26 +269,6 @@ def tokenize(
     if packing != "concatenate":
         facts["truncate"] = "none" if is_whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
-
-
-def _encode_all(
-    documents: Iterator[Document],
-    tokenizer: Tokenizer | None,
-    chat: ChatFormat,
-    corpus: str,
-    extent: Callable[[int], Extent],
-) -> Iterator[Tokens]:
-    """The tokens of each document; `extent` tells from those before it how many can be used."""
-    ready, num_used = None, 0
-    for document in documents:
-        is_ready = document.input_ids is not None
-        if ready is not None and ready != is_ready:
-            raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
-        ready = is_ready
-        usable = extent(num_used)
-        tokens = encode(document, tokenizer, chat, corpus, usable)
-        num_used += min(len(tokens.ids), usable.most)
-        yield tokens
 
 
 def _usable_extent(
@@ -349,6 +331,8 @@ def _tokenize_joined(
     parts: list[str] = []
     length = 0
     for document in source.draw(0):
+        if document.problem is not None:
+            raise document.problem
         if document.text is None:
             raise CorpusError(f"The corpus {corpus} is joined to one text, but has a row without.")
         parts.append(document.text)

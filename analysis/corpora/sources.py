@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from analysis.corpora.account import RowAccount
 from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.files import DocumentFile, open_documents
 from analysis.corpora.spec import CorpusSpec
@@ -21,19 +22,31 @@ _LARGEST_BLOCK = 1024
 class Source:
     """Documents in a seeded order."""
 
-    draw: Callable[[int], Iterator[Document]]  # seed -> documents; reads no more than needed
+    # Seed -> documents, those of rows without one with a problem; reads no more than needed.
+    draw: Callable[[int], Iterator[Document]]
     # Separator if all documents form one text, drawn in their own order; None otherwise.
     join: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # for manifests; plain JSON
     # Sequences of a joined document that measurements read by default; None: all of them.
     windows_per_document: int | None = 2
+    skips: int = 0  # bad rows that may be left out
 
 
 def peek(source: Source, seed: int) -> tuple[Document | None, Source]:
-    """The first document, if any, and a source that still has it and can be drawn from once."""
-    documents = source.draw(seed)
-    first = list(islice(documents, 1))
-    return next(iter(first), None), replace(source, draw=lambda _: chain(first, documents))
+    """The first document, if any, and a source that still has it and can be drawn from once.
+
+    Bad rows before it are passed over as far as they may be left out.
+    """
+    documents, account = source.draw(seed), RowAccount(source.skips)
+    seen: list[Document] = []
+    for document in documents:
+        seen.append(document)
+        if document.problem is None:
+            break
+        account.skip(document.problem)
+    else:
+        account.check_used()
+    return seen[-1] if seen else None, replace(source, draw=lambda _: chain(seen, documents))
 
 
 def in_memory(documents: Sequence[Document]) -> Source:
@@ -55,7 +68,7 @@ def from_file(documents: DocumentFile) -> Source:
     def draw(seed: int) -> Iterator[Document]:
         order, size = seeded_order(len(documents), seed), 16
         while block := list(islice(order, size)):
-            yield from documents.read(block)
+            yield from (row.document() for row in documents.rows(block))
             size = min(2 * size, _LARGEST_BLOCK)
 
     return Source(draw)

@@ -47,28 +47,54 @@ class HubDataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Preset:
-    """A dataset, and how much of it a paper used."""
+class BlendPart:
+    """A dataset of a blend."""
 
     dataset: HubDataset
+    conversations: int  # that are read of it
+
+    @property
+    def name(self) -> str:
+        """What a local copy is called, before any ending."""
+        return self.dataset.repo.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A dataset or a blend of several, and how much of it a publication used."""
+
+    dataset: HubDataset | None  # None: a blend
     tokens: int
     seq_len: int
     reference: str  # the paper
     join: str | None = None  # separator of rows if the dataset is one text
     seed: int = 42  # of the order
+    blend: tuple[BlendPart, ...] = ()
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that are read; each part of a blend has its own."""
+        return self.dataset.fields if self.dataset else DEFAULT_FIELDS
 
 
+_EVOL = HubDataset(
+    "theblackcat102/evol-codealpaca-v1",
+    fields=Fields.only(prompt="instruction", response="output"),
+)
 # arXiv:2606.15716 says 0.5M tokens and gives no sequence length; 2048 is HEAPr's and ours.
 PRESETS: Mapping[str, Preset] = {
     "c4": Preset(HubDataset("allenai/c4", "en"), _HALF_A_MILLION, 2048, _UNIFIED),
-    "evol-codealpaca": Preset(
-        HubDataset(
-            "theblackcat102/evol-codealpaca-v1",
-            fields=Fields.only(prompt="instruction", response="output"),
-        ),
-        _HALF_A_MILLION,
+    "evol-codealpaca": Preset(_EVOL, _HALF_A_MILLION, 2048, _UNIFIED),
+    "tool-calls": Preset(
+        None,
+        1360 * 2048,
         2048,
-        _UNIFIED,
+        "model cards of REAP",
+        blend=(
+            BlendPart(_EVOL, 700),
+            BlendPart(HubDataset("Salesforce/xlam-function-calling-60k"), 330),
+            BlendPart(HubDataset("SWE-bench/SWE-smith-trajectories", split="tool"), 330),
+        ),
     ),
     "tulu-math": Preset(
         HubDataset("allenai/tulu-3-sft-personas-math"), _HALF_A_MILLION, 2048, _UNIFIED
@@ -111,9 +137,7 @@ class CorpusSpec:
     def check_present(self) -> None:
         """Refuse a file that is not there, before what reads it is imported."""
         if self.path is not None and not self.path.exists():
-            what = (
-                f"copy {self.path} of {self.name}" if self.dataset else f"corpus file {self.path}"
-            )
+            what = f"copy {self.path} of {self.name}" if self.preset else f"corpus file {self.path}"
             hint = near_file(self.path)
             raise CorpusError(f"The {what} does not exist.{hint}")
 
@@ -195,15 +219,14 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         return CorpusSpec(name)
     if content_of(corpus) and name in PRESETS:
         preset = PRESETS[name]
-        fields = preset.dataset.fields
-        return CorpusSpec(name, preset.dataset, None, fields, preset, content_of(corpus))
+        return CorpusSpec(name, preset.dataset, None, preset.fields, preset, content_of(corpus))
     if name in PRESETS and corpus.partition("=")[0] == name:
         preset = PRESETS[name]
         mirror = corpus[len(name) + 1 :]
         if corpus != name and not mirror:
             raise CorpusError(f"{corpus} names no file; write {name}=PATH or {name}.")
         path = from_home(mirror) if mirror else None
-        return CorpusSpec(name, preset.dataset, path, preset.dataset.fields, preset)
+        return CorpusSpec(name, preset.dataset, path, preset.fields, preset)
     if corpus.startswith(HUB):
         repo, _, rest = corpus.removeprefix(HUB).partition(",")
         if not _REPO.fullmatch(repo):

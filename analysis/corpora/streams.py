@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.corpora.documents import Document, row_document
+import numpy as np
+
+from analysis.corpora.documents import Document, Fields, Row, row_document
 from analysis.corpora.sources import Source, local_source
-from analysis.corpora.spec import HubDataset, parse_corpus
+from analysis.corpora.spec import BlendPart, CorpusSpec, HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
 from analysis.hub import reach_hub
 from analysis.lazy import datasets, pa
@@ -33,6 +36,8 @@ def _read_errors() -> tuple[type[BaseException], ...]:
 def open_corpus(corpus: str) -> Source:
     """The documents of a corpus: local, built in, or on the hub."""
     spec = parse_corpus(corpus)
+    if spec.preset and spec.preset.blend:
+        return _open_blend(spec, spec.preset.blend, corpus)
     if spec.dataset is None:
         return local_source(spec)
     spec.check_content()
@@ -44,19 +49,69 @@ def open_corpus(corpus: str) -> Source:
 
     def draw(seed: int) -> Iterator[Document]:
         rows = stream if join is not None else stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER)
-        numbered = enumerate(rows, 1)
-        while True:
-            try:
-                number, row = next(numbered)
-            except StopIteration:
-                return
-            except _read_errors() as error:
-                reason = first_line(error).rstrip(".")
-                raise CorpusError(f"Reading the dataset {spec.name} failed: {reason}.") from error
-            yield row_document(row, f"{spec.name}, row {number} as drawn", spec.fields)
+        return _documents(rows, spec.name, spec.fields)
 
     order = {} if join is not None else {"shuffle_buffer": SHUFFLE_BUFFER}
     return Source(draw, join, {"source": facts | order})
+
+
+def _documents(rows: Iterable[Mapping[str, Any]], name: str, fields: Fields) -> Iterator[Document]:
+    numbered = enumerate(rows, 1)
+    while True:
+        try:
+            number, row = next(numbered)
+        except StopIteration:
+            return
+        except _read_errors() as error:
+            reason = first_line(error).rstrip(".")
+            raise CorpusError(f"Reading the dataset {name} failed: {reason}.") from error
+        where = f"{name}, row {number} as drawn"
+        read = partial(row_document, row, where, fields, of_arrow=True)
+        yield Row(where, read).document()
+
+
+def _open_blend(spec: CorpusSpec, parts: Sequence[BlendPart], corpus: str) -> Source:
+    """So many conversations of each dataset, mixed: the beginning has the same shares."""
+    spec.check_content()
+    opened = [
+        _hub_stream(part.dataset, corpus)
+        if spec.path is None
+        else _local_stream(_copy_of(part, spec), part.name, joined=False)
+        for part in parts
+    ]
+
+    def draw(seed: int) -> Iterator[Document]:
+        drawn = [
+            _documents(
+                stream.shuffle(seed, buffer_size=SHUFFLE_BUFFER), part.name, part.dataset.fields
+            )
+            for part, (stream, _) in zip(parts, opened, strict=True)
+        ]
+        counts = [part.conversations for part in parts]
+        for number in np.random.default_rng(seed).permutation(np.repeat(range(len(parts)), counts)):
+            for document in drawn[number]:
+                yield document
+                if document.problem is None:  # a bad row does not count
+                    break
+
+    blend = [
+        facts | {"conversations": part.conversations}
+        for part, (_, facts) in zip(parts, opened, strict=True)
+    ]
+    return Source(draw, facts={"source": {"blend": blend, "shuffle_buffer": SHUFFLE_BUFFER}})
+
+
+def _copy_of(part: BlendPart, spec: CorpusSpec) -> Path:
+    """The local copy of a dataset in the folder with those of a blend."""
+    folder = spec.path or Path()
+    found = sorted(folder.glob(f"{part.name}*")) if folder.is_dir() else []
+    if len(found) != 1:
+        names = ", ".join(each.name for each in (spec.preset.blend if spec.preset else ()))
+        raise CorpusError(
+            f"{folder} holds {len(found) or 'no'} files or folders named {part.name}; "
+            f"{spec.name}=PATH is a folder with one copy of each: {names}."
+        )
+    return found[0]
 
 
 def _hub_stream(

@@ -58,8 +58,8 @@ def get_criterion(name: str) -> Criterion:
             )
         if (b, alpha, beta) == (1, 0, 0):
             raise CriterionError(
-                "The variant 1,0,0 gives every routed expert the score 1, so it ranks nothing; "
-                "use 0,0,0 (Frequency) or other exponents."
+                "The variant 1,0,0 gives every routed expert the same score, 1; use 0,0,0 "
+                "(Frequency) or other exponents."
             )
         return unified(b, alpha, beta)
     if match := _LAMBDA.fullmatch(name):

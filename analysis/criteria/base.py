@@ -61,7 +61,7 @@ class Criterion:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it ranks nothing: (1, 0, 0) gives every routed expert the score 1."""
+        """Whether it is (1, 0, 0), which gives every routed expert the score 1."""
         return self.exponents == (1, 0, 0)
 
 

@@ -30,7 +30,7 @@ def can_rank(criterion: Criterion, part: ExpertStats) -> bool:
 def scored(criterion: Criterion, stats: Stats, gate: Gate) -> tuple[FloatArray, FloatArray]:
     """Score (the paper's number) and saliency of every expert, in (layer, expert) order."""
     if criterion.is_constant:
-        raise CriterionError(f"{criterion.label} is the same for every expert; it ranks nothing.")
+        raise CriterionError(f"{criterion.label} gives every expert the same score.")
     rule = expert_score_of(criterion)
     if criterion.source == "routed" and not isinstance(stats, ExpertStats):
         raise CriterionError(f"{criterion.label} needs calibration statistics, not weights alone.")

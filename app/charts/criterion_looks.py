@@ -1,4 +1,4 @@
-"""One colour and marker per criterion on every chart; dashes distinguish its series.
+"""One colour and marker per criterion on every chart of series, which dashes distinguish.
 
 Any two of the colours differ in normal sight, and two with the same marker also in simulated
 protanopia and deuteranopia. Random is grey; the original model has the colour of text.
@@ -14,7 +14,7 @@ from plotly.colors import hex_to_rgb
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from app.charts.names import FULL
-from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted, series_color
+from app.charts.theme import DASHES, SYMBOLS, Look, ink, muted
 
 # Name -> colour on the light page, on the dark one, and place in SYMBOLS.
 _PALETTE: Final[dict[str, tuple[str, str, int]]] = {
@@ -80,13 +80,6 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
             dash = DASHES[place % len(DASHES)]
             look_by_name[name] = Look(_OTHER[dark], SYMBOLS[place % len(SYMBOLS)], dash)
     return look_by_name
-
-
-def side_colors(names: tuple[str, str], dark: bool) -> tuple[str, str]:
-    """Colours of two compared recipes, named as in `looks`; B differs if the criterion is one."""
-    look_by_name = looks(names, dark)
-    a, b = (look_by_name[name].color for name in names)
-    return a, b if b != a else series_color(1, dark)
 
 
 @cache

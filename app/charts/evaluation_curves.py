@@ -16,6 +16,7 @@ from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
+from app.charts.traces import padded
 from app.choices import result_words, unless
 from app.loaded import Loaded, made_by
 from pruning.evaluate.result import MEASURES
@@ -152,7 +153,12 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         traces,
         [in_html(name) for name in corpora],
         dark,
-        x={"title": title, "tickformat": form, "showgrid": False},
+        x={
+            "title": title,
+            "tickformat": form,
+            "showgrid": False,
+            "range": padded(table[against], least=0),
+        },
         y={"title": label},
         shapes=levels,
         # Room for a legend with one line per series, as on a phone.
@@ -224,6 +230,7 @@ def _line(points: FloatArray, name: str, hover: str) -> dict[str, Any]:
         "type": "scatter",
         "x": points[:, _AGAINST],
         "y": points[:, _MEAN],
+        "cliponaxis": False,  # the original lies on the edge
         "name": in_html(name),
         "legendgroup": name,
         "showlegend": True,

@@ -1,6 +1,7 @@
 """Which recipe keeps which expert: layer x expert, in four fates."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -10,10 +11,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from analysis.foreign_text import in_html
-from analysis.ranking.compare import FATES
+from analysis.ranking.compare import FATES, Comparison
 from app.charts.chart import Drawing, chart
-from app.charts.criterion_looks import side_colors
-from app.charts.theme import ink, paper, themed
+from app.charts.theme import ink, paper, series_color, themed
 from app.charts.traces import (
     STILL_LEGEND,
     Names,
@@ -25,6 +25,7 @@ from app.charts.traces import (
     stroke,
 )
 from app.loaded import Loaded
+from pruning.planning.comparing import decision
 
 # Colours of both and neither, on the light and the dark page.
 _NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
@@ -38,7 +39,17 @@ _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 @chart("kept-by", "compare")
 def draw(loaded: Loaded) -> Drawing:
     """Which recipe keeps which expert."""
-    table, names = loaded.comparison.table(), loaded.names
+    return _drawing(loaded.comparison, loaded, loaded.names)
+
+
+def draw_plans(a: Loaded, b: Loaded) -> Drawing:
+    """Which of the plans on screen of A and of B keeps which expert."""
+    comparison = Comparison(*(decision(each.first, each.shown_plan) for each in (a, b)))
+    return replace(_drawing(comparison, a, (a.names[0], b.names[0])), name="kept-by")
+
+
+def _drawing(comparison: Comparison, loaded: Loaded, names: Names) -> Drawing:
+    table = comparison.table()
     figure = partial(kept_by_map, table, names, marked=loaded.choices.expert)
     return Drawing(figure, table, describe(table, names), loaded.about_both())
 
@@ -55,7 +66,7 @@ def kept_by_map(
     ranks = np.zeros((*shape, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
     both, neither = _NEUTRAL[dark]
-    colors = (both, *side_colors(names, dark), neither)
+    colors = (both, series_color(0, dark), series_color(1, dark), neither)
     traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
     has_strokes = width <= _WIDEST_STROKED
     for fate, slope in _STROKES.items() if has_strokes else ():

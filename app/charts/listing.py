@@ -33,7 +33,7 @@ from app.charts.chart import Chart
 from app.charts.published import PAPER_CHARTS, PaperChart
 
 _EACH: tuple[Chart, ...] = (
-    stratification.draw_map,
+    stratification.draw,
     overlap_map.draw,
     variant_losses.draw,
     overlap.draw,
@@ -44,7 +44,6 @@ _EACH: tuple[Chart, ...] = (
     damage_proxy.draw,
     paths.draw,
     coverage.draw,
-    stratification.draw_separation,
     kept_by.draw,
     layer_agreement.draw,
     schedules.draw,

@@ -1,9 +1,10 @@
 """Loss against size: experts removed, fewer bits, and both."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import product
+from textwrap import wrap
 from typing import Any, Final
 
 import pandas as pd
@@ -14,9 +15,9 @@ from app.charts.chart import Drawing, chart
 from app.charts.front_words import ORIGINAL, describe, named, range_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
-from app.charts.traces import annotation, stroke
+from app.charts.traces import annotation, padded, stroke
 from app.loaded import Loaded, made_by
-from pruning.evaluate.front import FRONT_COLUMNS, stored_front
+from pruning.evaluate.front import FRONT_COLUMNS, Front, stored_front
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
 from pruning.evaluate.record import EvaluationStore, plan_facts
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan
@@ -31,6 +32,8 @@ _KINDS: Final = {
 }
 
 
+_CLICK: Final = "Click to show this plan."
+_NARROWEST: Final = 0.1  # nats: losses that hardly differ are no different ticks
 _RANDOM: Final = {False: "rgba(201, 160, 90, 0.25)", True: "rgba(240, 190, 110, 0.18)"}
 
 
@@ -40,15 +43,13 @@ def draw(loaded: Loaded) -> Drawing:
     store = EvaluationStore(loaded.store.directories)
     front = loaded.keep(stored_front, store, loaded.model)
     losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    digest = loaded.shown.plan.digest if loaded.shown else ""
-    plan_loss = loss_of(losses, digest)
     rows = front.table
-    if plan_loss and not (plan_loss.way or plan_loss.missing):
-        rows = front.with_plan(plan_loss)
-    elif loaded.shown and loaded.predicted:
-        row = _predicted_row(loaded, loaded.shown.plan, loaded.predicted)
-        rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
-    table = named(rows).assign(is_shown=rows["plan"] == digest)
+    is_shown = pd.Series(False, index=rows.index)
+    if loaded.shown:
+        plan = loaded.shown.plan
+        rows = _with_shown(loaded, front, plan, loss_of(losses, plan.digest))
+        is_shown = (rows["plan"] == plan.in_own_bits.digest) & (rows["bits"] == plan.bits)
+    table = named(rows).assign(is_shown=is_shown)
     about = made_by(
         loaded.model.name,
         "loss increase, mean over corpora",
@@ -59,11 +60,23 @@ def draw(loaded: Loaded) -> Drawing:
     return Drawing(partial(front_figure, table, chance), table, describe(front), about)
 
 
+def _with_shown(
+    loaded: Loaded, front: Front, plan: PruningPlan, loss: PlanLoss | None
+) -> pd.DataFrame:
+    """The table of the front with the plan on screen, if its loss is known at all."""
+    exported = plan.in_own_bits.digest
+    if loss and not (loss.way or loss.missing):
+        return front.with_plan(loss, exported)
+    if loaded.predicted and not front.has(exported, plan.bits):
+        return front.with_row(_predicted_row(loaded, plan, loaded.predicted))
+    return front.table
+
+
 def _predicted_row(loaded: Loaded, plan: PruningPlan, loss: PredictedLoss) -> dict[str, Any]:
     """The row of FRONT_COLUMNS of a plan that was not measured."""
     columns = plan_facts(plan, loaded.model).columns
     return {
-        "plan": plan.digest,
+        "plan": plan.in_own_bits.digest,
         **{name: value for name, value in columns.items() if name in FRONT_COLUMNS},
         "mean": loss.mean,
         "low": loss.low,
@@ -71,19 +84,24 @@ def _predicted_row(loaded: Loaded, plan: PruningPlan, loss: PredictedLoss) -> di
         "worst": loss.worst,
         "worst_on": loss.worst_on,
         "is_measured": False,
-        "on_front": False,
     }
 
 
-def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+def front_figure(
+    table: pd.DataFrame,
+    chance: pd.DataFrame,
+    *,
+    clicks: Mapping[str, str] | None = None,
+    dark: bool = False,
+) -> go.Figure:
     """Figure of a `named` table with `is_shown`: loss increase over bytes, the front as steps.
 
-    `chance` is a table of `random_losses`.
+    `chance` is a table of `random_losses`. `clicks`: digest of a plan -> why a click on it does
+    not show it, empty if it does; None where no mark can be clicked.
     """
     unit, unit_name = byte_unit(float(table["bytes"].max()))
     ends = table["bytes"].min() / unit, table["bytes"].max() / unit
-    margin = 0.06 * (ends[1] - ends[0])
-    rows = table.assign(x=table["bytes"] / unit)
+    rows = _with_clicks(table.assign(x=table["bytes"] / unit), clicks)
     best = rows[rows["on_front"]]
     steps = stroke(best["x"], best["mean"], primary(dark), 2, line_shape="hv")
     steps.update(name="least measured loss", showlegend=True)
@@ -91,7 +109,7 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
         _marks(rows[(rows["kind"] == kind) & (rows["is_measured"] == is_measured)], kind, dark)
         for kind, is_measured in product(_KINDS, (False, True))  # what is measured lies on top
     ]
-    own_row = rows[rows["is_shown"] & (rows["bits"] == "")].head(1)
+    own_row = rows[rows["is_shown"]].head(1)
     is_hollow = not own_row["is_measured"].all()
     symbol, edge = ("circle-open", {"width": 3}) if is_hollow else ("circle", {})
     ring = {"symbol": symbol, "size": 15, "color": this_plan(dark), "line": edge}
@@ -110,16 +128,26 @@ def front_figure(table: pd.DataFrame, chance: pd.DataFrame, *, dark: bool = Fals
             "title": f"weights, {unit_name}",
             "showgrid": False,
             "tickformat": ".3~g",
-            "range": [ends[0] - margin, ends[1] + margin],
+            "range": padded(ends, least=0),
         },
         y={
             "title": "loss increase, nats per token",
             "tickformat": ".2~f",
-            "range": [-0.06 * table["mean"].max(), 1.06 * table["mean"].max()],
+            "range": padded((0, *table["mean"]), narrowest=_NARROWEST),
         },
         height=520,
         annotations=_labels(rows, own_row, dark),
     )
+
+
+def _with_clicks(table: pd.DataFrame, clicks: Mapping[str, str] | None) -> pd.DataFrame:
+    """Add `is_clickable`, and `click`: what a click does, or why it does nothing, in HTML."""
+    reasons = [(clicks or {}).get(plan) for plan in table["plan"]]
+    words = [
+        "" if why is None else "".join(f"<br>{in_html(line)}" for line in wrap(why or _CLICK, 60))
+        for why in reasons
+    ]
+    return table.assign(click=words, is_clickable=[why == "" for why in reasons])
 
 
 def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
@@ -132,9 +160,10 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
         f" ({range_text(row) or 'interval unknown'}), "
         f"{'measured' if row['is_measured'] else 'predicted'}"
-        f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}"
+        f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}{row['click']}"
         for row in rows.to_dict("records")
     ]
+    plans = rows[["plan", "bits"]].to_numpy().tolist()
     return go.Scatter(
         x=rows["x"],
         y=rows["mean"],
@@ -143,7 +172,11 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
         showlegend=is_measured or kind != "pruned",  # the plan on screen has its own name
         marker=look,
         text=notes,
-        customdata=[[plan] for plan in rows["plan"]],
+        # A mark without a plan is none that a click finds.
+        customdata=[
+            plan if can_click else []
+            for plan, can_click in zip(plans, rows["is_clickable"], strict=True)
+        ],
         hovertemplate="%{text}<extra></extra>",
     )
 
@@ -183,13 +216,15 @@ def random_losses(losses: Iterable[PlanLoss]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["bytes", "low", "high"])
 
 
-def clicked_plan(event: object) -> str:
-    """The digest of the plan that was selected in the chart; empty for none."""
-    try:
-        point = event["selection"]["points"][-1]["customdata"]  # type: ignore[index]
-        return str(point[0])
-    except (KeyError, IndexError, TypeError):
-        return ""
+def clicked_plan(event: object) -> tuple[str, str]:
+    """The plan that was selected in the chart: its digest as exported, and its bits.
+
+    Both are empty for none.
+    """
+    match event:
+        case {"selection": {"points": [*_, {"customdata": [str(digest), str(bits)]}]}}:
+            return digest, bits
+    return "", ""
 
 
 def _labels(rows: pd.DataFrame, shown: pd.DataFrame, dark: bool) -> list[dict[str, object]]:

@@ -23,6 +23,7 @@ from app.charts.theme import (
     themed,
 )
 from app.charts.traces import annotation, around, box, halo, heat, stroke, targets
+from app.choices import CONSTANT
 from app.loaded import Loaded
 
 Variant = tuple[int, int, int]
@@ -37,7 +38,6 @@ VARIANT_NAMES: Final[dict[Variant, str]] = {
     (0, 1, 1): "Gate-EAN",
     (0, 2, 2): "Sq. gate energy",
 }
-DEGENERATE: Final[Variant] = (1, 0, 0)
 
 EXPONENTS: Final = (0, 1, 2)
 _BLOCK_STEP: Final = 3.6  # gap between the two values of b, with the label of the second
@@ -90,7 +90,7 @@ def variant_grid(
     (1, 0, 0) scores every expert alike and is hatched. Invisible markers have [b, alpha, beta] as
     customdata.
     """
-    hatch = stroke(*around(*_place(DEGENERATE)), CLEAR, 0, fill="toself", fillcolor=CLEAR)
+    hatch = stroke(*around(*_place(CONSTANT)), CLEAR, 0, fill="toself", fillcolor=CLEAR)
     hatch.fillpattern = {"shape": "/", "fgcolor": muted(dark), "fgopacity": 0.6, "size": 7}
     across, down = zip(*map(_place, cells), strict=True)
     marks = targets(
@@ -190,9 +190,9 @@ def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) ->
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
     """The overlap of each variant in a table `b, alpha, beta, overlap`; NaN where none is known."""
     overlaps = table.set_index(["b", "alpha", "beta"])["overlap"]
-    # A constant score ranks nothing; ties broken by id would look like perfect overlap.
+    # Of a constant score, ties broken by id would look like perfect overlap.
     return {
-        variant: math.nan if variant == DEGENERATE else float(overlaps.get(variant, math.nan))
+        variant: math.nan if variant == CONSTANT else float(overlaps.get(variant, math.nan))
         for variant in product((0, 1), EXPONENTS, EXPONENTS)
     }
 
@@ -228,8 +228,8 @@ def _cells(cells: Mapping[Variant, Cell], b: int, dark: bool) -> go.Heatmap:
 def _reading(variant: Variant, cell: Cell) -> str:
     """Hover text of a variant's cell."""
     text = cell.reading if cell.number else "no data"
-    if variant == DEGENERATE:
-        text = "the same score for every expert: nothing to rank"
+    if variant == CONSTANT:
+        text = "gives every expert the same score"
     return f"{variant_label(variant)}<br>{text}"
 
 
@@ -240,8 +240,8 @@ def number_color(share: float, dark: bool) -> str:
 
 def _words(variant: Variant, cell: Cell, dark: bool) -> dict[str, Any]:
     x, y = _place(variant)
-    number = cell.number or ("N/A" if variant == DEGENERATE else "no data")
-    name = "constant" if variant == DEGENERATE else VARIANT_NAMES.get(variant, "")
+    number = cell.number or ("N/A" if variant == CONSTANT else "no data")
+    name = "constant" if variant == CONSTANT else VARIANT_NAMES.get(variant, "")
     return annotation(
         x,
         y,
@@ -249,5 +249,5 @@ def _words(variant: Variant, cell: Cell, dark: bool) -> dict[str, Any]:
         font={"color": number_color(cell.share, dark), "size": 14},
         borderpad=6,  # the frame keeps off the number
         # Without a background the hatch would cross the text.
-        bgcolor=paper(dark) if variant == DEGENERATE else None,
+        bgcolor=paper(dark) if variant == CONSTANT else None,
     )

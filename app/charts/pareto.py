@@ -18,7 +18,7 @@ from app.charts.evaluations import evaluations, intervals_of, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
-from app.charts.traces import annotation, spread, stroke
+from app.charts.traces import annotation, padded, spread, stroke
 from app.choices import result_words, unless
 from app.loaded import Loaded, made_by
 from pruning.evaluate.result import MEASURES
@@ -108,7 +108,12 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
     return themed(
         [steps, *(_points(points, name, mark) for name, points, mark in marks if len(points))],
         dark,
-        x={"title": f"weights, {unit_name}", "showgrid": False, "tickformat": ".3~g"},
+        x={
+            "title": f"weights, {unit_name}",
+            "showgrid": False,
+            "tickformat": ".3~g",
+            "range": padded(rows["x"], least=0),
+        },
         y={"title": quality.axis},
         height=420,
         annotations=_names(front, quality.higher_is_better, dark),

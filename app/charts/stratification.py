@@ -1,241 +1,394 @@
-"""The expert map of both recipes, and how clearly each separates kept from pruned."""
+"""Stratification: the scores of each layer by rank, and whether they differ beyond chance."""
 
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import isnan, sqrt
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
-from plotly.colors import hex_to_rgb
-from plotly.subplots import make_subplots
 
+from analysis.criteria import get_criterion
+from analysis.errors import CriterionError, StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.overlap import kept_counts
-from analysis.ranking.stratification import rescale, separation
-from app.charts.chart import Drawing, chart
-from app.charts.criterion_looks import looks
-from app.charts.theme import CLEAR, apply_theme, muted, paper
-from app.charts.traces import Place, halo, heat, layer_axis, pin, series, stroke
-from app.loaded import Loaded
-from app.tables.ranked import Ranked
-
-_MEASURES: Final = (
-    ("gap", "gap at the cut (wider is clearer)"),
-    ("band", "experts in the ambiguous band (fewer is clearer)"),
+from analysis.ranking.stratification import (
+    random_separation,
+    relative,
+    rescale,
+    separation,
 )
-_VEIL: Final = 0.3  # light: the order of pruned experts must stay readable
+from analysis.stats.grid import Grid
+from analysis.stats.tables import WeightStats
+from app.charts.chart import Drawing, chart
+from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
+from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
+from app.choices import Scale
+from app.loaded import Loaded, made_by
+from app.tables.ranked import Ranked
+from pruning.planning.ranking import Selection
+
+# Scale -> its name, and what its colours compare.
+SCALES: Final[Mapping[Scale, tuple[str, str]]] = {
+    "rescaled": (
+        "Rescaled per layer (AIMER paper)",
+        "rescaled to 0..1 in each layer, as in Figure 2 of the AIMER paper",
+    ),
+    "relative": (
+        "Relative to the layer's mean",
+        "score relative to the mean of its layer, one range for all",
+    ),
+    "raw": ("Raw", "raw score, one range for all layers of a criterion"),
+}
+# What stands beside each row.
+KEY: Final = (
+    "Beside each layer: \u25cf spread, the largest score less the smallest; \u25c6 gap at the cut, "
+    "the last expert kept less the first removed; both as shares of the layer's mean. \u25cb and "
+    "\u25c7 are those of random weights: independent normal ones of the same shapes."
+)
+# Column, name, marker and place of its colour; the column of random weights begins with "random_".
+_MEASURES: Final = (("spread", "spread", "circle", 0), ("gap", "gap at the cut", "diamond", 1))
+_BETWEEN: Final = 0.07  # panels, of the width of the figure
+_OF_HEAT: Final = 0.72  # of the width of a panel, the heat map; beside it, the measures
+_DECADES: Final = 5  # of the axis of the measures, at most
+_ROOM: Final = 38  # pixels above the panels, for their names and colour bars
+# Chance has half of the variance at sqrt(2) times its spread, and a sixteenth at 4 times.
+_HARDLY, _CLEARLY = sqrt(2), 4.0
 
 
-def _rankings(loaded: Loaded) -> list[Ranked]:
-    """Rankings of both recipes, the baseline first; one if they have the same name."""
-    both = [loaded.ranked(each) for each in (loaded.second, loaded.first)]
-    return list({each.criterion.label: each for each in both}.values())
+@chart("stratification", "explore")
+def draw(loaded: Loaded) -> Drawing:
+    """Does a criterion separate the experts of a layer?"""
+    choice = loaded.choices.strata
+    selections = {
+        each.criterion.label: each
+        for each in (
+            loaded.selection(loaded.request_by(get_criterion(name))) for name in choice.criteria
+        )
+    }
+    table = pd.concat([_panel(loaded, each) for each in selections.values()], ignore_index=True)
+    figure = partial(stratification_figure, table, scale=choice.scale, marked=loaded.choices.expert)
+    runs = [run.manifest.run_id for each in selections.values() for run in each.choice.runs]
+    facts = (*dict.fromkeys(runs), f"colours: {choice.scale}", f"cut: {loaded.sparsity}")
+    return Drawing(
+        figure,
+        table,
+        describe(table),
+        made_by(loaded.head, " beside ".join(selections), *facts),
+        options=choice.options(),
+        panels={name: partial(figure, panels=[name]) for name in selections},
+    )
 
 
-def ranked_experts(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
-    """Table `panel, layer, expert, rank, value, kept`: the expert map of each criterion.
+def _panel(loaded: Loaded, selection: Selection) -> pd.DataFrame:
+    ranked, stats = loaded.ranked(selection), selection.choice.stats
+    kept = _kept(loaded, ranked.grid)
+    table = ranked_experts(ranked, kept, loaded.choices.strata.scale)
+    if not isinstance(stats, WeightStats):
+        return table.assign(random_spread=np.nan, random_gap=np.nan)
+    chance = loaded.keep(random_separation, ranked.criterion, stats, kept)
+    names = {"spread": "random_spread", "gap": "random_gap"}
+    return table.merge(chance.rename(columns=names), on="layer", how="left")
 
-    Rank 0 is the first to keep; `value` is the saliency rescaled to 0..1 in its layer.
+
+def _kept(loaded: Loaded, grid: Grid) -> tuple[int, ...]:
+    """Experts that the plan keeps of each layer; all of them if it removes neurons."""
+    if loaded.choices.spec.by_neuron:
+        return tuple(grid.counts.tolist())
+    try:
+        plan = loaded.shown_plan
+    except (CriterionError, StatsError):  # other criteria than the plan's can have theirs
+        return tuple(kept_counts(grid, loaded.fraction).tolist())
+    kept = {layer: len(experts) for layer, experts in plan.kept.items()}
+    return tuple(kept.get(layer.index, layer.num_experts) for layer in grid.layers)
+
+
+def ranked_experts(ranked: Ranked, kept: Sequence[int], scale: Scale) -> pd.DataFrame:
+    """Table `panel, layer, expert, rank, score, value, kept, spread, gap`, a row per expert.
+
+    Rank 0 is the first to keep; `value` is the score in its scale, `kept` whether the plan's count
+    of the layer keeps it, `spread` and `gap` are of its layer, see `separation`.
     """
-    tables = []
-    for ranked in panels:
-        order = ranked.order
-        rows, ranks = np.nonzero(order >= 0)
-        experts = order[rows, ranks]
-        columns = {
+    signed = ranked.criterion.saliency(ranked.score)
+    scaled = {"rescaled": rescale, "relative": relative}
+    values = scaled[scale](signed) if scale in scaled else ranked.score
+    order = ranked.order
+    rows, ranks = np.nonzero(order >= 0)
+    experts = order[rows, ranks]
+    table = pd.DataFrame(
+        {
             "panel": ranked.criterion.label,
             "layer": np.array([layer.index for layer in ranked.grid.layers])[rows],
             "expert": experts,
             "rank": ranks,
-            "value": rescale(ranked.saliency)[rows, experts],
-            "kept": ranks < kept_counts(ranked.grid, sparsity)[rows],
+            "score": ranked.score[rows, experts],
+            "value": values[rows, experts],
+            "kept": ranks < np.asarray(kept)[rows],
         }
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables, ignore_index=True)
-
-
-def separations(panels: Sequence[Ranked], sparsity: Fraction) -> pd.DataFrame:
-    """Table `layer, kept, gap, boundary, band, panel`: how clear each criterion's cut is."""
-    tables = [
-        separation(ranked.saliency, ranked.grid, kept_counts(ranked.grid, sparsity)).assign(
-            panel=ranked.criterion.label
-        )
-        for ranked in panels
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
-@chart("stratification", "explore")
-def draw_map(loaded: Loaded) -> Drawing:
-    """Which experts each criterion keeps."""
-    table = ranked_experts(_rankings(loaded), loaded.fraction)
-    figure = partial(stratification_figure, table, marked=loaded.choices.expert)
-    return Drawing(figure, table, describe_map(table), loaded.about_both())
-
-
-@chart("separation", "explore")
-def draw_separation(loaded: Loaded) -> Drawing:
-    """How clear the cut is."""
-    loaded.check_removes()
-    rankings = _rankings(loaded)
-    table = separations(rankings, loaded.fraction)
-    about = loaded.about(" beside ".join(each.criterion.label for each in rankings))
-    return Drawing(partial(separation_figure, table), table, describe(table), about)
-
-
-def separation_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, panel, gap, band`: both measures per layer, a dot per panel.
-
-    `gap` is the rescaled saliency of the last kept expert minus that of the first pruned; `band`
-    the share of experts within 0.05 of the boundary.
-    """
-    fig = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.05)
-    layers, panels = sorted(table["layer"].unique()), looks(table["panel"].unique(), dark)
-    ends = table.groupby("layer")
-    for column, (measure, title) in enumerate(_MEASURES, start=1):
-        # The bar of each dumbbell; None breaks the line between layers.
-        low, high = ends[measure].min(), ends[measure].max()
-        x = [value for pair in zip(low, high, strict=True) for value in (*pair, None)]
-        y = [value for layer in low.index for value in (str(layer), str(layer), None)]
-        fig.add_trace(stroke(x, y, muted(dark), 1.5), row=1, col=column)
-        for panel, rows in table.groupby("panel", sort=False):
-            dots = series(
-                panels[str(panel)],
-                str(panel),
-                (rows[measure], rows["layer"].astype(str)),
-                f"layer %{{y}}, {in_html(str(panel))}: %{{x}}",
-                cliponaxis=False,
-                legendgroup=panel,
-                mode="markers",
-                marker={"line": {"color": paper(dark), "width": 1}},
-                showlegend=column == 1,
-            )
-            fig.add_trace(dots, row=1, col=column)
-        fig.update_xaxes(title_text=title, row=1, col=column)
-    # A label needs 15 px; beyond 30 layers only every second or fourth row is labelled.
-    is_short = len(layers) <= 12
-    every = 1 if is_short else 2 if len(layers) <= 30 else 4
-    apply_theme(
-        fig,
-        dark,
-        x={"rangemode": "tozero"},
-        # Rows are categories, so that layers without experts leave no hole.
-        y={
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": [str(layer) for layer in layers],
-            "range": [len(layers) - 0.5, -0.5],
-            "tickvals": [str(layer) for layer in layers[::every]],
-            "showgrid": is_short,
-        },
-        height=110 + len(layers) * (22 if is_short else 11),
     )
-    fig.update_xaxes(tickformat=".0%", row=1, col=2)
-    return fig.update_yaxes(title_text="layer", row=1, col=1)
+    return table.merge(separation(signed, ranked.grid, kept, order), on="layer")
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A criterion of the figure: its rows and its place."""
+
+    name: str
+    rows: pd.DataFrame
+    start: float  # of the width of the figure
+    width: float
+    number: int
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """Names of the axes of the heat map and of the measures."""
+        first = 2 * self.number + 1
+        return f"x{first if first > 1 else ''}", f"x{first + 1}"
+
+    @property
+    def middle(self) -> float:
+        """Where the heat map ends."""
+        return self.start + _OF_HEAT * self.width
 
 
 def stratification_figure(
-    table: pd.DataFrame, *, marked: Place | None = None, dark: bool = False
+    table: pd.DataFrame,
+    *,
+    scale: Scale = "rescaled",
+    panels: Sequence[str] | None = None,
+    marked: Place | None = None,
+    dark: bool = False,
 ) -> go.Figure:
-    """Figure of a table of `ranked_experts`: the expert map to export.
+    """Figure of a table of `draw`: of each criterion a heat map and the measures of its rows.
 
-    Rank 1 is on the left; right of the cut is veiled. `marked` is a (layer, expert) to frame.
+    Rank 1 is on the left; a line marks the cut. Colours and axes are those of the whole table,
+    also if `panels` names some of its criteria, which have no legend; `marked` is a (layer, expert)
+    to frame.
     """
-    names = list(table["panel"].unique())
+    every = [str(name) for name in table["panel"].unique()]
     layers = sorted(table["layer"].unique())
-    fig = make_subplots(
-        1,
-        len(names),
-        shared_yaxes=True,
-        horizontal_spacing=0.04,
-        subplot_titles=[in_html(str(name)) for name in names],
-    )
-    pins: list[dict[str, Any]] = []
-    for column, name in enumerate(names, start=1):
-        rows = table[table["panel"] == name]
-        grid = rows.pivot_table(index="layer", columns="rank", values="value").reindex(layers)
-        cells = heat(
-            grid.to_numpy(np.float32),
-            "saliency, rescaled per layer",
-            dark,
-            {"tickvals": [0, 0.5, 1]},
-            x=grid.columns.to_numpy() + 1,
-            y=np.arange(len(layers)),
-            hovertemplate="rank %{x}: %{z:.3f}<extra></extra>",
-        )
-        fig.add_trace(cells, row=1, col=column)
-        for trace in _cut(rows, layers, dark):
-            fig.add_trace(trace, row=1, col=column)
-        if marked is not None:
-            marked_rows = rows[(rows["layer"] == marked[0]) & (rows["expert"] == marked[1])]
-            for rank in marked_rows["rank"]:
-                pins += pin(
-                    rank + 1, layers.index(marked[0]), dark, "" if column == 1 else str(column)
-                )
-    fig.update_annotations(font={"size": 14})
-    width = int(table["rank"].max()) + 1
-    step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
-    apply_theme(
-        fig,
+    placed = _placed(table, every if panels is None else panels)
+    low, high = _measure_range(table)
+    traces: list[Any] = []
+    axes: dict[str, Any] = {}
+    words, pins = [], []
+    for panel in placed:
+        traces += _heat_traces(panel, layers, table, scale, dark)
+        traces += _measure_traces(panel, layers, low, dark, has_legend=panel is placed[0])
+        axes |= _axes(panel, int(table["rank"].max()) + 1, (low, high), dark)
+        words.append(_title(panel))
+        pins += _pins(panel, layers, marked, dark)
+    figure = themed(
+        traces,
         dark,
-        x={
-            "title": "rank (1 = first to keep)",
+        y={"title": "layer", "anchor": "free", "position": 0, **layer_axis(layers)},
+        annotations=words,
+        shapes=pins,
+        height=int(np.clip(len(layers) * 28, 230, 520)) + 160,
+        showlegend=panels is None,
+        legend=OVER_TITLES | {"title": {"text": f"Colours: {SCALES[scale][1]}", "side": "top"}},
+        margin={"t": _ROOM},
+    )
+    return figure.update_layout(axes)
+
+
+def _placed(table: pd.DataFrame, names: Sequence[str]) -> list[_Panel]:
+    width = (1 - _BETWEEN * (len(names) - 1)) / len(names)
+    return [
+        _Panel(name, table[table["panel"] == name], place * (width + _BETWEEN), width, place)
+        for place, name in enumerate(names)
+    ]
+
+
+def _title(panel: _Panel) -> dict[str, Any]:
+    above = {"xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    return annotation(panel.start, 1, f"<b>{in_html(panel.name)}</b>", **above)
+
+
+def _heat_traces(
+    panel: _Panel, layers: list[int], table: pd.DataFrame, scale: Scale, dark: bool
+) -> list[Any]:
+    """The cells of a panel, its colour bar and its cut."""
+    rows = panel.rows
+    values, experts, scores = (
+        rows.pivot_table(index="layer", columns="rank", values=name).reindex(layers)
+        for name in ("value", "expert", "score")
+    )
+    names = np.broadcast_to(np.array(layers)[:, None], values.shape)
+    low, high = _color_range(table if scale == "relative" else rows, scale)
+    # Of a raw score of which the largest go.
+    first_is_low = bool(values[0].mean() < rows["value"].mean())
+    cells = heat(
+        values.to_numpy(np.float32),
+        "",
+        dark,
+        _color_bar(panel, (low, high), scale),
+        reversescale=first_is_low,
+        zmin=low,
+        zmax=high,
+        x=values.columns.to_numpy() + 1,
+        y=np.arange(len(layers)),
+        customdata=np.stack([names, experts, scores], axis=2).astype(np.float32),
+        hovertemplate="layer %{customdata[0]}, expert %{customdata[1]}, rank %{x}: "
+        "%{customdata[2]:.5g}<extra></extra>",
+        xaxis=panel.axes[0],
+    )
+    return [cells, *(trace.update(xaxis=panel.axes[0]) for trace in _cut(rows, layers, dark))]
+
+
+def _color_bar(panel: _Panel, ends: tuple[float, float], scale: Scale) -> dict[str, Any]:
+    """The colour bar above the heat map, beside the name of the panel."""
+    words = {"rescaled": "{:.0f}", "raw": "{:.3g}"}.get(scale)
+    return {
+        "orientation": "h",
+        **{"x": panel.middle, "xanchor": "right", "len": 0.4 * panel.width, "thickness": 8},
+        **{"y": 1, "yanchor": "bottom", "ypad": 14, "xpad": 0},
+        "tickvals": list(ends),
+        "ticktext": [words.format(end) if words else signed_percent(end) for end in ends],
+    }
+
+
+def _color_range(rows: pd.DataFrame, scale: Scale) -> tuple[float, float]:
+    if scale == "rescaled":
+        return 0.0, 1.0
+    values = rows["value"][np.isfinite(rows["value"])]
+    low, high = float(values.min()), float(values.max())
+    return low, high if high > low else low + 1
+
+
+def _measure_traces(
+    panel: _Panel, layers: list[int], low: float, dark: bool, *, has_legend: bool
+) -> list[go.Scatter]:
+    """Spread and gap of each layer, and those of random weights."""
+    by_layer = panel.rows.drop_duplicates("layer").set_index("layer").reindex(layers)
+    size = 8 if len(layers) <= 24 else 5
+    traces = []
+    for is_random in (True, False):  # marks of the model on top
+        for column, words, symbol, place in _MEASURES:
+            values = by_layer[f"random_{column}" if is_random else column]
+            if values.isna().all():
+                continue
+            name = f"{words}, random weights" if is_random else words
+            color = muted(dark) if is_random else series_color(place, dark)
+            look = Look(color, f"{symbol}-open" if is_random else symbol, "dot")
+            trace = series(
+                look,
+                name,
+                # A gap of nothing has no place on this axis, and stands at its end.
+                (values.clip(lower=low), np.arange(len(layers))),
+                f"layer %{{customdata[1]}}, {name}: %{{customdata[0]}}",
+                mode="lines+markers" if is_random else "markers",
+                marker={"size": size},
+                customdata=[[percent(value), layer] for layer, value in values.items()],
+                xaxis=panel.axes[1],
+                cliponaxis=False,
+                legendgroup=name,
+                legendrank=1000 + is_random,
+                showlegend=has_legend,
+            )
+            traces.append(trace.update(line={"width": 1}) if is_random else trace)
+    return traces
+
+
+def _measure_range(table: pd.DataFrame) -> tuple[float, float]:
+    """The ends of the axis of all measures; of a logarithm."""
+    columns = [name for name in table if str(name).removeprefix("random_") in ("spread", "gap")]
+    values = table[columns].to_numpy(np.float64)
+    values = values[np.isfinite(values) & (values > 0)]
+    if not values.size:
+        return 0.001, 1.0
+    high = 1.6 * float(values.max())
+    return max(float(values.min()) / 1.6, high / 10**_DECADES), high
+
+
+def _axes(panel: _Panel, width: int, ends: tuple[float, float], dark: bool) -> dict[str, Any]:
+    step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
+    powers = [10.0**power for power in range(-9, 9) if ends[0] <= 10.0**power <= ends[1]]
+    # Two, for the axis is narrow on a phone.
+    labelled = (powers[-1], powers[max(0, len(powers) - 3)]) if powers else ()
+    words = [percent(power) if power in labelled else "" for power in powers]
+    # As `themed` makes them, which has one axis only.
+    plain = themed([], dark, x={}).layout.xaxis.to_plotly_json()
+    ranks, measures = (f"xaxis{name[1:]}" for name in panel.axes)
+    heading = {"font": plain["title"]["font"], "standoff": 8}
+    return {
+        ranks: plain
+        | {
+            "anchor": "y",
+            "domain": [panel.start, panel.middle],
+            "title": heading | {"text": "rank (1 = first to keep)"},
             "range": [0.5, width + 0.5],
             "showgrid": False,
             "tickvals": sorted({1, *range(step, width + 1, step)}),
         },
-        y=layer_axis(layers),
-        shapes=pins,
-        height=int(np.clip(len(layers) * 28, 170, 420)) + 90,
-    )
-    return fig.update_yaxes(title_text="layer", row=1, col=1)
+        measures: plain
+        | {
+            "anchor": "y",
+            "domain": [panel.middle + 0.04 * panel.width, panel.start + panel.width],
+            "title": heading | {"text": "of the mean"},
+            "type": "log",
+            "range": [float(np.log10(end)) for end in ends],
+            "tickangle": 0,
+            "tickvals": powers,
+            "ticktext": words,
+        },
+    }
+
+
+def _pins(
+    panel: _Panel, layers: list[int], marked: Place | None, dark: bool
+) -> list[dict[str, Any]]:
+    if marked is None:
+        return []
+    found = panel.rows[(panel.rows["layer"] == marked[0]) & (panel.rows["expert"] == marked[1])]
+    place = {"xref": panel.axes[0], "yref": "y"}
+    return [
+        shape | place
+        for rank in found["rank"]
+        for shape in pin(rank + 1, layers.index(marked[0]), dark)
+    ]
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence on a table of `separation_figure`: panels by how clearly they separate."""
-    cut = table.dropna(subset=["gap", "band"])
-    if cut.empty:
-        return "No layer has a cut to judge: nothing is pruned."
-    means = cut.groupby("panel", sort=False)[["gap", "band"]].mean().sort_values("band")
-    readings = [
-        f"{panel} leaves {row['band']:.0%} of the experts (gap {row['gap']:.3f})"
-        for panel, row in means.iterrows()
-    ]
-    return "In the ambiguous band, mean over layers: " + ", ".join(readings) + "."
+    """A sentence per criterion: its median spread, against that of random weights."""
+    by_layer = table.drop_duplicates(["panel", "layer"]).groupby("panel", sort=False)
+    medians = by_layer[["spread", "random_spread"]].median()
+    return " ".join(
+        _verdict(str(name), row["spread"], row["random_spread"]) for name, row in medians.iterrows()
+    )
 
 
-def describe_map(table: pd.DataFrame) -> str:
-    """One sentence on a table of `ranked_experts`: experts kept, agreement of the criteria."""
-    kept = {
-        str(name): set(zip(rows["layer"], rows["expert"], strict=True))
-        for name, rows in table[table["kept"]].groupby("panel", sort=False)
-    }
-    (first, pairs), *others = kept.items()
-    total = int((table["panel"] == first).sum())
-    text = f"{first} keeps {len(pairs)} of {total} experts"
-    for other, other_pairs in others:
-        shared = len(pairs & other_pairs) / max(len(pairs), 1)
-        text += f"; {other} keeps {shared:.0%} of the same"
-    return text + "."
+def _verdict(name: str, spread: float, chance: float) -> str:
+    if not spread:
+        return f"{name} gives every expert the same score."
+    words = f"{name} separates experts by {percent(spread)}"
+    if isnan(chance) or not chance:
+        return f"{words}."
+    times = spread / chance
+    judged = "here it hardly knows"
+    if times >= _HARDLY:
+        judged = f"{'clearly' if times >= _CLEARLY else 'weakly'}, {times:.2g} times chance"
+    return f"{words}, random weights by {percent(chance)}: {judged}."
+
+
+def percent(share: float) -> str:
+    """A share in percent, in two digits."""
+    return f"{share:.0%}" if abs(share) >= 0.1 or not np.isfinite(share) else f"{100 * share:.2g}%"
+
+
+def signed_percent(share: float) -> str:
+    """A share in percent, in two digits, with its sign."""
+    return f"{'+' if share > 0 else ''}{percent(share)}"
 
 
 def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:
-    """A light veil right of the cut, and the cut itself; nothing if nothing is pruned."""
+    """The line of the cut; nothing if nothing is pruned."""
     counts = rows.groupby("layer")["kept"].agg(["sum", "size"]).reindex(layers)
     kept, sizes = counts["sum"].to_numpy(), counts["size"].to_numpy()
     if (kept == sizes).all():
         return []
-    cut, end = _staircase(kept), _staircase(sizes)
-    x, y = (np.concatenate([here, there[::-1]]) for here, there in zip(cut, end, strict=True))
-    red, green, blue = hex_to_rgb(paper(dark))
-    veil = stroke(x, y, CLEAR, 0, fill="toself", fillcolor=f"rgba({red},{green},{blue},{_VEIL})")
-    return [veil, *(stroke(*cut, *look) for look in halo(dark))]
-
-
-def _staircase(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The line at the right edge of the first `counts` cells of each row."""
-    edges = np.arange(len(counts) + 1) - 0.5
-    return np.repeat(counts + 0.5, 2), np.repeat(edges, 2)[1:-1]
+    # At the right edge of the last cell kept of each row.
+    x, y = np.repeat(kept + 0.5, 2), np.repeat(np.arange(len(kept) + 1) - 0.5, 2)[1:-1]
+    return [stroke(x, y, *look) for look in halo(dark)]

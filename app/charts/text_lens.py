@@ -1,5 +1,6 @@
 """The lens of a text: what a plan costs at each token, and the experts that a token lost."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from pruning.evaluate.lens import (
 from pruning.evaluate.store import readable_records
 from pruning.plan import fit_plan
 
+TEXT_CHARTS: Final = ("text-tokens", "text-experts", "text-plans")
 _WORSE, _BETTER = 1, 0  # places in the series colours: orange, blue
 # Of the width of a row: the wanted experts end at 1, then a sentence, then what took over.
 _WORDS_AT, _OTHERS_AT, _OTHER_WIDTH = 1.03, 1.3, 0.085
@@ -73,7 +75,11 @@ def shown_lens(loaded: Loaded) -> LensRecord:
             ids = ", ".join(each.record_id for each in records)
             raise StatsError(f"There is no lens {name!r}; known: {ids}.")
         return matches[0]
-    digest = shown_digest(loaded)
+    return most_lost(records, shown_digest(loaded))
+
+
+def most_lost(records: Sequence[LensRecord], digest: str) -> LensRecord:
+    """The text that a plan loses most of; the first if it was run on none."""
     losses = {
         each.record_id: text_loss_increase(each, plan)
         for each in records

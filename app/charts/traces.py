@@ -1,6 +1,7 @@
 """Building blocks of charts: series lines, chance, heat maps, rows of layers, notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -15,10 +16,27 @@ Place = tuple[int, int]  # a layer and an expert
 Names = tuple[str, str]  # of the compared recipes A and B
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
+_ROOM: Final = 0.06  # of an axis, free at each end
 # Colours of an overlap: its distance above chance, see `above_chance`.
 ABOVE_CHANCE: Final = {"tickvals": [0, 0.5, 1], "ticktext": ["chance", "halfway", "the same"]}
 # The axis of a share of pruned sets, with room for marks at 0 and at 1.
 OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
+
+
+def padded(
+    values: Iterable[float], *, least: float | None = None, narrowest: float = 0.0
+) -> list[float]:
+    """The range of an axis: that of finite values with room at its ends.
+
+    Never below `least`, of what cannot be less; at least `narrowest` wide, so that ticks differ.
+    """
+    known = [value for value in map(float, values) if isfinite(value)] or [0.0]
+    low, high = min(known), max(known)
+    # A single value gets a tenth of itself to both sides.
+    width = max(high - low, narrowest) or 0.2 * abs(high) or 1.0
+    middle, half = (low + high) / 2, (0.5 + _ROOM) * width
+    low, high = middle - half, middle + half
+    return [low if least is None else max(least, low), high]
 
 
 def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: Any) -> go.Scatter:

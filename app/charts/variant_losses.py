@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,10 +13,12 @@ from analysis.cache_keys import most_results
 from analysis.criteria import VARIANTS, unified
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
-from app.charts.overlap_map import DEGENERATE, Cell, Variant, variant_grid, variant_label
+from app.charts.overlap_map import Cell, Variant, variant_grid, variant_label, variant_map
+from app.choices import CONSTANT
 from app.loaded import Loaded
 from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
+from pruning.search.store import SEARCH
 from pruning.spec import PlanSpec
 
 
@@ -47,11 +49,13 @@ def losses_by_spec(store: EvaluationStore, identity: str) -> Mapping[str, PlanLo
         _key(each.facts.spec): each
         for each in stored_losses(store, identity)
         if not (each.way or each.missing or each.is_repaired or each.facts.bits)
+        # A search began with this spec, which does not make its plan.
+        and each.facts.schedule != SEARCH
     }
 
 
 def variant_losses(by_spec: Mapping[str, PlanLoss], spec: PlanSpec) -> pd.DataFrame:
-    """Table `b, alpha, beta, mean, worst, worst_on`: the spec with each variant as its criterion.
+    """Table `b, alpha, beta, plan, mean, worst, worst_on`: the spec by each variant.
 
     Loss increase in nats per token, lower is better; NaN where it was not measured.
     """
@@ -63,19 +67,27 @@ def variant_losses(by_spec: Mapping[str, PlanLoss], spec: PlanSpec) -> pd.DataFr
         if not criterion.uses_gate:
             ranking.pop("gate", None)
         loss = None
-        if (b, alpha, beta) != DEGENERATE:
+        if (b, alpha, beta) != CONSTANT:
             loss = by_spec.get(_key({**plain, "ranking": ranking}))
         rows.append(
             {
                 "b": b,
                 "alpha": alpha,
                 "beta": beta,
+                "plan": loss.plan if loss else "",
                 "mean": loss.mean if loss else math.nan,
                 "worst": loss.worst if loss else math.nan,
                 "worst_on": loss.worst_on if loss else "",
             }
         )
     return pd.DataFrame(rows)
+
+
+def plan_of_variant(table: pd.DataFrame, variant: Variant) -> str:
+    """The digest of the measured plan in the cell of a variant; empty if it has none."""
+    if "plan" not in table:
+        return ""
+    return str(table.set_index(["b", "alpha", "beta"])["plan"].get(variant, ""))
 
 
 def _key(spec: Mapping[str, Any]) -> str:
@@ -97,6 +109,13 @@ def loss_map(
         for row in table.to_dict("records")
     }
     return variant_grid(cells, selected=selected, dark=dark)
+
+
+# Chart of the variants -> the figure of its table.
+VARIANT_MAPS: Final[Mapping[str, Callable[..., go.Figure]]] = {
+    "variant-losses": loss_map,
+    "overlap-map": variant_map,
+}
 
 
 def describe(table: pd.DataFrame) -> str:

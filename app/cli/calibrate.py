@@ -81,7 +81,7 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
         show_facts(
             {
                 "corpus": corpus.name,
-                **prepared,
+                **{key.replace("_", " "): value for key, value in prepared.items()},
                 **{key.replace("_", " "): value for key, value in source.items()},
                 "documents": corpus.num_documents,
                 "sequences": corpus.num_sequences,

@@ -71,6 +71,13 @@ def fit(request: FitRequest) -> None:
         note(
             f"{near} needs rows of 256 weights: llama-quantize takes a larger type for this model."
         )
+    # Exports have a head of their own, the checkpoint as it is has not.
+    is_tied = not ways[best]["removed"] and model.tied_embedding is not None
+    if near and is_tied:
+        note(
+            f"llama.cpp needs the tied embedding of {model.name} written as head, which the size "
+            "counts: add it to the checkpoint before you convert it."
+        )
     finish(
         f"{name}: {size}, loss {loss}",
         {
@@ -79,7 +86,12 @@ def fit(request: FitRequest) -> None:
                 for way in ways
             ]
         },
-        *_commands(request, front.plans[ways[best]["plan"]], ways[best], is_alike=alike[best]),
+        *_commands(
+            request,
+            front.plans[ways[best]["plan"]],
+            ways[best],
+            converts=alike[best] and not is_tied,
+        ),
     )
 
 
@@ -92,9 +104,12 @@ def _layers_are_alike(loss: PlanLoss) -> bool:
 
 
 def _commands(
-    request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any], *, is_alike: bool
+    request: FitRequest, loss: PlanLoss, way: Mapping[Any, Any], *, converts: bool
 ) -> list[str]:
-    """The commands that make a way: plan, repair, export, and the engine's own for fewer bits."""
+    """The commands that make a way: plan, repair, export, and the engine's own for fewer bits.
+
+    `converts`: llama.cpp reads the checkpoint.
+    """
     commands, folder, plan = [], request.model, SpecRequest.writes
     if loss.facts.removed:
         if loss.facts.asked is None:
@@ -112,7 +127,7 @@ def _commands(
             plan = RefitRequest.writes
         folder = pruned_name(request.model)
         commands.append(export_command(request.model, "--plan", plan, "--verify"))
-    if way["bits"] and is_alike:
+    if way["bits"] and converts:
         near = FORMATS[way["bits"]].near
         commands.append(f"python convert_hf_to_gguf.py {folder} --outfile {_GGUF} --outtype bf16")
         commands.append(f"llama-quantize {_GGUF} model-{near}.gguf {near}")

@@ -25,7 +25,7 @@ from pruning.planning.counted import Counted, uniform_cuts
 from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import ConfigOnly
-from pruning.sizes import BYTES, format_bytes, format_count, size_report
+from pruning.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
 from pruning.source_checks import source_notes
 
 _SHOWN = 6
@@ -76,6 +76,8 @@ def inspect(
         out.print(f"  assumed: {assumption}")
     sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
     rows = [(part, format_bytes(size)) for part, size in sizes.items() if size]
+    if tied := model.tied_embedding:
+        rows.append((str(ModelPart.TIED_HEAD), f"0 B, {format_bytes(tied.nbytes)} in exports"))
     cuts = uniform_cuts(model)
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)

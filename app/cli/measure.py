@@ -1,6 +1,6 @@
 """Commands that measure what pruning changes: evaluate, sweep, sensitivity, variance, bins, ask."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -16,6 +16,7 @@ from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
+from app.cli.plan_names import candidate_names, named_plans, plan_file_names
 from app.cli.say import (
     calibrate_command,
     evaluate_command,
@@ -28,7 +29,6 @@ from app.cli.say import (
     usual_budget,
 )
 from app.console import counted, finish, follow, out, say, show_frame, show_table, small
-from pruning.bits import bits_words
 from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
@@ -37,16 +37,14 @@ from pruning.evaluate.record import (
     VARIANT_COLUMNS,
     EvaluationRecord,
     EvaluationStore,
-    PlanFacts,
     evaluation_table,
     result_json,
 )
 from pruning.evaluate.result import MEASURES
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
-from pruning.experts_per_token import top_k_words
-from pruning.plan import PruningPlan, keep_all, load_plan, takes_repair
-from pruning.repair.reference import repaired_name, tokens_words, variant_words
+from pruning.plan import keep_all, load_plan
+from pruning.repair.reference import repaired_name, variant_words
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -57,7 +55,6 @@ from pruning.requests.evaluation import (
     SweepRequest,
     VarianceRequest,
 )
-from pruning.requests.model import ModelRequest
 from pruning.sensitivity.curves import Sensitivity, from_cost
 from pruning.sizes import format_bytes
 from pruning.spec import LimitsSpec
@@ -86,9 +83,11 @@ def evaluate(
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
-    named = dict(zip(_names(plan) or ["original"], plans or [keep_all(model)], strict=True))
+    named = dict(
+        zip(plan_file_names(plan) or ["original"], plans or [keep_all(model)], strict=True)
+    )
     made = [each.plan for each in records[: len(records) // len(request.corpora)]]
-    candidates = _candidates(named, made, request, model)
+    candidates = candidate_names(named, made, request, model)
     names = list(candidates)
     best, loss_words = _least_loss(records, names)
     show_records(records, names * len(request.corpora))
@@ -101,46 +100,6 @@ def evaluate(
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
         _next_command(request, model, plan[candidates[best]] if plan else None),
     )
-
-
-def _names(plans: Sequence[Path]) -> list[str]:
-    """File names of plans; with their folders where those of two files are alike."""
-    distinct = {path.name for path in plans}
-    return [path.name if len(distinct) == len(set(plans)) else str(path) for path in plans]
-
-
-def _candidates(
-    plans: Mapping[str, PruningPlan],
-    made: Iterable[PlanFacts],
-    request: EvaluateRequest,
-    model: MoEModel,
-) -> dict[str, int]:
-    """Name of each candidate -> index of its plan; a plan is followed by its repair if made too.
-
-    Each comes in all bits that are asked for, with the experts per token that are. `made` are the
-    facts of all of them.
-    """
-    candidates: dict[str, int] = {}
-    facts = iter(made)
-    for index, (name, plan) in enumerate(plans.items()):
-        repairs = 2 if request.repair and takes_repair(plan, model) else 1
-        for _ in range(repairs * (1 if plan.bits else len(request.bits))):
-            candidates[name + _variant(plan, next(facts))] = index
-    return candidates
-
-
-def _variant(plan: PruningPlan, made: PlanFacts) -> str:
-    """What follows the name of a plan's file: how it is repaired, in fewer bits, or selects fewer.
-
-    `made` are the facts of what was evaluated.
-    """
-    repair = ""
-    if made.repair:
-        tokens = made.repair_tokens
-        repair = repaired_name("", tokens)
-        if plan.repair:
-            repair = f" (repaired on {tokens_words(tokens)})"
-    return repair + bits_words(made.bits) + top_k_words(made.top_k)
 
 
 def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> tuple[str, str]:
@@ -421,19 +380,6 @@ def _say_rounds(measurement: Measurement, request: SensitivityRequest) -> None:
 Plans = tuple[Annotated[options.Plan, Option("plan.json to compare; repeatable.")], ...]
 
 
-def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[object, ...]]:
-    """Plans and their names, those of the files; repaired ones say so, equal names get numbers."""
-    model = load_model_index(request.model, revision=request.revision)
-    plans: dict[str, dict[str, object]] = {}
-    for number, path in enumerate(paths, 1):
-        each = load_plan(path, model=model)
-        name = path.name
-        if each.repair:
-            name += f" (repaired on {tokens_words(each.repair.tokens)})"
-        plans[name if name not in plans else f"{name} ({number})"] = each.to_dict()
-    return {"plans": tuple(plans.values()), "names": tuple(plans)}
-
-
 @command(VarianceRequest)
 def variance(
     request: VarianceRequest, *, plan: Plans = (), out_file: options.OutTable = Path("variance.csv")
@@ -442,7 +388,7 @@ def variance(
 
     Example: moeprune variance demo --plan plan.json --corpus demo-math
     """
-    full_request = request.into(VarianceRequest, **_plans_of(request, plan))
+    full_request = request.into(VarianceRequest, **named_plans(request, plan))
     table = variance_table(follow(variance_run(full_request)))
     wide = table.pivot_table(index="layer", columns="model", values="variance", sort=False)
     show_frame("variance of hidden states", wide.rename(columns=_ORIGINAL).reset_index())
@@ -488,7 +434,7 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
 
     Example: moeprune ask demo --plan plan.json --prompt 'How much is 7 * 6?'
     """
-    full_request = request.into(AskRequest, **_plans_of(request, plan))
+    full_request = request.into(AskRequest, **named_plans(request, plan))
     result = follow(ask_run(full_request))
     lines: list[str] = []
     values: dict[str, object] = {}

@@ -1,11 +1,13 @@
 """The commands that draw: plot, one figure of the dashboard; report, several in one page."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analysis.criteria import Criterion, get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.durable import write_durably
 from analysis.errors import PlanError
@@ -84,7 +86,7 @@ def plot(
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
-    from app.choices import PathChoice, ResultChoice
+    from app.choices import USUAL_STRATA, PathChoice, ResultChoice, StrataChoice
 
     del list_views  # its callback has done it
     chart_view, path = get_chart(view), out_file or Path(f"{view}.html")
@@ -92,14 +94,19 @@ def plot(
     if is_of_paper := isinstance(chart_view, PaperChart):
         chart = chart_view.draw(block_of(request.model, request.block))
     else:
-        loaded = _loaded(request, chart_view.granularity, plan_file)
+        panels = tuple(map(get_criterion, request.panels))
+        loaded = _loaded(request, chart_view.granularity, plan_file, panels)
         choice = PathChoice(
             DEFAULT_PATHS if request.top_m is None else request.top_m,
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
-        results = ResultChoice.asked(request)
-        chart = chart_view.draw(loaded.choosing(paths=choice, results=results))
+        named = tuple(each.name for each in panels) or USUAL_STRATA.criteria
+        shown = {
+            "results": ResultChoice.asked(request),
+            "strata": StrataChoice(named, request.scale),
+        }
+        chart = chart_view.draw(loaded.choosing(paths=choice, **shown))
         if plan_file and loaded.shown:
             by, criterion = loaded.shown.plan.provenance.criterion, request.plan.ranking.criterion
             if by and criterion and by != criterion:
@@ -121,9 +128,12 @@ def plot(
 
 
 def _loaded(
-    request: DrawRequest, granularity: str = EXPERT_GRANULARITY, plan_file: Path | None = None
+    request: DrawRequest,
+    granularity: str = EXPERT_GRANULARITY,
+    plan_file: Path | None = None,
+    panels: Sequence[Criterion] = (),
 ) -> "Loaded":
-    """What charts of a plan are drawn from; the granularity is theirs."""
+    """What charts of a plan are drawn from, and of further criteria; the granularity is theirs."""
     from app.loaded import loaded_of
 
     described = load_model_index(request.model, revision=request.revision)
@@ -135,7 +145,7 @@ def _loaded(
         spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
     store = stats_store(request.stats_dir)
     loaded = loaded_of(request.model_copy(update={"plan": spec}), described, store)
-    for criterion in (spec.ranking.rule, loaded.choices.baseline):
+    for criterion in (spec.ranking.rule, loaded.choices.baseline, *panels):
         follow(weights_measured(criterion, described, store))
     if plan and plan_file:
         loaded = replace(loaded, shown=CurrentPlan(plan, file=plan_file.name))

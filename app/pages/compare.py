@@ -42,11 +42,11 @@ def conclusion(loaded: Loaded) -> None:
     losses, words = losses_of(loaded.model), []
     a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
     for name, plan in zip(loaded.names, (a, loaded.plan_by(loaded.second)), strict=True):
-        loss = loss_of(losses, plan.unrepaired.digest)
+        loss = loss_of(losses, plan.in_own_bits.unrepaired.digest)
         words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
     comparison, caveat = loaded.comparison, ""
-    if loaded.shown and loaded.shown.plan.repair:
-        caveat = " Neither is repaired here, unlike the plan above."
+    if a.repair or a.bits:
+        caveat = " Neither is repaired or in fewer bits here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
         f"experts alike, chance {comparison.chance_agreement:.0%}.{caveat}"

@@ -13,6 +13,7 @@ from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
 from app.session.chosen_expert import Place
 from app.session.data import losses_of, records_of
+from app.session.prompts import own_words, shown_unasked
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.expert import reads
@@ -79,7 +80,7 @@ def _drops(plan: PruningPlan, place: Place) -> bool:
 
 def _reading(loaded: Loaded, place: Place) -> None:
     st.markdown("**What it reads**")
-    records = records_of(loaded, LensStore)
+    records = shown_unasked(records_of(loaded, LensStore), LensStore, own_words())
     st.markdown(reads(loaded, records, place))
     name = f"layer {place[0]}, expert {place[1]}"
     tokens = tokens_read(records, *place).head(_MOST_TOKENS)

@@ -8,7 +8,8 @@ from pathlib import Path
 import streamlit as st
 
 from analysis.checkpoint import CONFIG_NAME, open_checkpoint
-from analysis.corpora import PRESETS
+from analysis.corpora import PRESETS, bare_name
+from analysis.corpora.files import SUFFIXES
 from analysis.criteria import Criterion
 from analysis.demo.texts import TEXTS
 from analysis.errors import StatsError, UserError
@@ -28,7 +29,7 @@ from pruning.evaluate.store import Kept, RecordStore, readable_records
 from pruning.requests.base import repeated
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
-_TEXTS = ("*.txt", "*.jsonl", "*.parquet")
+_TEXTS = tuple(f"*{suffix}" for suffix in SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,18 @@ def loaded_for(model: MoEModel, choices: Choices) -> Loaded:
 
 
 def held_out_corpora(loaded: Loaded) -> list[str]:
-    """Held-out corpora: the demo's, and files in the models folder."""
-    return [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
+    """Corpora that measure: all that calibrate, those of `usual_corpora` first."""
+    return list(dict.fromkeys([*usual_corpora(loaded), *calibration_corpora()]))
+
+
+def usual_corpora(loaded: Loaded) -> list[str]:
+    """Corpora that measure the model unasked: its own.
+
+    These are the demo's, or files in the models folder; without any, those that calibrated it.
+    """
+    own = [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
+    calibrated = {bare_name(corpus) for corpus in loaded.runs}
+    return own or [each for each in calibration_corpora() if bare_name(each) in calibrated]
 
 
 def corpus_label(text: str) -> str:

@@ -6,13 +6,15 @@ from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
-from analysis.errors import UserError
+from analysis.errors import JobError, UserError
 from app.jobs.kinds import KINDS, kind_of
+from app.jobs.model import Job
 from app.jobs.slurm import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir
+from app.session.prompts import remember_words
 from app.settings import shown_path
 from pruning.requests.base import Request
 
@@ -82,8 +84,18 @@ def queue(request: Request, about: str, command: str) -> None:
         st.error(literal(error), icon=":material/error:")
         return
     st.session_state[queued_key(name)] = job.id
+    remember_words(request)
     st.toast("Queued", icon=":material/schedule:")
     st.rerun()
+
+
+def queued_job(kind: str) -> Job | None:
+    """The last job of a kind queued in this session; None if there is none, or it was removed."""
+    job_id = st.session_state.get(queued_key(kind))
+    try:
+        return job_store().get(job_id) if job_id else None
+    except JobError:
+        return None
 
 
 def change_job(action: Literal["cancel", "retry", "remove"], job_id: str) -> None:

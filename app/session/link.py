@@ -1,6 +1,7 @@
 """The URL of a plan: how its spec differs from that of a new session."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import streamlit as st
@@ -12,7 +13,9 @@ from analysis.model import MoEModel
 from app.literal import literal
 from app.session.data import losses_of
 from app.session.plan_state import LOST
-from app.session.state import USUAL, asked_spec, controls_for
+from app.session.search_data import searches_of
+from app.session.state import BITS, OPTIONS, USUAL, asked_spec, controls_for, one_of
+from pruning.bit_sizes import fewer_bits
 from pruning.evaluate.quality import PlanLoss, losses_at
 from pruning.planning.choice import MOST_TEXT
 from pruning.requests.base import flat_fields
@@ -22,9 +25,13 @@ from pruning.spec import PlanSpec, spec_of_words
 _SHARE: Final = 0.5
 _OPENED: Final = "opened"  # in the session, and in the URL of a plan of defaults
 _FIELDS: Final = flat_fields(PlanSpec)
-# Beside the spec: the search whose schedule is shown, and layers that edits leave alone.
-_BESIDE: Final = ("searched", "locked")
+# Beside the spec: the search whose schedule is shown, layers that edits leave alone, and the bits
+# in which the plan is simulated.
+_BESIDE: Final = ("searched", "locked", BITS)
 _NAMES: Final = (*_FIELDS, *_BESIDE, _OPENED)
+# In which the fields of a link are tried: what others depend on comes first.
+_ORDER: Final = tuple(dict.fromkeys(("granularity", *_FIELDS)))
+_MOST_SAID: Final = 60  # characters of a value
 _FILE: Final = "file"  # of an imported plan, see `why_lost`
 
 
@@ -43,31 +50,100 @@ def open_link(model: MoEModel, corpora: Sequence[str]) -> None:
     if is_first and not names_a_plan:
         st.session_state.update(_best_controls(model, corpora))
     elif is_first or (names_a_plan and context is not None and context.is_history_navigation):
+        link = _Link.of_url(model, corpora)
+        controls, problems = link.controls()
+        st.session_state.update(controls)
+        words = " ".join(["The URL asks for what is not here.", *problems])
+        st.session_state[LOST] = words if problems else ""
+
+
+@dataclass(frozen=True)
+class _Link:
+    """What a URL asks of a plan."""
+
+    model: MoEModel
+    corpora: Sequence[str]  # the calibrated ones
+    words: Mapping[str, Sequence[str]]  # field of the spec -> its words
+    beside: Mapping[str, str]  # of _BESIDE
+
+    @classmethod
+    def of_url(cls, model: MoEModel, corpora: Sequence[str]) -> "_Link":
+        """That of the browser."""
+        url = st.query_params
+        words = {name: url.get_all(name) for name in _FIELDS if name in url}
+        beside = {name: url[name][:MOST_TEXT] for name in _BESIDE if name in url}
+        return cls(model, corpora, words, beside)
+
+    def controls(self) -> tuple[dict[str, Any], list[str]]:
+        """The controls that it asks for, without what it cannot have; a line on each of these.
+
+        Without its criterion, the rest changes the plan that a bare URL opens.
+        """
+        granularity = self.words.get("granularity", [""])[-1]
+        granularity = one_of(granularity, OPTIONS["granularity"], USUAL["granularity"])
+        usual = _usual_spec(granularity, self.model, self.corpora)
+        controls, problems = self._of_spec(self.words, usual)
+        if "criterion" in problems and not usual.by_neuron:
+            others = {name: each for name, each in self.words.items() if name != "criterion"}
+            best = {**USUAL, **_best_controls(self.model, self.corpora)}
+            controls, rest = self._of_spec(others, asked_spec(best, self.model, self.corpora))
+            instead = "Instead, it changes the plan that opens without a link."
+            said = f"{problems['criterion']} {instead}"
+            problems = {"criterion": said, **rest}
+        beside, more = self._of_beside()
+        return controls | beside, [*map(literal, problems.values()), *more]
+
+    def _of_spec(
+        self, words: Mapping[str, Sequence[str]], usual: PlanSpec
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """The controls of the usual spec with these fields; field -> why it was left out."""
         try:
-            st.session_state.update(_linked_controls(model, corpora))
-            st.session_state.pop(LOST, None)
-        except UserError as error:
-            st.session_state[LOST] = (
-                f"The URL names no plan for this page, so the controls define it. {literal(error)}"
-            )
+            return self._with_all(words, usual), {}
+        except UserError:  # then one after the other
+            kept: dict[str, Sequence[str]] = {}
+            controls, problems = self._with_all(kept, usual), {}
+        for name in sorted(words, key=_ORDER.index):
+            try:
+                controls = self._with_all({**kept, name: words[name]}, usual)
+                kept[name] = words[name]
+            except UserError as error:
+                said = str(error)
+                problems[name] = said if name in said else f"{name}: {said}"
+        return controls, problems
+
+    def _with_all(self, words: Mapping[str, Sequence[str]], usual: PlanSpec) -> dict[str, Any]:
+        if long := [name for name, each in words.items() if sum(map(len, each)) > MOST_TEXT]:
+            raise PlanError(f"{long[0]} is longer than {MOST_TEXT:,} characters.")
+        spec = spec_of_words(words, usual)
+        # Before names are compared, which would read a file of that name: a server must not read a
+        # path that a browser names.
+        for part in spec.corpus_weights:
+            if part.corpus not in self.corpora:
+                raise PlanError(
+                    f"{self.model.name} has not been calibrated on {part.corpus[:80]!r}, but on "
+                    f"{', '.join(self.corpora) or 'nothing yet'}."
+                )
+        return controls_for(spec, self.model, self.corpora)
+
+    def _of_beside(self) -> tuple[dict[str, Any], list[str]]:
+        """The controls beside the spec, and lines on values that do not exist."""
+        controls: dict[str, Any] = dict(self.beside)
+        problems = []
+        if "searched" in controls:
+            known = [each.search_id for each in searches_of(self.model).known]
+            if controls["searched"] in known:
+                controls["schedule"] = SEARCH
+            else:
+                problems.append(_unknown("search", controls.pop("searched"), known))
+        if (bits := controls.get(BITS, "")) not in ("", *fewer_bits(self.model)):
+            problems.append(_unknown("bits", bits, fewer_bits(self.model)))
+            del controls[BITS]
+        return controls, problems
 
 
-def _linked_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
-    words = {name: st.query_params.get_all(name) for name in _FIELDS if name in st.query_params}
-    beside = {
-        name: st.query_params[name][:MOST_TEXT] for name in _BESIDE if name in st.query_params
-    }
-    if long := [name for name, each in words.items() if sum(map(len, each)) > MOST_TEXT]:
-        raise PlanError(f"{long[0]} is longer than {MOST_TEXT:,} characters.")
-    granularity = words.get("granularity", [USUAL["granularity"]])[-1]
-    spec = spec_of_words(words, _usual_spec(granularity, model, corpora))
-    # Before names are compared, which would read a file of that name: a server must not read a path
-    # that a browser names.
-    for part in spec.corpus_weights:
-        if part.corpus not in corpora:
-            raise PlanError(f"{model.name} has not been calibrated on {part.corpus[:80]!r}.")
-    controls = controls_for(spec, model, corpora) | beside
-    return controls | ({"schedule": SEARCH} if "searched" in beside else {})
+def _unknown(what: str, value: str, known: Iterable[str]) -> str:
+    """A line on a value of the URL that does not exist, and on those that do."""
+    return literal(f"There is no {what} {value[:_MOST_SAID]!r} here, but {', '.join(known)}.")
 
 
 def _usual_spec(granularity: str, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
@@ -109,7 +185,8 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     link |= {"granularity": [granularity]} if asked.by_neuron else {}
     is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
     link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
-    link |= {"locked": [text]} if (text := str(st.session_state["locked"] or "")) else {}
+    for name in ("locked", BITS):
+        link |= {name: [text]} if (text := str(st.session_state[name] or "")) else {}
     # With the rest: before the component `history` is there, each update adds an entry for Back.
     link = link or {_OPENED: ["1"]}
     for name in _NAMES:

@@ -9,14 +9,14 @@ from analysis.model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
 from app.charts.neuron_cut import arena, measured_ranking
 from app.charts.schedules import chosen_spending, selection_with_tokens
-from app.choices import RANKS_NOTHING
+from app.choices import SAME_SCORE
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.allocation import Allocation
-from pruning.neurons.kept import check_cuttable
+from pruning.neurons.kept import check_cuttable, kept_widths
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, fit_plan
 from pruning.plan_tables import neuron_summary
@@ -26,7 +26,13 @@ from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
 from pruning.repair.files import if_here
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import budget_notes
-from pruning.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report
+from pruning.sizes import (
+    SizeReport,
+    format_bytes,
+    neuron_plan_sizes,
+    size_report,
+    width_sizes,
+)
 from pruning.spec import FREQUENCY
 from pruning.surgery.width_sizes import WidthOption, width_option
 
@@ -44,6 +50,12 @@ def current_plan(loaded: Loaded) -> CurrentPlan:
     if (imported := imported_plan(loaded.model)) is not None:
         if_here(imported.plan, loaded.store.directories)
         return imported
+    current, bits = plan_of_controls(loaded), loaded.choices.bits
+    return replace(current, plan=replace(current.plan, bits=bits)) if bits else current
+
+
+def plan_of_controls(loaded: Loaded) -> CurrentPlan:
+    """The plan of the controls, in the checkpoint's own bits."""
     if loaded.choices.spec.by_neuron:
         return shown_neurons(loaded)
     if loaded.choices.search is not None:
@@ -53,7 +65,7 @@ def current_plan(loaded: Loaded) -> CurrentPlan:
 
 def prepared(loaded: Loaded) -> Selection:
     """The statistics of the plan on screen."""
-    missing: str | None = RANKS_NOTHING
+    missing: str | None = SAME_SCORE
     if loaded.choices.criterion is not None:
         missing = what_is_missing(loaded, loaded.choices.criterion)
     if missing is not None:
@@ -171,12 +183,28 @@ def neuron_sizes(loaded: Loaded, shown: CurrentPlan) -> NeuronSizes:
 
 
 def bytes_after(loaded: Loaded, shown: CurrentPlan) -> int:
-    """Bytes of all tensors of the export."""
+    """Bytes of all tensors of the export; in fewer bits, of what evaluations simulate."""
     if not loaded.choices.spec.by_neuron:
         return plan_sizes(loaded, shown.plan).bytes_after
+    if shown.plan.bits:
+        padded = loaded.keep(_padded, loaded.model, shown.plan, loaded.choices.spec.budget.widths)
+        return plan_sizes(loaded, padded).bytes_after
     table = neuron_sizes(loaded, shown).table
     row = table[table["mode"] == loaded.choices.spec.budget.width_mode].iloc[0]
     return loaded.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
+
+
+def _padded(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> PruningPlan:
+    """A plan of neurons with as many more in each expert as its width mode stores on disk."""
+    complete = fit_plan(plan, model)
+    if choice.mode is WidthMode.RAGGED:
+        return complete
+    widths = width_sizes(model, kept_widths(complete.kept_neurons, complete.kept, model), choice)
+    neurons = {
+        layer: {expert: tuple(range(widths.widths[layer])) for expert in complete.kept[layer]}
+        for layer in complete.kept_neurons
+    }
+    return replace(complete, kept_neurons=neurons)
 
 
 def export_option(loaded: Loaded, plan: PruningPlan) -> WidthOption:

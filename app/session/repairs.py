@@ -51,7 +51,7 @@ def changed_repairs(loaded: Loaded, current_plan: CurrentPlan) -> list[str]:
 
 
 def _of_plan(loaded: Loaded, current_plan: CurrentPlan) -> list[RepairRecord]:
-    digest = current_plan.plan.unrepaired.digest
+    digest = current_plan.plan.in_own_bits.unrepaired.digest
     return [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
 
 
@@ -68,7 +68,7 @@ def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord)
     ]
     fields = {
         "model": shown_model(loaded.model),
-        "plan": plan.to_dict(),
+        "plan": plan.in_own_bits.to_dict(),
         "corpora": tuple(corpora),
         "tokens": record.reference.tokens,
         "dtype": settings["dtype"],
@@ -81,15 +81,20 @@ def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord)
 
 
 def new_repair_request(
-    loaded: Loaded, current_plan: CurrentPlan, corpora: Sequence[str], tokens: int
+    loaded: Loaded,
+    current_plan: CurrentPlan,
+    corpora: Sequence[str],
+    tokens: int,
+    skip_bad_rows: int = 0,
 ) -> RepairRequest:
     """The request that repairs a plan; without `corpora` on those that ranked it."""
     plan = current_plan.plan
     fields = {
         **own_model(loaded),
-        "plan": plan.to_dict(),
+        "plan": plan.in_own_bits.to_dict(),
         "corpora": tuple(corpora) or _files_that_ranked(plan),
         "tokens": tokens,
+        "skip_bad_rows": skip_bad_rows,
     }
     return validated(RepairRequest, fields)
 

@@ -1,6 +1,6 @@
 """The controls of a plan and its spec, each from the other; shared by all pages."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import streamlit as st
@@ -22,6 +22,7 @@ from analysis.sparsity import parse_sparsity
 from analysis.stats.choose import corpus_weight_text
 from analysis.stats.tables import GATES
 from app.choices import BLEND, Choices
+from pruning.bits import FORMATS
 from pruning.constraints import ranges
 from pruning.experts_per_token import possible_top_k
 from pruning.neurons.selection import NeuronScope
@@ -52,6 +53,7 @@ Value = TypeVar("Value")
 Controls = Mapping[Any, Any]  # key -> value: the session itself, or what a link says
 
 UNIFIED = "unified"
+BITS: Final = "bits"  # in which evaluations simulate the plan; beside its spec, as a repair is
 # Criteria outside the unified family.
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
 # Criteria of experts: also unified variants without a name.
@@ -95,6 +97,7 @@ USUAL: Final[Controls] = {
     "drop": "",
     "keep_super": False,
     "top_k": 0,  # as many experts per token as the model's own router selects
+    BITS: "",  # of weights as the checkpoint has them
 }
 # Controls in which a person may write what is no plan.
 TEXTS: Final = ("protect", "counts", "pin", "drop")
@@ -230,7 +233,10 @@ def page_choices(asked: PlanSpec, search: str | None = None) -> Choices:
     )
     baseline = get_criterion(one_of(st.session_state.get("baseline"), BASELINES, USUAL_BASELINE))
     kept = asked.limits.set
-    return Choices(spec, baseline, ranking.corpora, ranking.gate, kept=kept, search=search)
+    bits = one_of(st.session_state.get(BITS), ("", *FORMATS))
+    return Choices(
+        spec, baseline, ranking.corpora, ranking.gate, bits=bits, kept=kept, search=search
+    )
 
 
 # The controls of a spec.
@@ -273,16 +279,26 @@ def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dic
     shown = asked_spec(controls, model, corpora)
     wanted = {"criterion": criterion, budget: f"{percent}%", "corpora": shown.ranking.corpora}
     for name, words in spec.changed(**wanted).differences(shown).items():
-        raise not_here(f"{name}: {' '.join(words)}")
+        raise not_here(f"{name}: {' '.join(words)}", _offered(name, model))
     return controls
 
 
-def not_here(what: str) -> PlanError:
-    """The error for what a plan asks for and no control can."""
+def not_here(what: str, offered: Iterable[object] = ()) -> PlanError:
+    """The error for what a plan asks for and no control can; `offered` are values that one has."""
+    others = ", ".join(map(str, offered))
     return PlanError(
-        f"This page has no control for {what[:_MOST_SAID]}; make the plan with `moeprune prune` or "
-        "`moeprune plan`, then open it here."
+        f"This page has no control for {what[:_MOST_SAID]}{others and f', but for {others}'}; make "
+        "the plan with `moeprune prune` or `moeprune plan`, then open it here."
     )
+
+
+def _offered(name: str, model: MoEModel) -> tuple[object, ...]:
+    """The values of a field that a control has, if they are few."""
+    if name == "top_k":
+        return possible_top_k(model)[1:]
+    if name == "criterion":
+        return BASELINES
+    return tuple(OPTIONS.get(name, ()))
 
 
 def slider_steps(model: MoEModel, budget: str, *, by_neuron: bool) -> list[int]:
@@ -299,6 +315,10 @@ def _slider_step(spec: PlanSpec, model: MoEModel) -> tuple[str, int]:
         percent = 100 * parse_sparsity(amount)
         if percent in slider_steps(model, name, by_neuron=spec.by_neuron):
             return name, int(percent)
+        steps = slider_steps(model, name, by_neuron=spec.by_neuron)
+        raise not_here(
+            f"{name}: {amount}", (f"{steps[0]}% to {steps[-1]}% in steps of {SPARSITY_STEP}%",)
+        )
     raise not_here(f"{name}: {amount}")
 
 
@@ -369,6 +389,11 @@ def carry_over(page: str) -> None:
             if key in st.session_state:
                 st.session_state[key] = st.session_state[key]
     st.session_state[_LAST] = page
+
+
+def page_now() -> str:
+    """URL path of the page that is drawn."""
+    return str(st.session_state.get(_LAST, ""))
 
 
 def page_before() -> str:

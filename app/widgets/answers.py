@@ -39,7 +39,9 @@ def answers_part(pair: AnswerRecord, name: str = "", *, most: int | None = None)
 def pruned_answer(pair: AnswerRecord, name: str = "", *, most: int | None = None) -> None:
     """The answer of the pruned model, and how far it is the original's."""
     full, answer = pair.answers
-    verdict = f"differs after {answer.agreed} tokens" if answer.agreed else "differs at once"
+    verdict = "differs from the first word"
+    if answer.agreed:
+        verdict = f"differs after {answer.agreed} tokens"
     if answer.text.strip() == full.text.strip():
         verdict = "same answer, word for word"
     with st.container(gap="xxsmall"):

@@ -63,7 +63,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         UserError: no model, or one that cannot be used.
     """
     bar = st.container(key="plan-bar")
-    model, corpora = model_and_calibration()
+    model, corpora = model_and_calibration(bar)
     neurons = is_about_neurons()
     places = _places(page, neurons=neurons)
     with places["criterion"]:

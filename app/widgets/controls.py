@@ -23,6 +23,7 @@ from app.session.state import (
     criterion_in,
     one_of,
 )
+from app.widgets.url_values import say_unknown
 from pruning.neurons.selection import NeuronScope
 from pruning.planning.choice import SCOPES, schedule_label, scopes_of
 from pruning.schedules import MEASURED
@@ -48,6 +49,8 @@ def choose(
 ) -> Value:
     """Draw a list of options; default `usual` or the first."""
     first = one_of(usual, options)
+    if widget.get("bind"):
+        say_unknown(label, widget["key"], options, widget.get("format_func", str))
     chosen = st.selectbox(label, options, index=options.index(first), **widget)
     return one_of(chosen, options, first)
 
@@ -65,6 +68,7 @@ def view_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
 
 
 def _switch(label: str, key: str, options: Mapping[Choice, str], **look: Any) -> Any:
+    say_unknown(label, key, list(options), options.__getitem__)
     return st.segmented_control(
         label,
         list(options),
@@ -94,7 +98,7 @@ def criterion_controls() -> None:
         "Criterion",
         options,
         key="criterion",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         on_change=lambda: apply_criterion(str(state["criterion"])),
         width=175,
     )
@@ -177,18 +181,20 @@ def gate_control() -> None:
 
 def baseline_control() -> None:
     """Draw the choice of baseline, on Explore and Compare."""
+    say_unknown("Compare with", "baseline", BASELINES, criterion_words)
     st.selectbox(
         "Compare with",
         BASELINES,
         index=BASELINES.index(USUAL_BASELINE),
         key="baseline",
         bind="query-params",
-        format_func=_criterion_words,
+        format_func=criterion_words,
         width=175,
     )
 
 
-def _criterion_words(name: str) -> str:
+def criterion_words(name: str) -> str:
+    """A criterion in a list: its label, and its exponents if it has some."""
     if name == UNIFIED:
         return "Constant  (1, 0, 0)"
     criterion = get_criterion(name)

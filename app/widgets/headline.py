@@ -4,6 +4,7 @@ from math import exp
 
 from app.loaded import Loaded
 from app.session.plan_data import bytes_after
+from pruning.bits import bits_words
 from pruning.evaluate.quality import PlanLoss, RandomLoss
 from pruning.planning.make import CurrentPlan
 from pruning.size_words import change_words
@@ -14,7 +15,9 @@ def headline(
 ) -> str:
     """What goes, what that saves, and what it and chance cost, in words that everybody knows."""
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
-    words = f"{removed_share(loaded)}: {change_words(before, after)}"
+    in_bits = bits_words(current_plan.plan.bits)
+    removed = f"{removed_share(loaded)}{in_bits and f'{in_bits} (simulated)'}"
+    words = f"{removed}: {change_words(before, after)}"
     if loss is None:
         about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
         return f"{words}{about}."

@@ -15,17 +15,24 @@ from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import one_of
 from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
-from pruning.requests.base import Request, validated
+from pruning.requests.base import Request, bounds, validated
 from pruning.requests.calibration import CalibrateRequest
 
 Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 
 
-def queue_button(label: str) -> bool:
-    """Draw the submit button of a `st.form` that queues a job."""
-    return st.form_submit_button(label, icon=":material/play_arrow:", type="primary")
+def queue_button(label: str, why_not: str = "") -> bool:
+    """Draw the submit button of a `st.form` that queues a job; disabled with the reason, if any."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        sent = st.form_submit_button(
+            label, icon=":material/play_arrow:", type="primary", disabled=bool(why_not)
+        )
+        if why_not:
+            st.text(why_not)
+    return sent and not why_not
 
 
 def offer_job(
@@ -56,6 +63,7 @@ def share_control(options: Mapping[str, Share], key: str, default: str = "") -> 
     if len(options) == 1:
         return options[usual]
     label, names = "Candidates at this sparsity", list(options)
+    say_unknown(label, key, names)
     chosen = st.select_slider(label, names, value=usual, key=key, bind="query-params")
     return options[one_of(chosen, names, usual)]
 
@@ -64,6 +72,13 @@ def samples_field(label: str, prefix: str, place: Any = st) -> int:
     """Draw the number of samples per corpus."""
     steps = (8, 16, 32, 64, 128)
     return int(place.select_slider(label, steps, value=64, key=f"{prefix}.samples"))
+
+
+def skip_field(key: str, place: Any = st) -> int:
+    """Draw the number of bad rows of a corpus that may be left out."""
+    least, most = bounds(CalibrateRequest, "skip_bad_rows")
+    note = "Rows that cannot be read or formatted are left out and counted, up to this many."
+    return int(place.number_input("Bad rows to skip", least, most, key=key, help=note))
 
 
 def calibrated_field(loaded: Loaded, prefix: str, place: Any, **look: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from analysis.errors import UserError
 from app.charts.search import measure_label
 from app.jobs.kinds import KINDS
 from app.jobs.model import ACTIVE, Job, JobState
-from app.session.job_queue import change_job, job_store, runner, user
+from app.session.job_queue import change_job, job_store, queued_job, runner, user
 from app.session.search_data import read_cached
 from app.widgets.links import link_to
 from app.widgets.notes import show_command
@@ -47,11 +47,34 @@ def job_panel(place: str = "") -> None:
         link_to("start", "All jobs of this server", "list")
 
 
+def own_job_part(kind: str) -> Job | None:
+    """Draw the progress of the last job of a kind of this session; the job while it is active.
+
+    The page is drawn again when it ends. One that failed says why.
+    """
+    job = queued_job(kind)
+    if job is None or job.state is JobState.DONE:
+        return None
+    if job.is_finished:
+        st.text(job.error or f"The job was {job.state}.")
+        return None
+    st.fragment(in_a_sentence()(_own_progress), run_every=1.0)(kind)
+    return job
+
+
+def _own_progress(kind: str) -> None:
+    runner().tick()
+    job = queued_job(kind)
+    if job is None or job.is_finished:
+        st.rerun()
+    st.progress(job.fraction, text=progress_text(job))
+
+
 def _jobs(kinds: Collection[str]) -> None:
     runner().tick()
     counts = job_store().counts(kinds)
     if not counts:
-        st.text("No jobs yet; they survive a reload.")
+        st.text("No jobs yet.")
         return
     was_active = st.session_state.get("jobs.active", False)
     active = _is_active(counts)
@@ -78,18 +101,18 @@ def _first(counts: Mapping[JobState, int]) -> int:
 
 
 def _job(job: Job) -> None:
-    search = _saved_search(job)
+    search, is_private = _saved_search(job), _has_words_of_others(job)
     with st.container(border=True, key=f"job-{job.id}"):
         with st.container(horizontal=True, horizontal_alignment="distribute"):
             with st.container(horizontal=True, vertical_alignment="center", width="content"):
                 st.badge("stopped" if search else str(job.state), color=_COLORS[job.state])
                 owner = f"  ({job.requested_by})" if user() and job.requested_by else ""
-                st.text(f"{job.kind}  {job.title}{owner}")
+                st.text(f"{job.kind}  {'' if is_private else job.title}{owner}")
             with st.container(horizontal=True, width="content"):
                 _button(job, resumes=search is not None)
         if not job.is_finished:
             st.progress(job.fraction, text=progress_text(job))
-        elif job.error:
+        elif job.error and not is_private:
             st.text(job.error)
         elif job.state is JobState.DONE:
             st.text(_ended_text(job))
@@ -99,10 +122,17 @@ def _job(job: Job) -> None:
                 f"Stopped, best kept: {measure_label(search.fitness)} {best:.3f}, of {tried:,} "
                 f"candidates. Plan, Searched shows {search.search_id}."
             )
+        if is_private:
+            return
         with st.expander("Log and command"):
             show_command(job.command)
             log = job_store().tail(job.id) or "The log is empty."
             st.code(log, language=None, height=180, wrap_lines=True)
+
+
+def _has_words_of_others(job: Job) -> bool:
+    """Whether the title and the command have a prompt that another user wrote."""
+    return job.kind == "ask" and user() is not None and job.requested_by != user()
 
 
 def _saved_search(job: Job) -> KnownSearch | None:

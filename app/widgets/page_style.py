@@ -42,6 +42,7 @@ _EVERYWHERE: Final = """
 [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: 8rem; }
 [class*="st-key-panels"] > div { flex: 1 1 190px; }
 [class*="st-key-panels"] > :first-child { flex-basis: 100%; }
+.st-key-panels-stratification > :nth-child(n) { flex-basis: 420px; }
 @media (max-width: 640px) {
   /* Too wide for a phone: these scroll within their own frame. */
   .wide-charts { overflow-x: auto !important; }
@@ -69,7 +70,6 @@ _WIDE: Final = ", ".join(
         "same-bytes",
         "overlap-by-tokens",
         "loss-by-tokens",
-        "separation",
         "effects",
         "text-experts",
     )

@@ -2,28 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from analysis.corpora import bare_name
 from analysis.errors import UserError
 from analysis.model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import held_out_corpora, losses_of, usual_dtype
+from app.session.data import held_out_corpora, losses_of, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, imported_plan, why_lost
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
+from pruning.bits import FORMATS, OWN
 from pruning.engines import Readers, contents_of, readers, verdicts
 from pruning.evaluate.against_random import AgainstRandom, verdict_on
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.plan import NEURON_GRANULARITY, fit_plan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
@@ -57,13 +58,15 @@ def plan_line(loaded: Loaded) -> Loaded:
     """
     if loaded.shown is None:
         return loaded
+    bar = st.container()
     with st.sidebar:
-        plan = repair_choice(loaded, loaded.shown)
+        plan = repair_choice(loaded, loaded.shown, bar)
     loaded = replace(loaded, shown=plan)
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
     loss, chance = loss_of_plan(loaded)
     saved = f"-{1 - after / before:.0%}" if after < before else change_words(before, after)
     saved = f":orange[{saved}]" if after > before else saved
+    saved += ", simulated" if plan.plan.bits else ""
     against = against_chance_of(loaded)
     alarm = f" · :red[:material/warning: {against.alarm}]" if against and against.is_worse else ""
     found = programs(loaded, plan)
@@ -92,7 +95,12 @@ def plan_line(loaded: Loaded) -> Loaded:
 
 
 def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
-    """The programs that were tried and load the export, in the chosen width mode."""
+    """The programs that were tried and load the export, in the chosen width mode.
+
+    None in fewer bits, which no export has.
+    """
+    if shown.plan.bits:
+        return Readers((), ())
     contents, budget = contents_of(loaded.model, shown.plan), loaded.choices.spec.budget
     if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
         contents = replace(contents, has_own_widths=True)
@@ -105,21 +113,40 @@ def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None
     download_button(f"{verb} {file}", current_plan.plan.to_json, file, key)
 
 
+def plan_in_bits(plan: PruningPlan) -> dict[str, Any]:
+    """`plans` and `bits` of an evaluation's request: plan files of commands are in own bits."""
+    return {"plans": (plan.in_own_bits.to_dict(),), "bits": (plan.bits or OWN,)}
+
+
+def in_own_bits(loaded: Loaded, what: str) -> Loaded:
+    """With the plan in the checkpoint's own bits; says so if it is simulated in fewer.
+
+    `what` takes it as it is: "Exports have".
+    """
+    if loaded.shown is None or not loaded.shown.plan.bits:
+        return loaded
+    label = FORMATS[loaded.shown.plan.bits].label
+    st.text(f"{what} the weights as they are: {label} are simulated by evaluations of the loss.")
+    shown = replace(loaded.shown, plan=loaded.shown.plan.in_own_bits)
+    return replace(loaded, shown=shown)
+
+
 def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:
     """Queue an evaluation on the corpora and in the dtype of most plans.
 
     `key` is the widget's, `look` are arguments of `st.button`.
     """
-    compared = {name for each in losses_of(loaded.model)[:1] for name in each.corpora}
-    texts = held_out_corpora(loaded)
-    texts = [text for text in texts if Path(text).name in compared] or texts
+    measured = (name for each in losses_of(loaded.model)[:1] for name in each.corpora)
+    compared = set(map(bare_name, measured))
+    texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
+    texts = texts or usual_corpora(loaded)
     if not texts:
         link_to("evaluate", "Measure", "insights")
         return
     if st.button("Measure", key=key, icon=":material/insights:", **look):
         fields = {
             **own_model(loaded),
-            "plans": (current_plan.plan.to_dict(),),
+            **plan_in_bits(current_plan.plan),
             "corpora": texts,
             "dtype": usual_dtype(loaded),
         }
@@ -135,7 +162,7 @@ def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     """Measured loss of the plan on screen, and of Random at its sparsity."""
     losses = losses_of(loaded.model)
     loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
-    if loss is None or loss.way or loss.missing:
+    if loss is None or loss.way or loss.missing or loss.facts.bits:
         return loss, None
     return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
 

@@ -11,9 +11,9 @@ from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from app.loaded import Loaded
 from app.session.data import shown_model
+from app.session.measured_plan import show_plan
 from app.session.plan_state import (
     counts_typed,
-    forget_import,
     import_plan,
     keep_by_hand,
     lasting_input,
@@ -22,8 +22,10 @@ from app.session.plan_state import (
     sparsity_controls,
 )
 from app.session.search_data import ordered_for, searches_of
-from app.session.state import USUAL, controls_for, is_about_neurons, not_here
+from app.session.state import BITS, USUAL, controls_for, is_about_neurons, not_here
 from app.session.uploads import MEGABYTES, uploaded_text
+from pruning.bit_sizes import fewer_bits
+from pruning.bits import FORMATS
 from pruning.experts_per_token import possible_top_k
 from pruning.plan import fit_plan, plan_from_json
 from pruning.planning.choice import (
@@ -67,6 +69,7 @@ def plan_controls(
         else:
             _expert_limits(model)
         _top_k_input(model)
+        _bits_input(model)
         upload_part(model, corpora)
 
 
@@ -171,6 +174,22 @@ def _top_k_input(model: MoEModel) -> None:
         format_func=lambda number: str(number or own),
         help="Fewer of those that stay compute each token: less work, the same bytes. The loss of "
         "such a plan is measured, not predicted.",
+        width=135,
+    )
+
+
+def _bits_input(model: MoEModel) -> None:
+    options = ("", *fewer_bits(model))
+    if st.session_state[BITS] not in options:
+        st.session_state[BITS] = USUAL[BITS]
+    plan_input(
+        st.selectbox,
+        "Simulated bits",
+        options,
+        key=BITS,
+        format_func=lambda name: FORMATS[name].label if name else "none",
+        help="The plan's experts in fewer bits, as evaluations simulate them. An export has the "
+        "weights as they are; engines have their own tools for fewer bits.",
         width=135,
     )
 
@@ -286,6 +305,4 @@ def _apply_recipe(model: MoEModel, corpora: Sequence[str], recipe: Recipe) -> No
     for key in ("sensitivity", "repair", "search"):
         if getattr(recipe, key) is not None:
             raise not_here(key)
-    controls = controls_for(recipe.plan, model, corpora)
-    forget_import()
-    st.session_state.update(controls)
+    show_plan(controls_for(recipe.plan, model, corpora))

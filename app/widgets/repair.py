@@ -3,6 +3,7 @@
 from typing import Final
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.jobs.model import ACTIVE
 from app.literal import literal
@@ -18,8 +19,10 @@ from app.session.repairs import (
     with_repair,
 )
 from app.session.state import one_of
+from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text, repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
@@ -27,15 +30,20 @@ from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 
-def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
-    """Draw which repair of the plan is used, if any is known; the plan with it."""
+def repair_choice(loaded: Loaded, current_plan: CurrentPlan, bar: DeltaGenerator) -> CurrentPlan:
+    """Draw which repair of the plan is used, if any is known; the plan with it.
+
+    One that the URL asks for and that is not known is said in `bar`.
+    """
     if current_plan.plan.repair:
         return current_plan
     for problem in changed_repairs(loaded, current_plan):
         st.warning(literal(problem), icon=":material/warning:")
-    if not (records := known_repairs(loaded, current_plan)):
-        return current_plan
+    records = known_repairs(loaded, current_plan)
     options = [AS_PRUNED, *records]
+    say_unknown("Repair", REPAIR, options, place=bar)
+    if not records:
+        return current_plan
     if st.session_state.get(REPAIR, AS_PRUNED) not in options:
         st.session_state[REPAIR] = AS_PRUNED  # that of another plan
     chosen = st.selectbox(
@@ -64,7 +72,7 @@ def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = 
         records = [each for each in records if each.record_id == own]
     for record in records:
         fitted = sum(each.damping is not None for each in record.layers)
-        where = "used here" if record.record_id == own else "choose it above"
+        where = "used here" if record.record_id == own else "choose it under Repair in the sidebar"
         st.markdown(
             f":material/healing: {fitted} of {len(record.layers)} layers "
             f"{literal(record.reference.words)}; {where}."
@@ -101,6 +109,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         key="repair.tokens",
         format_func="{:,}".format,
     )
+    skips = skip_field("repair.skip_bad_rows", tokens_column)
     if not (corpora or ranked_on):
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
@@ -109,7 +118,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     if time := repair_seconds(tokens, nbytes, runs):
         st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, with the start.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
-    request = new_repair_request(loaded, current_plan, corpora, tokens)
+    request = new_repair_request(loaded, current_plan, corpora, tokens, skips)
     command = shown_request(request).command((current_plan.file_name,))
     if sent:
         queue(request, current_plan.name, command)

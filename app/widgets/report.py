@@ -8,14 +8,17 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
+from app.charts.text_lens import TEXT_CHARTS, most_lost, shown_digest
 from app.loaded import Loaded, call
 from app.report.decision import answer_pair, decision_html, decision_of
 from app.report.page import command_of, report_html, report_of
-from app.session.data import shown_model
+from app.session.data import records_of, shown_model
 from app.session.plan_data import bytes_after
+from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
 from pruning.evaluate.against_random import verdict_on
+from pruning.evaluate.lens import LensStore
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
@@ -47,10 +50,11 @@ def report_part(loaded: Loaded, page: str) -> None:
 
 
 def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None:
-    """Download of the one-page report on a plan; `key` is the widget's."""
+    """Download of the one-page report on a plan as it is exported; `key` is the widget's."""
+    current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
-    model, store, predicted = loaded.model, loaded.store, loaded.predicted
+    model, store, predicted, own = loaded.model, loaded.store, loaded.predicted, own_words()
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
@@ -58,7 +62,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
         answers, _ = readable_records(AnswerStore(store.directories), model.identity)
         decision = decision_of(model, current_plan, num_bytes, losses, command)
         warning = super_note(current_plan.plan, model, store) or ""
-        pair = answer_pair(answers, current_plan.plan.digest)
+        pair = answer_pair(shown_unasked(answers, AnswerStore, own), current_plan.plan.digest)
         against = verdict_on(fit_plan(current_plan.plan, model), model, losses, predicted)
         alarm = against.warning if against else ""
         return decision_html(replace(decision, answers=pair, warning=warning, alarm=alarm))
@@ -69,7 +73,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
-    alone = replace(loaded, keep=call)
+    alone, views = _without_words_of_others(replace(loaded, keep=call), views)
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."
@@ -77,3 +81,14 @@ def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) ->
     file = f"{loaded.model.name}-{page}.html"
     download_button("All figures", lambda: report_html(report_of(alone, views)), file, "report")
     show_command(command)
+
+
+def _without_words_of_others(
+    loaded: Loaded, views: Sequence[Chart]
+) -> tuple[Loaded, Sequence[Chart]]:
+    """With a text that this session may show, and the charts that can be drawn then."""
+    texts = shown_unasked(records_of(loaded, LensStore), LensStore, own_words())
+    if not texts:
+        return loaded, [each for each in views if each.name not in TEXT_CHARTS]
+    results = replace(loaded.choices.results, text=most_lost(texts, shown_digest(loaded)).record_id)
+    return loaded.choosing(results=results), views

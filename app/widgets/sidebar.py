@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
 from analysis.model import MoEModel
@@ -26,6 +27,7 @@ from app.session.state import (
 )
 from app.tables.costs import experts_text
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.planning.choice import EXPERT_BUDGETS, possible_shrinks
 from pruning.sizes import format_bytes
 
@@ -113,8 +115,11 @@ def blend_sliders(corpora: Iterable[str]) -> None:
         )
 
 
-def model_and_calibration() -> tuple[MoEModel, list[str]]:
-    """Draw the sidebar; return the model and its calibrated corpora."""
+def model_and_calibration(bar: DeltaGenerator) -> tuple[MoEModel, list[str]]:
+    """Draw the sidebar; return the model and its calibrated corpora.
+
+    What the URL asks for and does not exist is said in `bar`.
+    """
     with st.sidebar:
         st.markdown("**MoE Prune Studio**")
         choices = {choice.name: choice for choice in model_choices()}
@@ -123,6 +128,7 @@ def model_and_calibration() -> tuple[MoEModel, list[str]]:
                 "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
                 "start with `moeprune app --models-root FOLDER`."
             )
+        say_unknown("Model", "model", list(choices), place=bar)
         name = st.selectbox("Model", list(choices), key="model", bind="query-params")
         model = chosen_model(choices[name])
         st.text(

@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -19,20 +19,12 @@ from pruning.evaluate.candidate import candidate_of
 from pruning.plan import PruningPlan
 
 
-class Speaker(Tokenizer, Protocol):
-    """A tokenizer that can also decode."""
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of these ids."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """A prompt for models to continue."""
 
     ids: Sequence[int]  # tokens of the prompt
-    tokenizer: Speaker
+    tokenizer: Tokenizer
     max_new_tokens: int = 128
 
 

@@ -8,6 +8,7 @@ use.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -27,8 +28,9 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
+from analysis.corpora.account import SKIPPED_ROWS, RowAccount, row_facts
 from analysis.corpora.cutting import Extent
-from analysis.corpora.encoding import encode
+from analysis.corpora.encoding import encode, encode_all
 from analysis.corpora.near_copies import NewTokens, TokenRuns
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
@@ -194,8 +196,13 @@ def _runs_read(
 ) -> TokenRuns:
     """The runs of tokens of the documents that were skipped, as calibration read them."""
     chat, extent = ChatFormat(arguments=template_args), Extent(unread.tokens_read)
+    encoder = partial(encode, tokenizer=tokenizer, chat=chat, corpus=name)
     read = islice(source.draw(unread.seed), unread.skipped)
-    return TokenRuns.of(encode(each, tokenizer, chat, name, extent).ids for each in read)
+    # Calibration left bad rows out, if there were any.
+    account = RowAccount(unread.skipped)
+    return TokenRuns.of(
+        each.ids for each in encode_all(read, encoder, account, name, lambda _: extent)
+    )
 
 
 def _find_unread(
@@ -235,6 +242,7 @@ def _documents_read(name: str, runs: Iterable[Reading]) -> dict[int, int | None]
                 continue
             seed = int(manifest.settings.get("seed", DEFAULT_SEED))
             count = corpus.num_documents + corpus.num_dropped_documents
+            count += row_facts(corpus.prepared).get(SKIPPED_ROWS, 0)
             before = read.get(seed, 0)
             # A selection has read more documents than it fed.
             is_unknown = before is None or "select" in corpus.prepared

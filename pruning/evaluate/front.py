@@ -7,7 +7,7 @@ How far that sum is off is measured where both are known. No torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,12 +18,11 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from analysis.ranking.leaderboard import pareto_front
-from pruning.bit_sizes import own_bits
-from pruning.bits import FORMATS
-from pruning.evaluate.quality import PlanLoss, stored_losses
-from pruning.evaluate.record import EvaluationStore, PlanFacts
+from pruning.bit_sizes import fewer_bits
+from pruning.evaluate.quality import LossIncrease, PlanLoss, loss_of, stored_losses
+from pruning.evaluate.record import EvaluationStore, PlanFacts, plan_facts
 from pruning.evaluate.result import interval_of
-from pruning.plan import keep_all
+from pruning.plan import NEURON_GRANULARITY, keep_all
 from pruning.sizes import BYTES, ModelPart, size_report, size_up
 
 FRONT_COLUMNS: Final = (
@@ -66,12 +65,28 @@ class Front:
         """Digest -> loss of a plan in the checkpoint's own bits."""
         return {each.plan: each for each in self.losses if not each.facts.bits}
 
-    def with_plan(self, loss: PlanLoss) -> pd.DataFrame:
-        """The table with the row of a measured plan, which may not compete."""
-        if not loss.facts.is_plain or loss.plan in set(self.table["plan"]):
+    def has(self, digest: str, bits: str) -> bool:
+        """Whether a plan, by the digest of its export, has a row in these bits."""
+        return bool(((self.table["plan"] == digest) & (self.table["bits"] == bits)).any())
+
+    def with_row(self, row: Mapping[str, Any]) -> pd.DataFrame:
+        """The table with the row of a plan that does not compete."""
+        own = pd.DataFrame([{**row, "on_front": False}], columns=list(FRONT_COLUMNS))
+        return pd.concat([self.table, own], ignore_index=True)
+
+    def with_plan(self, loss: PlanLoss, exported: str) -> pd.DataFrame:
+        """The table with the row of a measured plan; `exported` is the digest of its export."""
+        if loss.facts.top_k or self.has(exported, loss.facts.bits):
             return self.table
-        row = pd.DataFrame([_row(loss, loss) | {"on_front": False}], columns=list(FRONT_COLUMNS))
-        return pd.concat([self.table, row], ignore_index=True)
+        return self.with_row({**_row(loss, loss), "plan": exported})
+
+    def sum_of(self, digest: str, bits: str) -> LossIncrease | None:
+        """The loss predicted for a measured plan in bits; None if either was not measured.
+
+        `digest` is of the plan as it is exported.
+        """
+        loss, alone = loss_of(self.losses, digest), original_in_bits(self.losses).get(bits)
+        return LossIncrease(_sum(loss, alone)) if loss and alone else None
 
     def ways_to(self, nbytes: int) -> pd.DataFrame:
         """The rows of at most this size, least loss first; a StatsError if none is so small."""
@@ -105,10 +120,8 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     cells = [cell for cell in plans.values() if "" in cell]
     original = next((cell for cell in cells if not cell[""].facts.removed), None)
     if original is None:
-        raise StatsError(
-            f"{model.name} was not evaluated as it is, so no loss can be compared with its own; "
-            "`moeprune evaluate` without a plan does that."
-        )
+        cells = [cell for cell in cells if cell[""].facts.removed]
+        original = {"": _original_beside(model, measured)}
     saved = _bytes_saved(model)
     rows: list[dict[str, Any]] = []
     errors: list[float] = []
@@ -120,8 +133,8 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
                 errors.append(abs(loss.mean - cell[""].mean - alone.mean))
             if loss:
                 rows.append(_row(loss, cell[""]))
-            elif alone:
-                rows.append(_sum_row(cell[""], alone, saved[bits]))
+            elif alone and (nbytes := _bytes_in(bits, cell[""].facts, saved[bits])):
+                rows.append(_sum_row(cell[""], alone, nbytes))
     most = max(errors, default=np.nan)
     table = pd.DataFrame(rows, columns=list(FRONT_COLUMNS))
     table["low"] = table["low"].where(table["is_measured"], table["mean"] - most)
@@ -132,6 +145,26 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     table = table.sort_values(["bytes", "mean"], kind="stable", ignore_index=True)
     mean = float(np.mean(errors)) if errors else np.nan
     return Front(table, len(errors), mean, most, measured)
+
+
+def _original_beside(model: MoEModel, losses: Sequence[PlanLoss]) -> PlanLoss:
+    """The original, of evaluations of plans: each measures it on the same samples as its plan.
+
+    Raises:
+        StatsError: no plan was evaluated.
+    """
+    if not losses:
+        raise StatsError(
+            f"The original was not evaluated: {model.name} has no evaluations yet. Run `moeprune "
+            "evaluate`, with a plan or without."
+        )
+    plan, loss = keep_all(model), losses[-1]
+    samples = {
+        name: each.model_copy(update={"nll": each.full_nll}) for name, each in loss.samples.items()
+    }
+    same = dict.fromkeys(loss.change, 0.0)
+    facts = plan_facts(plan, model)
+    return replace(loss, plan=plan.digest, facts=facts, change=same, samples=samples)
 
 
 @most_results(4)
@@ -183,11 +216,7 @@ def _bytes_saved(model: MoEModel) -> dict[str, int]:
         return int(after[ModelPart.EXPERTS][BYTES])
 
     full = expert_bytes("")
-    return {
-        bits: full - expert_bytes(bits)
-        for bits, form in FORMATS.items()
-        if form.per_weight < own_bits(model)
-    }
+    return {bits: full - expert_bytes(bits) for bits in fewer_bits(model)}
 
 
 def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
@@ -206,16 +235,25 @@ def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
     }
 
 
-def _sum_row(loss: PlanLoss, alone: PlanLoss, saved: int) -> dict[str, Any]:
+def _sum(loss: PlanLoss, alone: PlanLoss) -> dict[str, float]:
+    """Corpus -> the loss increase of a plan and of the original in bits together."""
+    return {corpus: loss.change[corpus] + alone.change[corpus] for corpus in loss.change}
+
+
+def _bytes_in(bits: str, facts: PlanFacts, saved: int) -> int | None:
+    """Bytes of a plan in bits that save so much of all experts; None if it cannot be known."""
+    if facts.granularity == NEURON_GRANULARITY:
+        return facts.bytes_in_bits.get(bits)
+    return int(facts.columns["bytes"]) - round((1 - (facts.removed or 0)) * saved)
+
+
+def _sum_row(loss: PlanLoss, alone: PlanLoss, nbytes: int) -> dict[str, Any]:
     """A predicted row: a plan in bits in which only the original, `alone`, was measured."""
-    change = {corpus: loss.change[corpus] + alone.change[corpus] for corpus in loss.change}
-    together = replace(loss, change=change)
-    stay = 1 - (loss.facts.removed or 0)
-    columns = loss.facts.columns
+    together = LossIncrease(_sum(loss, alone))
     return {
         **_row(loss, loss),
         "bits": alone.facts.bits,
-        "bytes": columns["bytes"] - round(stay * saved),
+        "bytes": nbytes,
         "mean": together.mean,
         "worst": together.worst,
         "worst_on": together.worst_on,

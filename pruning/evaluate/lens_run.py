@@ -15,13 +15,12 @@ from transformers import PreTrainedModel
 
 from analysis.arrays import FloatArray
 from analysis.calibration.feed import run_trunk
-from analysis.corpora import TokenSequences
+from analysis.corpora import Tokenizer, TokenSequences
 from analysis.errors import UnsupportedModelError, not_finite
 from analysis.forwards import Forward, wrap_forward
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from analysis.routing import find_block
-from pruning.evaluate.answers import Speaker
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.full_side import OutputHead
 from pruning.evaluate.lens import LensLayer, LensRecord, lens_plan
@@ -35,7 +34,7 @@ _BROKEN = "\ufffd"  # decoders write it for a part of a character
 Chosen = dict[int, tuple[Tensor, Tensor]]
 
 
-def token_texts(tokenizer: Speaker, ids: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """The text of each token, as it stands among the others.
 
     A character of several tokens belongs to the last of them; the others are empty.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -15,6 +15,7 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model import MoEModel
 from pruning.active import Routing
+from pruning.bit_sizes import fewer_bits
 from pruning.evaluate.result import (
     Evaluation,
     Metric,
@@ -31,7 +32,7 @@ from pruning.evaluate.store import (
     RunFacts,
     SampleFacts,
 )
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref
 from pruning.repair.reference import variant_words
 from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import PARAMS, ModelPart, size_report
@@ -101,6 +102,9 @@ class PlanFacts(RecordPart):
     )
     bytes_before: Count | None = None  # of all weights of the checkpoint
     bytes_after: Count | None = None
+    # Format -> bytes with the experts in it, for each that makes the checkpoint smaller; of plans
+    # of neurons in their own bits, whose rows a share does not tell: each has groups of its own.
+    bytes_in_bits: Mapping[str, Count] = {}
     active_before: Count | None = None  # parameters that a token uses
     active_after: Count | None = None
     flops_before: Count | None = None  # of a token in routed experts
@@ -208,6 +212,8 @@ class PlanRecord(RecordOfPlan):
         `settings` are those that change the numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
+        if plan.granularity == NEURON_GRANULARITY and not plan.bits:
+            facts = facts.model_copy(update={"bytes_in_bits": bytes_in_formats(model, plan)})
         return cls.begun_with(
             model,
             plan.digest,
@@ -341,6 +347,13 @@ def plan_facts(plan: PruningPlan, model: MoEModel, routing: Routing | None = Non
         "measured": report.is_measured,
     }
     return made_facts(plan).model_copy(update=sizes)
+
+
+def bytes_in_formats(model: MoEModel, plan: PruningPlan) -> dict[str, int]:
+    """Format -> bytes of all weights after a complete plan in it, of those that save bytes."""
+    return {
+        bits: size_report(model, replace(plan, bits=bits)).bytes_after for bits in fewer_bits(model)
+    }
 
 
 class EvaluationStore(RecordStore[EvaluationRecord]):

@@ -6,11 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from analysis.corpora.account import CONVERSATIONS, row_facts
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.families import MoELayer
 from analysis.model import MoEModel
 from analysis.stats.choose import parse_corpus_weight
+from analysis.stats.store import Run
 from pruning.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.neurons.selection import NeuronScope
@@ -196,6 +198,16 @@ _SCHEDULES: Final = {
     "neurons by layer": "neurons per layer",
     "neurons by expert": "neurons per expert",
 }
+
+
+def row_counts(runs: Iterable[Run]) -> dict[str, dict[str, int]]:
+    """Corpus -> what calibrations counted of its rows, if some had tools or were left out."""
+    counts = {}
+    for corpus in (corpus for run in runs for corpus in run.manifest.corpora):
+        found = row_facts(corpus.prepared)
+        if found.keys() - {CONVERSATIONS}:
+            counts[corpus.name] = found
+    return counts
 
 
 def corpora_words(corpora: Sequence[str]) -> str:

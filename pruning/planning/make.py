@@ -31,7 +31,7 @@ from pruning.plan import (
     tool_version,
     with_top_k,
 )
-from pruning.planning.choice import corpora_words, schedule_words
+from pruning.planning.choice import corpora_words, row_counts, schedule_words
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import (
@@ -103,8 +103,8 @@ class CurrentPlan:
         if self.file and self.repaired_by is None:
             fitted = f" (repaired on {tokens_words(repair.tokens)})"
             return name + fitted + variant_words("", "", *changes)
-        names = ("+".join(each) for each in (repair.corpora, provenance.corpora))
-        return name + variant_words(*names, *changes, tokens=repair.tokens)
+        fitted, ranked = "+".join(repair.corpora), "+".join(provenance.corpora)
+        return name + variant_words(fitted, ranked, *changes, tokens=repair.tokens)
 
     @property
     def file_name(self) -> str:
@@ -238,6 +238,7 @@ def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Prove
         schedule_parameters=parameters,
         constraints=spending.constraints.to_dict(),
         spec=record,
+        rows=row_counts(run for choice in read for run in choice.runs),
     )
 
 

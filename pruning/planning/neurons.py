@@ -34,6 +34,7 @@ from pruning.plan import (
     plan_from_dict,
     tool_version,
 )
+from pruning.planning.choice import row_counts
 from pruning.planning.ranking import Ranking, recorded, sensitivity_for
 from pruning.schedules import MEASURED
 from pruning.sensitivity.curves import Sensitivity
@@ -136,6 +137,7 @@ def plan_neurons(
         schedule_parameters=parameters,
         constraints=ranking.settled(spec).constraints.to_dict(),
         spec=recorded(spec, ranking),
+        rows=row_counts(choice.runs),
     )
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
     rounded = rounding_note(budget, [pool.size for pool in contest.pools], NEURONS)

@@ -12,6 +12,7 @@ from analysis.cache_keys import most_results
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
 from pruning.allocation import Removed
+from pruning.evaluate.front import Front
 from pruning.evaluate.quality import LossIncrease, PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import PruningPlan
@@ -67,6 +68,26 @@ def predicted_loss(
     """The loss that a plan adds, by curves of an order; None if the plan is not in this order."""
     removed = _removed_in(order, plan, model)
     return None if removed is None else predict(error, removed)
+
+
+def predicted_in_bits(front: Front, plan: PruningPlan) -> PredictedLoss | None:
+    """The loss of a plan in fewer bits as a sum, see `pruning.evaluate.front`; None if unknown.
+
+    Its band is the largest error of such sums where both sides were measured.
+    """
+    measured = front.plans.get(plan.in_own_bits.digest)
+    together = front.sum_of(plan.in_own_bits.digest, plan.bits)
+    if measured is None or together is None:
+        return None
+    error, change = front.most_error, together.change
+    return PredictedLoss(
+        change,
+        samples=measured.num_samples,
+        low=together.mean - error,
+        high=together.mean + error,
+        ranges={name: (each - error, each + error) for name, each in change.items()},
+        is_guess=not front.compared,
+    )
 
 
 def _removed_in(order: Order, plan: PruningPlan, model: MoEModel) -> Removed | None:

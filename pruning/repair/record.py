@@ -192,8 +192,10 @@ class RepairStore(RecordStore[RepairRecord]):
     def is_whole(self, record: RepairRecord) -> bool:
         """Whether a stored record's files are there as they were written."""
         stored = (folder / f"{record.record_id}.json" for folder in self._folders)
-        folder = next(path for path in stored if path.is_file()).with_suffix("")
-        return not record.wrong_file(replace(record.reference, folder=folder).files)
+        path = next((path for path in stored if path.is_file()), None)
+        if path is None:
+            return False
+        return not record.wrong_file(replace(record.reference, folder=path.with_suffix("")).files)
 
 
 def content_digest(

@@ -68,6 +68,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
 
     asked_by = "calibrate"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    skip_bad_rows: options.SkipBadRows = 0
     dtype: options.Dtype = "auto"
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False

@@ -54,6 +54,7 @@ class HeldOutRequest(ModelRequest):
     ] = None
     count: options.ScoredTokens = "auto"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    skip_bad_rows: options.SkipBadRows = 0
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
     batch_size: options.BatchSize = 8

@@ -179,7 +179,7 @@ Corpus = Annotated[
     CorpusName,
     checked_by(parse_corpus),
     Option(
-        "Corpus: demo-code, demo-prose, demo-math; c4, evol-codealpaca, tulu-math, "
+        "Corpus: demo-code, demo-prose, demo-math; c4, evol-codealpaca, tool-calls, tulu-math, "
         "wikitext2 (or =PATH behind it: a copy); hub:owner/name; or a file. Repeatable: each "
         "makes a run of its own.",
         file="corpus",
@@ -227,6 +227,14 @@ TemplateArgs = Annotated[
         ("--template-arg",),
         takes="NAME=VALUE",
         words=template_words,
+    ),
+]
+SkipBadRows = Annotated[
+    Whole,
+    Field(ge=0, le=10**9),
+    Option(
+        "Leave out up to N rows of a corpus that cannot be read or formatted; records count them.",
+        takes="N",
     ),
 ]
 Packing = Annotated[

@@ -263,6 +263,20 @@ class PlotRequest(DrawRequest):
             "View text-experts: the token, from 2; default: the one that costs most.", takes="N"
         ),
     ] = None
+    panels: Annotated[
+        tuple[options.Criterion, ...],
+        Option(
+            "View stratification: criterion of a panel; repeatable; default: aimer, magnitude.",
+            ("--panel",),
+        ),
+    ] = ()
+    scale: Annotated[
+        Literal["rescaled", "relative", "raw"],
+        Option(
+            "View stratification: scores rescaled to 0..1 in each layer, relative to the layer's "
+            "mean, or raw."
+        ),
+    ] = "rescaled"
     top_m: Annotated[
         int | None,
         Field(strict=True),

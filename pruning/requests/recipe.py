@@ -75,6 +75,7 @@ def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
             corpus=corpus,
             seq_len=length,
             tokens=max(length, options.DEFAULT_TOKENS) if length else None,
+            skip_bad_rows=recipe.skip_bad_rows,
             allow_test_set=recipe.allow_test_set,
             stats_dir=machine.stats_dir,
         )

@@ -44,6 +44,7 @@ class RefitRequest(RepairOptions, ModelRequest):
     asked_by = "repair"
     writes = "repaired.json"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    skip_bad_rows: options.SkipBadRows = 0
     dtype: options.Dtype = "auto"
     device: options.Device = "auto"
     batch_size: options.BatchSize = 8

@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from analysis.corpora.account import COUNTS
 from analysis.durable import PARTIAL, written_durably
 from analysis.errors import StatsError
 from analysis.json_text import parse_json
@@ -78,7 +79,7 @@ class SensitivityRecord(Record):
             "identity": model.identity,
             "granularity": digest_word(order.granularity),
             "order": order.digest,
-            "corpus": corpus,
+            "corpus": {name: fact for name, fact in corpus.items() if name not in COUNTS},
             "dtype": dtype,
         }
         return cls.begun(

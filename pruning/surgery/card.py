@@ -83,6 +83,7 @@ def _facts(
         "Criterion": provenance.criterion,
         "Gate weights": provenance.gate,
         "Calibration corpus": ", ".join(provenance.corpora),
+        "Rows of the corpora": _in_words(provenance.rows),
         "Repair": repair and f"{repair.record_id}, {repair.outcome}",
         "Schedule": provenance.schedule,
         "Sparsity asked for": provenance.sparsity,

@@ -21,8 +21,9 @@ from pruning.surgery.manifest import Manifest
 def with_files(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
     """The manifest, its plan with the repair's files if one of these folders has all of them."""
     repair = manifest.plan.repair
-    places = (repair.place([directory]) for directory in directories) if repair else ()
-    for folder in filter(None, places):
+    if repair is None:
+        return manifest
+    for folder in filter(None, (repair.place([directory]) for directory in directories)):
         located = replace(repair, folder=folder)
         if manifest.repair_files.keys() <= located.files.keys():
             return replace(manifest, plan=replace(manifest.plan, repair=located))

@@ -1,22 +1,28 @@
 """Keeps selection and test data apart: no corpora from test sets, no benchmarks already read."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from analysis.corpora import Source
+from analysis.corpora import Source, TokenSequences
+from analysis.corpora.account import SKIPPED_ROWS, row_facts
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, PlanError
+from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from pruning.evaluate.record import EvaluationStore
 from pruning.search.store import SearchStore, read_known
 from pruning.sensitivity.record import SensitivityStore
+from pruning.tasks import Steps
 
 TASKS_FOLDER = "benchmark-tasks"
 
 
-def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
+def open_checked(corpus: str, store: StatsStore, *, allowed: bool, skips: int = 0) -> Source:
     """The documents of a corpus; documents of a benchmark's test set are refused unless allowed.
+
+    `skips` is the number of bad rows that may be left out.
 
     The demo's corpora contain none by construction. Local tasks lie beside the runs of the store.
     Manifests and results record what was allowed.
@@ -26,7 +32,16 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool) -> Source:
     if corpus in TEXTS:
         return open_corpus(corpus)
     documents = task_documents(folder / TASKS_FOLDER for folder in store.directories)
-    return open_apart(corpus, open_corpus, documents, allowed=allowed)
+    source = open_apart(corpus, open_corpus, documents, allowed=allowed)
+    return replace(source, skips=skips)
+
+
+def say_skipped(sequences: TokenSequences) -> Steps[None]:
+    """Say how many rows were left out of a corpus, if any were."""
+    if count := row_facts(sequences.prepared).get(SKIPPED_ROWS):
+        rows = "row" if count == 1 else "rows"
+        note = f"{count:,} bad {rows} of {sequences.corpus} skipped"
+        yield Progress("reading the corpus", 0, 0, note=note)
 
 
 def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[str, str]:

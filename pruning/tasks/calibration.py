@@ -34,7 +34,7 @@ from analysis.stats.tables import CorpusRef
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings, together
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def prepare_calibration(
     check_context(model, sequences)
     if note := shorter_note(model, sampling.seq_len, request.sampling().seq_len):
         yield Progress("reading the corpus", sampling.tokens, sampling.tokens, "tokens", note)
+    yield from say_skipped(sequences)
     longest = max(sampling.seq_len, sequences.longest)
     path = parse_corpus(request.corpus).path
     sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")
@@ -136,7 +137,8 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
         store.check_target()
     if request.corpus in TEXTS:
         _check_documents(request, model, _ANY_TEXT)  # before it is made, which takes seconds
-    corpus = open_checked(request.corpus, store, allowed=request.allow_test_set)
+    allowed, skips = request.allow_test_set, request.skip_bad_rows
+    corpus = open_checked(request.corpus, store, allowed=allowed, skips=skips)
     first, source = peek(corpus, sampling.seed)
     is_joined = first is not None and _check_documents(request, model, first)
     if is_joined and not request.clusters and request.count == "all":

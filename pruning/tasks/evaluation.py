@@ -33,7 +33,7 @@ from pruning.requests.evaluation import (
 from pruning.requests.plan import SpecRequest
 from pruning.spec import PlanSpec
 from pruning.tasks import Steps
-from pruning.tasks.apart import open_checked
+from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
     check_records_folder,
     open_plan,
@@ -70,6 +70,14 @@ def candidate_request(
     return SpecRequest(
         model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
     )
+
+
+def say_drawn(model: MoEModel, drawn: DrawnSamples) -> Steps[None]:
+    """Refuse samples beyond the model's context; say which are missing, and rows left out."""
+    check_context(model, drawn.sequences)
+    if drawn.shortfall:
+        yield Progress("reading the corpus", 0, 0, note=drawn.shortfall)
+    yield from say_skipped(drawn.sequences)
 
 
 Records = Steps[list[EvaluationRecord]]
@@ -140,8 +148,11 @@ def drawn_corpora(
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
     runs += RepairStore(store.directories).records(model.identity)
-    allowed = request.allow_test_set
-    sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    allowed, skips = request.allow_test_set, request.skip_bad_rows
+    sources = {
+        corpus: open_checked(corpus, store, allowed=allowed, skips=skips)
+        for corpus in request.corpora
+    }
     settings = {}
     for corpus, source in sources.items():
         usual = request.sample_settings(corpus)
@@ -153,9 +164,8 @@ def drawn_corpora(
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
-        check_context(model, draws[-1].sequences)
         usual_length = request.sample_settings(corpus).seq_len
-        notes = (shorter_note(model, settings[corpus].seq_len, usual_length), draws[-1].shortfall)
-        for note in filter(None, notes):
+        if note := shorter_note(model, settings[corpus].seq_len, usual_length):
             yield Progress("reading the corpora", number + 1, len(sources), "corpora", note)
+        yield from say_drawn(model, draws[-1])
     return draws

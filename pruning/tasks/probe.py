@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.early import check_positions
 from analysis.drain import drain
@@ -33,7 +33,8 @@ from pruning.tasks.loading import check_records_folder, loaded_model, open_plan,
 from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
-    from pruning.evaluate.answers import Answer, Speaker
+    from analysis.corpora import Tokenizer
+    from pruning.evaluate.answers import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,11 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
-    loaded = load_tokenizer(
+    tokenizer = load_tokenizer(
         model,
         trust_remote_code=request.trust_remote_code,
         instead="a text needs one: add the tokenizer's files to the checkpoint",
     )
-    tokenizer = cast("Speaker", loaded)
     as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
     ids = prompt_ids(
         tokenizer,
@@ -140,7 +140,7 @@ class _Lenses:
 
     model: MoEModel
     plans: Mapping[str, PruningPlan]
-    tokenizer: "Speaker"
+    tokenizer: "Tokenizer"
     asked: LensQuestion
     dtype: str
     store: LensStore

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from pruning.repair.estimate import RepairEstimate
 
 # What the repair of a candidate shares with the request that compares it.
-_SHARED = ("model", "revision", "dtype", "device", "batch_size", "trust_remote_code", "stats_dir")
+_SHARED = (
+    "model",
+    "revision",
+    "dtype",
+    "device",
+    "batch_size",
+    "trust_remote_code",
+    "stats_dir",
+    "skip_bad_rows",
+)
 
 
 def repair_run(request: RepairRequest) -> Steps[RepairRecord]:

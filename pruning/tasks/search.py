@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.corpora.early import check_context, within_context
+from analysis.corpora.early import within_context
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -35,6 +35,7 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
+from pruning.tasks.evaluation import say_drawn
 from pruning.tasks.loading import (
     placement_of,
     quiet_transformers,
@@ -91,7 +92,12 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         # Documents that no known calibration of the model has read.
         drawn_samples = draw(
             section.corpus,
-            open_checked(section.corpus, store, allowed=recipe.allow_test_set),
+            open_checked(
+                section.corpus,
+                store,
+                allowed=recipe.allow_test_set,
+                skips=recipe.skip_bad_rows,
+            ),
             [run.manifest for run in store.of_model(model.identity, "routed")],
             SampleSettings(
                 section.samples,
@@ -101,9 +107,7 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
-    check_context(model, drawn_samples.sequences)
-    if drawn_samples.shortfall:
-        yield Progress("reading the search samples", 0, 0, note=drawn_samples.shortfall)
+    yield from say_drawn(model, drawn_samples)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

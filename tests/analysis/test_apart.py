@@ -95,8 +95,12 @@ def test_a_document_of_a_benchmark_is_refused_where_it_is_drawn(known, spacing):
         next(drawn)
 
 
-def test_turns_of_a_conversation_are_looked_at(known):
-    turns = ({"role": "user", "content": benchmark_texts("demo-math")[0].prompt},)
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_turns_of_a_conversation_are_looked_at(known, in_parts):
+    content = benchmark_texts("demo-math")[0].prompt
+    if in_parts:  # between words, so that a space joins them
+        content = [{"type": "text", "text": part} for part in content.split(" ", 1)]
+    turns = ({"role": "user", "content": content},)
     source = in_memory([Document(input_ids=(1, 2)), Document(messages=turns)])
     allowed = open_apart("mine.jsonl", lambda _: source, known, allowed=True)
     assert allowed.facts == {TEST_SETS: []}

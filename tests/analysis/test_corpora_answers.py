@@ -65,7 +65,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(tokenizer):
 def test_a_slow_tokenizer_without_offsets_is_refused_in_one_line():
     class Slow(LetterTokenizer):
         def get_chat_template(self):
-            return "{% generation %}a{% endgeneration %}"
+            turn = "{% generation %}{{ m.content }}{% endgeneration %}"
+            return f"{{% for m in messages %}}{turn}{{% endfor %}}"
 
         def __call__(self, text, *, add_special_tokens):
             return BatchEncoding({"input_ids": self.encode(text)})
@@ -81,7 +82,10 @@ def test_a_tokenizer_that_formats_without_a_template_is_asked_for_ids():
             raise NotImplementedError("by design")
 
         def apply_chat_template(self, conversation, *, tokenize, return_dict):
-            return {"input_ids": [9, *self.encode(conversation[0]["content"])]}
+            return {"input_ids": [9, *self.encode("".join(t["content"] for t in conversation))]}
+
+        def decode(self, token_ids):
+            return "".join(chr(96 + each) for each in token_ids)
 
     def ids(messages, count="all"):
         sampling = Sampling(2, 2, packing="pad", count=count)

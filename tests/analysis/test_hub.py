@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import FILES, hub
+from safetensors.torch import load_file, save_file
 
 from analysis.model import load_model_index
 from builders import tiny_checkpoint
@@ -125,3 +126,39 @@ def test_headers_of_a_hub_model_are_enough(ask, tmp_path):
     assert not list((tmp_path / "hub").rglob("*.safetensors"))
     with hub() as place:  # no safetensors there
         assert ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE) == ["None", "None"]
+
+
+def test_heads_beside_the_index_of_a_hub_model_are_counted(ask, tmp_path):
+    folder = tmp_path / "tiny"
+    tiny_checkpoint(folder, "qwen3_moe")
+    shards = [load_file(file) for file in folder.glob("model-*.safetensors")]
+    head = {
+        name.replace("model.layers.3.", "model.layers.4."): tensor
+        for tensors in shards
+        for name, tensor in tensors.items()
+        if name.startswith("model.layers.3.")
+    }
+    save_file(head, folder / "mtp.safetensors")
+    here = load_model_index(str(folder))
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with hub(files | {"consolidated.safetensors": b"weights"}) as place:
+        sizes, _ = ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE)
+    assert sizes == str((here.checkpoint.nbytes, here.num_params, len(here.checkpoint.shards)))
+    assert here.checkpoint.nbytes > sum(t.nbytes for part in shards for t in part.values())
+
+
+def test_two_models_of_one_hub_id_are_refused(ask, tmp_path):
+    tiny_checkpoint(tmp_path / "two", "qwen3_moe")
+    tiny_checkpoint(tmp_path / "one", "qwen3_moe", shards=1)
+    files = {
+        path.name: path.read_bytes()
+        for part in ("two", "one")
+        for path in (tmp_path / part).iterdir()
+    }
+    program = PROGRAM.replace("(resolve_model, config_folder)", "(hub_outline,)").replace(
+        "from analysis.model import resolve_model, config_folder",
+        "from analysis.outline import hub_outline",
+    )
+    with hub(files) as place:
+        (line,) = ask("someone/cats", HF_ENDPOINT=place, program=program)
+    assert line.startswith("someone/cats holds two models: model.safetensors")

@@ -1,4 +1,4 @@
-"""Rankings, overlaps, stratification and coverage against sorting, sets and exact fractions."""
+"""Rankings, overlaps, coverage against sorting, sets and exact fractions."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -28,7 +28,6 @@ from analysis.ranking.overlap import (
     symmetric_overlaps,
     variant_overlaps,
 )
-from analysis.ranking.stratification import rescale, separation
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
 from analysis.stats.grid import Grid
@@ -79,7 +78,7 @@ def test_the_grid_has_nan_where_there_is_no_expert():
 
 def test_what_cannot_rank_is_refused():
     stats = random_stats(1)
-    with pytest.raises(CriterionError, match="the same for every expert"):
+    with pytest.raises(CriterionError, match="every expert the same score"):
         rank_experts(unified(1, 0, 0), stats, "applied")
     with pytest.raises(CriterionError, match=r"AIMER needs weight statistics; run `moeprune wei"):
         rank_experts(CRITERIA["aimer"], stats, "applied")
@@ -175,43 +174,6 @@ def test_what_is_kept_is_worth_at_least_what_is_pruned(values, sparsity):
     kept = [value for value, gone in zip(values, mask, strict=True) if not gone]
     pruned = [value for value, gone in zip(values, mask, strict=True) if gone]
     assert not pruned or min(kept) >= max(pruned)
-
-
-def test_a_constant_layer_is_flat_with_gap_zero_and_band_one():
-    saliency = np.array([[7.0, 7.0, 7.0, 7.0], [-0.1, -0.1, -0.1, np.nan]])
-    assert rescale(saliency)[0].tolist() == [0.0] * 4
-    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
-    assert table["gap"].tolist() == [0.0, 0.0]
-    assert table["boundary"].tolist() == [0.0, 0.0]
-    assert table["band"].tolist() == [1.0, 1.0]
-    assert not table.isna().any(axis=None)
-
-
-def test_a_layer_that_loses_nothing_has_no_boundary():
-    (row,) = separation(np.array([[3.0, 1.0]]), grid_of(2), np.array([2])).to_dict("records")
-    assert np.isnan(row["gap"])
-    assert np.isnan(row["boundary"])
-    assert row["band"] == 0.0
-
-
-@given(st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=12), st.data())
-def test_separation_equals_the_definition(values, data):
-    count = data.draw(st.integers(1, len(values) - 1))
-    low, high = min(values), max(values)
-    if low == high:
-        v = [Fraction(0)] * len(values)
-    else:
-        v = sorted((Fraction(int(x - low), int(high - low)) for x in values), reverse=True)
-    gap, boundary = v[count - 1] - v[count], (v[count - 1] + v[count]) / 2
-    distances = [abs(x - boundary) for x in v]
-    table = separation(np.array([values]), grid_of(len(values)), np.array([count]))
-    (row,) = table.to_dict("records")
-    assert row["gap"] == pytest.approx(float(gap), abs=1e-12)
-    assert row["boundary"] == pytest.approx(float(boundary), abs=1e-12)
-    # Exactly 0.05 may fall on either side in floating point.
-    sure = sum(d < Fraction(1, 20) for d in distances) / len(v)
-    most = sum(d <= Fraction(1, 20) for d in distances) / len(v)
-    assert sure <= row["band"] <= most
 
 
 def test_coverage_by_hand():
@@ -354,11 +316,3 @@ def test_more_sparsity_prunes_a_superset(values, one, other):
     fewer, more = (pruned_mask(np.array([values]), grid, each) for each in (low, high))
     assert (more | fewer == more).all()
     assert fewer.sum() == num_removed(len(values), low)
-
-
-def test_absent_experts_are_no_part_of_the_band():
-    saliency = np.array([[4.0, 2.0, 1.0, 0.0], [5.0, 4.9, 0.0, np.nan]])
-    table = separation(saliency, grid_of(4, 3), np.array([2, 1]))
-    # Layer two: (1, 0.98, 0), boundary 0.99: two of three experts are near it.
-    assert table["band"].tolist() == pytest.approx([0.0, 2 / 3])
-    assert np.isnan(rescale(saliency)[1, 3])

@@ -57,8 +57,8 @@ def test_text_is_that_of_transformers(tokenizer, name, options):
     tokenizer.add_special_tokens({"bos_token": "<|user|>"})
     tokenizer.chat_template = TEMPLATES[name]
     expected = tokenizer.apply_chat_template(list(TALK), tokenize=False, **options)
-    reader = TextReader(tokenizer, "a document")
-    assert reader.format(TALK, **options).text == expected
+    template, variables = tokenizer.get_chat_template(), tokenizer.special_tokens_map
+    assert render(template, TALK, variables, **options).text == expected
 
 
 def test_a_final_message_is_continued_as_by_transformers(tokenizer):
@@ -190,4 +190,4 @@ def test_values_without_json_are_named_as_by_transformers(tokenizer):
     odd = [{"role": "user", "content": Decimal(1), "raw": b"a"}]
     tokenizer.chat_template = "{{ messages }}"
     expected = tokenizer.apply_chat_template(odd, tokenize=False)
-    assert TextReader(tokenizer, "a").format(odd).text == expected
+    assert render(tokenizer.chat_template, odd, tokenizer.special_tokens_map).text == expected

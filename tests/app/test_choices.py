@@ -3,13 +3,15 @@
 import shutil
 
 import pytest
-from page_texts import ALL_CORPORA
+from page_texts import ALL_CORPORA, loaded_on, texts
 from permanent_names import EXPONENTS
 
 from analysis.drain import drain
 from app.session.data import settings
 from builders import ROWS
+from pruning.requests.base import flat_fields
 from pruning.requests.calibration import CalibrateRequest
+from pruning.spec import PlanSpec
 from pruning.tasks.calibration import calibrate_run
 
 
@@ -76,12 +78,12 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
     [
         ({"criterion": "bogus", "baseline": "bogus"}, "'bogus'"),
         ({"criterion": "7,0,0"}, "The exponents 7,0,0 are out of range"),
-        ({"criterion": "1,0,0"}, "ranks nothing"),
+        ({"criterion": "1,0,0"}, "the same score"),
         ({"criterion": "<script>alert(1)</script>"}, "script"),
         ({"gate": "strong"}, "gate: choose 'applied' or 'renormalized'"),
         ({"sparsity": "51%"}, "no control for sparsity: 51%"),
         ({"sparsity": "nan", "model": ""}, "'nan'"),
-        ({"sparsity": "25%", "shrink": "25%"}, "give one budget: shrink, sparsity"),
+        ({"sparsity": "50%", "shrink": "25%"}, "give one budget: shrink, sparsity"),
         ({"corpora": ""}, "corpora"),
         ({"corpora": "/etc/passwd"}, "not been calibrated on '/etc/passwd'"),
         ({"corpora": "demo-math:-1"}, "must be greater than 0"),
@@ -109,9 +111,73 @@ def test_bad_values_in_the_address_fall_back(open_page, address, refused):
     assert not test.exception
     assert not test.error
     assert test.selectbox(key="model").value == "demo"
-    assert chosen(test) == ("reap", (1, 1, 1))
-    assert "--criterion reap --calibrated-on demo-code " in test.code[0].value
+    # Without its criterion a link opens on the plan of a bare one.
+    criterion, exponents, *corpora = OPENING if "criterion" in address else REAP
+    assert chosen(test) == (criterion, exponents)
+    words = " ".join(f"--calibrated-on {name}" for name in corpora)
+    assert f"--criterion {criterion} {words} " in test.code[0].value
     assert "--sparsity 50% " in test.code[0].value
+
+
+REAP = ("reap", (1, 1, 1), "demo-code")
+OPENING = ("ean", (0, 0, 1), "demo-code", "demo-math", "demo-prose")
+
+
+@pytest.mark.parametrize("name", flat_fields(PlanSpec))
+def test_a_field_of_a_link_that_cannot_be_is_named_and_the_rest_is_applied(open_page, name):
+    good = {"sparsity": "25%"} if name != "sparsity" else {"criterion": "aimer"}
+    test = open_page("plan", refused=name, **{name: "zzz"}, **good)
+    assert test.select_slider(key="sparsity").value == (25 if name != "sparsity" else 50)
+    criterion = {"sparsity": "aimer", "criterion": "ean"}.get(name, "reap")
+    assert loaded_on(test).choices.spec.ranking.criterion == criterion
+
+
+@pytest.mark.parametrize(("name", "known"), [("searched", "demo-ean"), ("bits", "mxfp4")])
+def test_what_stands_beside_the_spec_is_named_too(open_page, name, known):
+    test = open_page("plan", refused="'zzz' here, but ", **{name: "zzz"}, sparsity="25%")
+    assert any(known in text for text in texts(test.warning))
+    assert test.select_slider(key="sparsity").value == 25
+
+
+# Page -> parameters of its views and lists; each has a value that none has.
+VIEWS = [
+    ("start", "model", {}, "demo, "),
+    ("start", "repair", {}, "as pruned"),
+    ("explore", "baseline", {}, "REAP"),
+    ("explore", "show", {}, "Saliency"),
+    ("explore", "order", {}, "By rank"),
+    ("explore", "variants", {"criterion": "ean", "corpora": ALL_CORPORA}, "By loss"),
+    ("explore", "tab", {}, "Corpora"),
+    ("explore", "bytes.removed", {"granularity": "neuron", "inside": "Same bytes"}, "25%"),
+    ("explore", "inside", {"granularity": "neuron"}, "Same bytes"),
+    ("compare", "b_text", {}, "demo-math"),
+    ("compare", "b_gate", {}, "renormalized"),
+    ("evaluate", "results", {}, "Text lens"),
+    ("evaluate", "measure", {}, "ESAP"),
+    ("evaluate", "held_out", {}, "demo-math"),
+    ("evaluate", "against", {}, "Memory"),
+    ("evaluate", "removed", {}, "50%"),
+    ("evaluate", "question", {"results": "Ask both models"}, "Solve for x"),
+    ("evaluate", "text", {"results": "Text lens"}, "dollars"),
+    ("evaluate", "token", {"results": "Text lens"}, "2 to "),
+    ("evaluate", "hidden_text", {"results": "Hidden states"}, "demo-"),
+    ("evaluate", "published", {"results": "The papers"}, "Unified criteria"),
+    ("evaluate", "weight.coding", {"results": "The papers"}, "0.5"),
+    ("story", "finding", {}, "Criteria disagree"),
+]
+
+
+@pytest.mark.parametrize(("page", "name", "address", "known"), VIEWS, ids=lambda each: str(each))
+def test_a_view_of_a_link_that_is_not_there_is_named_with_those_that_are(
+    open_page, page, name, address, known
+):
+    test = open_page(page, bare=False, **{**address, name: "zzz"})
+    (why,) = (text for text in texts(test.warning) if "'zzz' of the URL is not here" in text)
+    assert known in why.replace("\\", "")
+    assert "\n" not in why
+    # A person's own choice is no link's.
+    test.select_slider(key="sparsity").set_value(25).run()
+    assert not test.exception
 
 
 def test_the_address_says_what_differs_from_a_new_session(open_page):
@@ -123,7 +189,7 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
     test.segmented_control(key="alpha").set_value(0).run()
     assert address(test) == {"criterion": "man"}
     test.segmented_control(key="beta").set_value(0).run()
-    assert address(test) == {"criterion": ""}  # which ranks nothing
+    assert address(test) == {"criterion": ""}  # (1, 0, 0)
     test.selectbox(key="criterion").set_value("aimer").run()
     test.pills(key="corpus").set_value("demo-math").run()
     # Charts of corpora read it, whatever ranks.

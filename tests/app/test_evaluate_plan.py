@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from page_texts import ALL_CORPORA, by_hand, command_lines, loaded_on, press
+from page_texts import ALL_CORPORA, by_hand, command_lines, loaded_on, press, texts
 
 from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
@@ -174,3 +174,31 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
         }
     finally:
         shutil.rmtree(stats_dir / "evaluations")
+
+
+def test_a_model_of_ones_own_is_evaluated_on_what_calibrates_it(
+    open_page, queued_jobs, models_root, tmp_path, monkeypatch
+):
+    """Without a text file in the models folder, too; the button says what it lacks."""
+    shutil.copytree(models_root / "weighed", tmp_path / "own" / "weighed")
+    monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", str(tmp_path / "own"))
+    settings.clear()
+    test = open_page("evaluate", "weighed", criterion="aimer")
+    offered = test.multiselect(key="evaluate.corpora")
+    assert offered.options == open_calibration(open_page)
+    assert not offered.value
+    (button,) = (each for each in test.button if each.label == "Run evaluation")
+    assert button.disabled
+    assert "Choose a corpus to evaluate on." in texts(test.text)
+    offered.set_value(["demo-code", "c4"]).run()
+    press(test)
+    (job,) = queued_jobs()
+    assert job.request["corpora"] == ["demo-code", "c4"]
+
+
+def open_calibration(open_page):
+    """The corpora that the form of a calibration offers."""
+    (box,) = (
+        each for each in open_page("start", "weighed").selectbox if each.label.startswith("Corpus")
+    )
+    return box.options

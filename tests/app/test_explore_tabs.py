@@ -79,12 +79,30 @@ def test_a_blend_without_any_share_is_an_equal_one(open_page, demo_moments):
     assert coverage_table(test)["share"].tolist() == pytest.approx([1 / 3] * 3)
 
 
-def test_exponents_that_rank_nothing_leave_the_map_of_the_other_criterion(open_page):
+def test_the_constant_variant_leaves_the_map_of_the_other_criterion_and_the_variants(open_page):
     test = open_page("explore", criterion="")
     assert texts(test.error) == []
     (said,) = texts(test.info)
-    assert "(1, 0, 0) ranks nothing" in said
+    assert "(1, 0, 0) gives every expert the same score" in said
+    assert any("**Frequency**, which it is compared with" in text for text in texts(test.markdown))
     assert "explore.map" in [each.key for each in test.get("bidi_component")]
+    # By which one leaves it; its command is of a plan that there is.
+    assert len(test.get("plotly_chart")) == 1
+    test.segmented_control(key="variants").set_value("overlap-map").run()
+    assert not test.exception
+    assert len(test.get("plotly_chart")) == 1
+    test = opened(test, "overlap-map")
+    assert any("moeprune plot overlap-map demo --criterion reap" in c for c in texts(test.code))
+
+
+def test_the_map_of_variants_says_of_the_plan_what_the_bar_says(open_page):
+    # Plans of searches that began with this spec were measured, too.
+    test = opened(open_page("explore", criterion="reap", corpora="demo-code"), "variant-losses")
+    losses = test.dataframe[-1].value.set_index(["b", "alpha", "beta"])["mean"]
+    (bar,) = (text for text in texts(test.markdown) if ":material/circle:" in text)
+    assert f"loss {losses[1, 1, 1]:+.2f} mean" in bar
+    (words,) = (text for text in texts(test.markdown) if "that Frequency drops" in text)
+    assert f"instead of {losses[0, 0, 0]:+.2f}" in words
 
 
 def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):

@@ -42,6 +42,7 @@ MORE = [
     ),
     ("calibrate", {"stream_layers": True, "hidden_states_dir": "hidden", "stats_dir": "stats"}),
     ("calibrate", {"template_args": ("enable_thinking=false", 'effort="low"')}),
+    ("calibrate", {"skip_bad_rows": 3}),
     ("weights", {"stats_dir": "stats"}),
     ("repair", {"corpora": ("demo-code:2", "demo-math"), "tokens": 512, "dtype": "float32"}),
     (

@@ -18,8 +18,12 @@ from page_texts import (
 from published_models import QWEN3
 from shipped import shipped_lines
 
+from analysis.drain import drain
 from analysis.stats.store import SHIPPED_STATS
+from app.session.data import settings
 from app.session.job_queue import job_store
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.tasks.evaluation import evaluate_run
 
 
 def _records():
@@ -233,3 +237,47 @@ def test_an_uploaded_configuration_that_would_fill_the_memory_is_refused(open_pa
     test.file_uploader(key="start.outline.file").upload("config.json", huge, "application/json")
     press(test, "Show sizes")
     assert "at most 256 x 1024" in test.error[-1].value
+
+
+def test_an_evaluation_of_a_plan_alone_also_says_what_the_original_loses(
+    open_page, go_to, stats_dir, models_root, tmp_path, monkeypatch
+):
+    """It measures both on the same samples; axes begin where the quantity does."""
+    test = open_page("plan", "once", sparsity="50%")
+    shutil.copytree(stats_dir, tmp_path / "stats")
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
+    settings.clear()
+    request = EvaluateRequest(
+        model=str(models_root / "once"),
+        plans=(shown_plan(test).to_dict(),),
+        corpora=(str(models_root / "rows.jsonl"),),
+        seq_len=9,
+        samples=4,
+        stats_dir=tmp_path / "stats",
+    )
+    (record,) = drain(evaluate_run(request))
+    full, loss = record.full["nll"].mean, record.metrics["nll"].mean
+    test = open_page("start", "once", sparsity="50%")
+    assert f"perplexity x{exp(loss - full):.1f}" in test.title[0].value
+    assert not any("not evaluated" in text or "not measured" in text for text in texts(test.text))
+    table = table_with(opened(test, "loss-by-size"), "is_shown", "mean")
+    original, plan = table.sort_values("removed").to_dict("records")
+    assert (original["candidate"], original["mean"]) == ("original", 0)
+    assert plan["mean"] == pytest.approx(loss - full)
+    (suffers,) = (each for each in test.markdown if "suffers most in proportion" in each.value)
+    assert f"the original's is {record.corpus['name']} {full:.2f}" in suffers.proto.help
+    assert axes_of(test)[0]["range"][0] >= 0
+    # Ticks of losses that hardly differ would all be the same number.
+    low, high = axes_of(test)[1]["range"]
+    assert high - low > 0.1
+    go_to(test, "evaluate")
+    assert test.table[0].value["original model"].tolist() == [f"{full:.2f}"]
+    charts = [json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart")]
+    across = [chart[name] for chart in charts for name in chart if name.startswith("xaxis")]
+    assert len(across) > 1
+    assert all(axis["range"][0] >= 0 for axis in across)
+
+
+def axes_of(test):
+    (chart,) = (json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart"))
+    return chart["xaxis"], chart["yaxis"]

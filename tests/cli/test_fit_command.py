@@ -86,6 +86,13 @@ def test_a_front_has_what_is_measured_and_sums_of_the_rest(measure, fit, works, 
     assert "in 3 cells that are measured" in said
 
 
+def test_a_tied_original_is_not_given_to_a_converter_that_refuses_it(works):
+    printed = works("fit", "demo", "--target-size", "4.5MiB")
+    assert "original, 4 bits: 4.3 MiB, loss +0.003" in printed
+    assert "llama.cpp needs the tied embedding of demo written as head" in printed
+    assert "convert_hf_to_gguf" not in printed
+
+
 def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
     measure("16,4", "--sparsity", "50%")
     smallest = load_model_index(str(tiny)).checkpoint.nbytes // 1024
@@ -122,7 +129,7 @@ def test_rows_that_are_too_short_for_a_type_are_named(measure, works, tiny, own)
 
 def test_a_model_that_was_not_evaluated_has_no_front(moeprune, tiny, own):
     outcome = moeprune("fit", tiny, "--target-size", "1GiB", "--stats-dir", own)
-    assert "was not evaluated as it is" in outcome.err
+    assert "The original was not evaluated" in outcome.err
 
 
 def test_evaluate_names_the_bits_and_refuses_what_saves_nothing(

@@ -188,8 +188,10 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     assert (bare + head - made["bytes"]).tolist() == (768 * made["removed"]).tolist()
 
 
-def test_the_expert_map_ranks_as_score_does(works, here):
-    works("plot", "stratification", "demo", *RECIPES, "-o", "map.csv")
+def test_stratification_ranks_as_score_does(works, here):
+    panels = ("--panel", "reap", "--panel", "magnitude")
+    said = works("plot", "stratification", "demo", *RECIPES, *panels, "-o", "map.csv")
+    assert "Magnitude separates experts by 28%, random weights by 2%" in said
     works("score", "demo", *RECIPES[:4], "-o", "scores.csv")
     drawn = pd.read_csv(here / "map.csv").query("panel == 'REAP'")
     scored = pd.read_csv(here / "scores.csv")
@@ -204,10 +206,22 @@ def test_the_expert_map_ranks_as_score_does(works, here):
         assert (rows["value"].diff().dropna() <= 0).all()
 
 
+def test_stratification_is_drawn_in_three_scales(works, here):
+    for scale in ("relative", "raw"):
+        works("plot", "stratification", "demo", "--scale", scale, "-o", f"{scale}.csv")
+    raw, relative = (pd.read_csv(here / f"{scale}.csv") for scale in ("raw", "relative"))
+    assert list(dict.fromkeys(raw["panel"])) == ["AIMER", "Magnitude"]
+    assert (raw["value"] == raw["score"]).all()
+    mean = raw.groupby(["panel", "layer"])["score"].transform("mean")
+    sign = raw["panel"].map({"AIMER": -1, "Magnitude": 1})
+    expected = sign * (raw["score"] - mean) / mean
+    assert relative["value"].tolist() == pytest.approx(expected.tolist())
+
+
 def test_html_holds_the_figure_and_its_provenance(works, here):
-    works("plot", "separation", "demo", *RECIPES)
-    page = (here / "separation.html").read_text()
-    for word in ("demo-demo-code-", "sparsity 50%", "moe-prune-studio"):
+    works("plot", "agreement", "demo", *RECIPES)
+    page = (here / "agreement.html").read_text()
+    for word in ("demo-demo-code-", "demo-code, 50%", "moe-prune-studio"):
         assert word in page
     assert "Plotly.newPlot" in page
     assert "<script src=" not in page

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.e2e
 PAGES = {
     "": 1,
     "explore": 1,
-    "explore?criterion=aimer&baseline=Magnitude&tab=Evidence&evidence.view=Cut&show=Kept": 2,
+    "explore?show=Stratification": 2,
     "compare": 2,
     "plan": 2,
     "plan?set=0-2=20&set=3-5=12&locked=1": 2,

@@ -92,6 +92,23 @@ def test_exponents_change_the_map_and_the_address(open_tab):
     expect(tab).to_have_url(re.compile(r"/explore\?opened=1$"))
 
 
+def test_stratification_is_two_steps_from_a_fresh_start_by_keyboard_and_leaves_the_plan(open_tab):
+    tab = open_tab()
+    plan = tab.locator(".st-key-plan-bar").inner_text()
+    assert re.search(r"\b[0-9a-f]{8}\b", plan)
+    go(tab, "Explore", "Which experts does each criterion keep?")
+    view = tab.locator(".st-key-show").get_by_role("radio", name="Stratification")
+    view.focus()
+    view.press("Space")
+    for name in ("AIMER", "Magnitude"):
+        expect(tab.locator(".js-plotly-plot").get_by_text(name, exact=True)).to_be_visible()
+    expect(tab).to_have_url(re.compile(r"show=Stratification"))
+    assert settled(tab).locator(".st-key-plan-bar").inner_text() == plan
+    tab.reload()
+    expect(tab.locator(".js-plotly-plot")).to_have_count(2)
+    assert settled(tab).locator(".st-key-plan-bar").inner_text() == plan
+
+
 @pytest.mark.slow
 def test_the_address_opens_the_same_view_elsewhere(open_tab):
     first = open_tab("explore")
@@ -198,7 +215,7 @@ def test_start_keeps_a_plan_of_defaults_and_a_page_adds_nothing_to_the_history(o
     tab.reload()
     is_ranked_by(tab, "REAP")
     # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
-    visit(tab, dashboard, "explore?criterion=man&tab=Evidence&evidence.view=Cut")
+    visit(tab, dashboard, "explore?criterion=man&show=Stratification")
     wait_until(tab, "window.moepruneHistory")
     tab.locator(".js-plotly-plot").first.wait_for()
     before = settled(tab).evaluate("history.length")

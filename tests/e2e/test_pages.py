@@ -170,7 +170,7 @@ def test_both_models_are_asked_and_the_answers_stay(open_tab, dashboard):
         # The demo was trained on such problems; pruned for code it has forgotten them.
         expect(tab.locator("pre.answer").first).to_contain_text("Subtract 3")
         expect(tab.locator("pre.answer mark")).to_be_visible()
-        expect(tab.get_by_text(re.compile("differs at once"))).to_be_visible()
+        expect(tab.get_by_text(re.compile("differs from the first word"))).to_be_visible()
 
 
 class Clicks:

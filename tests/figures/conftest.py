@@ -22,26 +22,32 @@ def corpora():
 
 
 @pytest.fixture
-def separation():
-    rows = [
-        (3, "Magnitude", 0.1, 0.5),
-        (7, "Magnitude", 0.3, 0.3),
-        (3, "AIMER", 0.2, 0.1),
-        (7, "AIMER", 0.0, 0.3),
-    ]
-    return pd.DataFrame(rows, columns=["layer", "panel", "gap", "band"])
+def strata():
+    """Layer 3 has five experts and keeps 3, layer 7 has three and keeps 2.
 
-
-@pytest.fixture
-def ranked():
-    """Layer 3 has five experts and keeps 3, layer 7 has three and keeps 2, by falling id."""
+    AIMER's order is by falling id, one later; its scores rise with the rank. Random weights spread
+    by 1% under AIMER and by 2% under Magnitude, whose medians are 1.1% and 30%.
+    """
     rows = [
-        (panel, layer, expert, rank, 1 - rank / (count - 1), rank < keep)
-        for panel, shift in (("Magnitude", 0), ("AIMER", 1))
+        (panel, layer, (count - 1 - rank + shift) % count, rank, sign * (count - rank), rank < keep)
+        for panel, shift, sign in (("AIMER", 1, -1.0), ("Magnitude", 0, 1.0))
         for layer, count, keep in ((3, 5, 3), (7, 3, 2))
-        for rank, expert in enumerate((count - 1 - place + shift) % count for place in range(count))
+        for rank in range(count)
     ]
-    return pd.DataFrame(rows, columns=["panel", "layer", "expert", "rank", "value", "kept"])
+    columns = ["panel", "layer", "expert", "rank", "score", "kept"]
+    table = pd.DataFrame(rows, columns=columns).assign(
+        value=lambda each: (
+            each["score"].abs().sub(1) / each.groupby(["panel", "layer"])["rank"].transform("max")
+        )
+    )
+    spread = {("AIMER", 3): 0.01, ("AIMER", 7): 0.012, ("Magnitude", 3): 0.2, ("Magnitude", 7): 0.4}
+    places = list(zip(table["panel"], table["layer"], strict=True))
+    return table.assign(
+        spread=[spread[place] for place in places],
+        gap=[0.0 if layer == 3 else 0.004 for _, layer in places],
+        random_spread=[0.01 if panel == "AIMER" else 0.02 for panel, _ in places],
+        random_gap=0.001,
+    )
 
 
 @pytest.fixture

@@ -8,15 +8,16 @@ import pandas as pd
 import pytest
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion, unified
+from analysis.ranking.compare import FATES
 from app.charts import (
     capability,
     evaluation_curves,
     hidden_states,
+    kept_by,
     loss_bins,
     overlap_by_tokens,
     pareto,
     same_bytes,
-    stratification,
     theme,
     winner_map,
 )
@@ -70,6 +71,19 @@ def test_any_two_criteria_can_be_told_apart(dark, sight):
         assert margin > 0, f"{first} and {second} look alike; colours that do not: {free}"
 
 
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_sides_of_a_comparison_can_be_told_apart_whatever_they_are(dark, sight):
+    # EAN and SEER are known by their markers, which cells lack: their colours are 0.11 apart.
+    row = {"layer": 3, "rank_a": 0, "rank_b": 0}
+    table = pd.DataFrame([{**row, "expert": i, "kept_by": fate} for i, fate in enumerate(FATES)])
+    figure = kept_by.kept_by_map(table, ("EAN", "SEER"), dark=dark)
+    colors = [each.marker.color for each in figure.data if each.name]
+    assert len(colors) == len(FATES)
+    for first, second in combinations(colors, 2):
+        assert np.linalg.norm(seen(first, sight) - seen(second, sight)) > 0.15
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_free_color_can_be_told_from_every_other(dark):
     drawn = {name: criterion_look(name, dark) for name in PRESETS if name != "random"}
@@ -116,8 +130,6 @@ def figures_of(label, name, dark):
     )
     parts = curve.assign(criterion=curve["series"], tokens=100, corpus="code")
     yield overlap_by_tokens.parts_curve(parts, dark=dark)
-    cuts = pd.DataFrame({"panel": both, "layer": 3, "gap": 0.1, "band": 0.2})
-    yield stratification.separation_figure(cuts, dark=dark)
     scores = pd.DataFrame({"ARC": [0.6, 0.5]}, index=[f"{each} on code, 50%" for each in both])
     yield capability.capability_dots(scores, dark=dark)
     states = pd.DataFrame({"candidate": scores.index, "layer": 3, "variance": 1.0})

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 from app.charts import damage_proxy, effects, overlap, overlap_map, paths
-from app.charts import stratification as strata
 from app.charts.overlap_by_tokens import parts_curve
 from app.charts.overlap_map import clicked_variant, variant_map
+from app.charts.stratification import describe as describe_strata
+from app.charts.stratification import stratification_figure
 from app.charts.theme import color_at, contrast
 
 
@@ -153,49 +154,88 @@ def test_a_range_of_variants_does_not_look_like_an_interval():
     assert fig.layout.shapes[0].y0 == 0.2
 
 
-def test_separation_has_both_measures_per_panel_joined_in_a_layer(separation):
-    fig = strata.separation_figure(separation)
-    gap, band = (trace for trace in fig.data if trace.name == "AIMER")
-    assert (list(gap.x), list(band.x)) == ([0.2, 0.0], [0.1, 0.3])
-    assert list(gap.y) == ["3", "7"]
-    assert (gap.showlegend, band.showlegend) == (True, False)
-    assert list(fig.data[0].x) == [0.1, 0.2, None, 0.0, 0.3, None]
-    assert list(fig.data[0].y) == ["3", "3", None, "7", "7", None]
-    # Means: AIMER band 0.2, gap 0.1; Magnitude band 0.4, gap 0.2.
-    assert strata.describe(separation) == (
-        "In the ambiguous band, mean over layers: AIMER leaves 20% of the experts (gap 0.100), "
-        "Magnitude leaves 40% of the experts (gap 0.200)."
-    )
-    uncut = separation.assign(gap=np.nan, band=np.nan)
-    assert strata.describe(uncut) == "No layer has a cut to judge: nothing is pruned."
-    assert strata.separation_figure(uncut).data
-
-
-def test_the_expert_map_has_rank_one_left_the_first_layer_on_top_and_no_other_cells(ranked):
-    fig = strata.stratification_figure(ranked)
-    first, _ = traces(fig, "heatmap")
-    assert list(first.x) == [1, 2, 3, 4, 5]
-    np.testing.assert_allclose(first.z, [[1, 0.75, 0.5, 0.25, 0], [1, 0.5, 0, np.nan, np.nan]])
+def test_a_panel_has_rank_one_left_the_first_layer_on_top_and_the_cut_of_each_row(strata):
+    fig = strata_figure(strata)
+    first, second = traces(fig, "heatmap")
+    assert (first.xaxis, second.xaxis) == ("x", "x3")
+    for cells in (first, second):
+        assert list(cells.x) == [1, 2, 3, 4, 5]
+        np.testing.assert_allclose(cells.z, [[1, 0.75, 0.5, 0.25, 0], [1, 0.5, 0, np.nan, np.nan]])
+    # Layer, expert and score of the first cell of layer 7: AIMER's order begins with expert 0.
+    assert first.customdata[1][0].tolist() == [7, 0, -3]
+    assert second.customdata[1][0].tolist() == [7, 2, 3]
     assert list(fig.layout.yaxis.range) == [1.5, -0.5]
     assert list(fig.layout.yaxis.ticktext) == ["3", "7"]
-    veil, halo, line = (each for each in traces(fig, "scatter") if each.xaxis == "x")
+    halo, line = (each for each in traces(fig, "scatter") if each.xaxis == "x")
     assert (list(line.x), list(line.y)) == ([3.5, 3.5, 2.5, 2.5], [-0.5, 0.5, 0.5, 1.5])
-    # Light and even, so that the order of what is pruned is readable.
-    assert veil.fillpattern.shape is None
-    assert float(veil.fillcolor.rpartition(",")[2].rstrip(")")) <= 0.35
-    assert max(veil.x) == 5.5
     assert halo.line.width > line.line.width
-    # Magnitude keeps 4, 3, 2 of layer 3 and 2, 1 of layer 7; AIMER 0, 4, 3 and 0, 2: shared 3 of 5.
-    said = "Magnitude keeps 5 of 8 experts; AIMER keeps 60% of the same."
-    assert strata.describe_map(ranked) == said
+    assert texts(fig) == ["<b>AIMER</b>", "<b>Magnitude</b>"]
 
 
-def test_nothing_pruned_draws_no_cut_and_constant_layers_draw(ranked):
-    flat = ranked[ranked["panel"] == "AIMER"].assign(kept=True, value=0.0)
-    fig = strata.stratification_figure(flat, dark=True)
-    assert {trace.type for trace in fig.data} == {"heatmap"}
-    assert np.nanmax(np.asarray(fig.data[0].z, float)) == 0
-    assert texts(fig) == ["AIMER"]
+def test_colours_compare_what_the_scale_says(strata):
+    def ranges(table, scale):
+        return [(each.zmin, each.zmax) for each in traces(strata_figure(table, scale), "heatmap")]
+
+    assert ranges(strata, "rescaled") == [(0, 1), (0, 1)]
+    relative = strata.assign(value=np.where(strata["panel"] == "AIMER", 0.01, 0.3) * strata["rank"])
+    # 0.3 times the last of five ranks is the largest of both panels.
+    assert ranges(relative, "relative") == [(0, 1.2), (0, 1.2)]
+    raw = strata.assign(value=strata["score"])
+    assert ranges(raw, "raw") == [(-5, -1), (1, 5)]
+    # The first to keep has the same end of the colours, whichever score is kept.
+    risen = raw.assign(value=-raw["value"])
+    for table, reversed_ in ((raw, [True, False]), (risen, [False, True])):
+        maps = traces(strata_figure(table, "raw"), "heatmap")
+        assert [each.reversescale for each in maps] == reversed_
+
+
+def test_spread_and_gap_stand_beside_each_row_and_those_of_random_weights(strata):
+    beside = {
+        each.name: each
+        for each in traces(strata_figure(strata), "scatter")
+        if each.xaxis == "x4" and each.name
+    }
+    assert list(beside["spread"].x) == [0.2, 0.4]
+    assert list(beside["spread, random weights"].x) == [0.02, 0.02]
+    # Nothing is at the end of the axis: the least number that it shows.
+    low = 10 ** strata_figure(strata).layout.xaxis4.range[0]
+    assert list(beside["gap at the cut"].x) == pytest.approx([low, 0.004])
+    assert beside["gap at the cut"].customdata[0][0] == "0%"
+    assert beside["spread"].marker.symbol != beside["gap at the cut"].marker.symbol
+    both = [getattr(strata_figure(strata).layout, f"xaxis{n}").range for n in (2, 4)]
+    assert both[0] == both[1]
+    one = strata_figure(strata, panels=["Magnitude"])
+    assert one.layout.xaxis2.range == both[0]
+    assert one.layout.showlegend is False
+    # Criteria of a corpus have no random weights.
+    none = strata.assign(random_spread=np.nan, random_gap=np.nan)
+    assert not [t for t in strata_figure(none, dark=True).data if "random" in (t.name or "")]
+
+
+def strata_figure(table, scale="rescaled", **more):
+    return stratification_figure(table, scale=scale, **more)
+
+
+def test_the_verdict_compares_the_median_spread_with_that_of_random_weights(strata):
+    # 1.1% is 1.1 times 1%, and 30% is 15 times 2%.
+    assert describe_strata(strata) == (
+        "AIMER separates experts by 1.1%, random weights by 1%: here it hardly knows. "
+        "Magnitude separates experts by 30%, random weights by 2%: clearly, 15 times chance."
+    )
+    twice = strata.assign(spread=2 * strata["random_spread"])
+    assert "2%, random weights by 1%: weakly, 2 times chance" in describe_strata(twice)
+    unknown = strata.assign(random_spread=np.nan)
+    assert describe_strata(unknown).startswith("AIMER separates experts by 1.1%. Magnitude")
+    flat = strata.assign(spread=0.0, gap=0.0, value=0.0, score=4.0)
+    assert describe_strata(flat).startswith("AIMER gives every expert the same score. Magnitude")
+    for scale in ("rescaled", "relative", "raw"):
+        assert strata_figure(flat, scale).data
+
+
+def test_nothing_pruned_draws_no_cut(strata):
+    uncut = strata.assign(kept=True, gap=np.nan, random_gap=np.nan)
+    lines = [each for each in traces(strata_figure(uncut), "scatter") if each.xaxis == "x"]
+    assert lines == []
 
 
 COUNTS = {"a": 4, "b": 2}
@@ -290,15 +330,15 @@ def test_damage_has_a_point_per_expert_and_zeros_are_counted_not_drawn(damages):
     assert [trace.name[-1] for trace in none] == ["1", "0", "1", "2"]
 
 
-def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, ranked, followed):
+def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, strata, followed):
     ring = damage_proxy.damage_proxy(damages, proxy="EAN", marked=(0, 2)).data[-1]
     assert (list(ring.x), list(ring.y)) == ([7.0], [0.1])
     assert ring.name == "pinned: layer 0, expert 2"
     # One without damage has no place there.
     assert not len(damage_proxy.damage_proxy(damages, proxy="EAN", marked=(0, 3)).data[-1].x)
-    # Magnitude ranks expert 2 of layer 7 first, AIMER expert 0; rank 1 lies around x = 1.
-    frames = strata.stratification_figure(ranked, marked=(7, 2)).layout.shapes[1::2]
-    assert [(each.x0, each.y0, each.xref) for each in frames] == [(0.5, 0.5, "x"), (1.5, 0.5, "x2")]
+    # AIMER ranks expert 0 of layer 7 first, Magnitude expert 2; rank 1 lies around x = 1.
+    frames = strata_figure(strata, marked=(7, 2)).layout.shapes[1::2]
+    assert [(each.x0, each.y0, each.xref) for each in frames] == [(1.5, 0.5, "x"), (0.5, 0.5, "x3")]
     frames = paths.path_frequency(followed, COUNTS, marked=(5, 2)).layout.shapes[1::2]
     assert [(each.x0, each.y0, each.yref) for each in frames] == [(1.5, 0.5, "y"), (1.5, 0.5, "y2")]
     assert not paths.path_frequency(followed, COUNTS, marked=(9, 0)).layout.shapes

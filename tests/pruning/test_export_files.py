@@ -13,6 +13,8 @@ from transformers import AutoTokenizer
 from analysis.checkpoint import open_checkpoint
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
+from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.record import PlanFacts
 from pruning.heads import HeadChoice, HeadPlan
 from pruning.plan import Provenance, PruningPlan, keep_all, model_ref, tool_version
 from pruning.sizes import format_bytes, size_report
@@ -212,6 +214,24 @@ def test_the_licence_of_the_source_is_passed_on(licensed):
     }
     assert metadata["base_model"] == "someone/tiny"
     assert "language" not in metadata
+
+
+def test_a_card_warns_of_a_plan_that_loses_more_than_random(olmoe):
+    plan = keeping(olmoe, (0, 4, 5))
+
+    def loss(digest, criterion, mean):
+        facts = PlanFacts(criterion=criterion, removed=0.5, granularity="expert")
+        full, words = {"a": 1.0}, "2026-01-02T03:04:05"
+        return PlanLoss({"a": mean}, digest, facts, "", ("a",), full, {}, {}, 8, words)
+
+    draws = [loss("d1", "random", 1.0), loss("d2", "random:2", 1.2)]  # mean 1.1, SD 0.14
+    for mean, warns in ((2.0, True), (0.5, False)):
+        card = model_card(
+            olmoe, plan, HeadPlan(), losses=[loss(plan.digest, "reap", mean), *draws]
+        ).decode()
+        said = "**Warning**: Worse than Random at this sparsity: the plan adds +2.00 to the loss"
+        assert (said in card) == warns
+        assert ("Warning" in card) == warns
 
 
 def test_a_hub_id_is_the_base_model(olmoe):

@@ -23,6 +23,7 @@ from pruning.requests.machine import Machine
 from pruning.requests.recipe import (
     calibrate_requests,
     evaluate_request,
+    other_corpora,
     repair_request,
 )
 from pruning.tasks.calibration import prepare_calibration
@@ -190,7 +191,8 @@ def test_a_recipe_gives_them_to_every_step():
         "budget: {sparsity: 50%}\nrepair: {}\nevaluate: {corpus: demo-math}\n"
     )
     plain = recipe_from_yaml(text)
-    recipe = recipe_from_yaml(f"{text}template_args: {{enable_thinking: false, depth: low}}\n")
+    keys = "template_args: {enable_thinking: false, depth: low}\nskip_bad_rows: 5\n"
+    recipe = recipe_from_yaml(f"{text}{keys}")
     arguments = {"enable_thinking": False, "depth": "low"}
     machine, plan = Machine(), keep_all(load_model_index("demo"))
     (calibrated,) = calibrate_requests(recipe, machine)
@@ -198,5 +200,6 @@ def test_a_recipe_gives_them_to_every_step():
     (reading,) = repair.readings(plan, ("demo-math",))
     asked = (calibrated, evaluate_request(recipe, machine), reading)
     assert [each.template_args for each in asked] == [arguments] * 3
+    assert [each.skip_bad_rows for each in (*asked, *other_corpora(recipe, machine))] == [5] * 4
     assert plain.digest != recipe.digest
     assert "template_args" not in plain.to_yaml()

@@ -110,6 +110,7 @@ def _texts(folder: Path) -> None:
         lines = "".join(json.dumps(document) + "\n" for document in documents)
         (folder / f"{name}.jsonl").write_text(lines)
         pd.DataFrame(documents).to_parquet(folder / f"{name}.parquet")
+    (folder / "array.json").write_text(json.dumps(forms["messages"]))
     (folder / "plain.txt").write_text("One text.\n\nAnother,\nof two lines.\r\n\r\nThe third.\n")
 
 

@@ -385,6 +385,8 @@ def _readers_of_texts() -> Iterator[Reader]:
         yield Reader(
             f"corpus .parquet, {form}", f"{texts}/{table}", TABLE, _documents(table), bombs=True
         )
+    array = "array.json"
+    yield Reader("corpus .json", f"{texts}/{array}", bytes_changed, _documents(array))
 
 
 READERS = (

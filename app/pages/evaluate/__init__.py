@@ -10,6 +10,7 @@ from app.pages.evaluate.variance import hidden_states_part
 from app.widgets.controls import view_switch
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import cannot_run
+from app.widgets.plan_bar import in_own_bits
 
 _PARTS = {
     "own": own_part,
@@ -39,5 +40,7 @@ def draw(loaded: Loaded) -> None:
     if source == "papers":
         published_part()
     elif source == "benchmarks" or not cannot_run(loaded.model):  # results may come from elsewhere
+        if source != "own":
+            loaded = in_own_bits(loaded, "This part measures")
         _PARTS[source](loaded)
         job_panel(f"evaluate.{_JOBS.get(source, source)}")

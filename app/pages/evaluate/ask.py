@@ -10,34 +10,53 @@ from app.charts.evaluations import plan_name
 from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
+from app.session.prompts import linked_in_url, own_words, shown_unasked
 from app.session.state import one_of
 from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
+from app.widgets.job_panel import own_job_part
 from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
+QUESTION: Final = "question"  # key of the control, in the URL: the id of a pair of answers
+_FIRST: Final = "ask.first"  # session: the answers that the list began with
 _LENGTHS: Final = (16, 32, 64, 128, 256, 512)
 
 
 def ask_part(loaded: Loaded) -> None:
-    """The prompt form, and the newest answers below it."""
+    """The prompt form with its progress, and answers below it, each with its own prompt."""
     st.markdown(
         "**Ask both models**: both continue the same prompt with greedy decoding. Text after the "
         "first difference is highlighted."
     )
     with st.container(border=True):
         _question(loaded)
-    records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)[::-1]
+        job = own_job_part("ask")
+    every = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)[::-1]
+    if job is not None and job.request.get("prompt"):
+        return  # an older answer would stand below the new prompt
+    records = _of_whom(every)
     if not records:
-        st.text("No answers yet. They appear here and survive a reload.")
+        st.text("No answers yet.")
         return
-    digest = loaded.shown.plan.digest if loaded.shown else ""
-    # The newest of the plan on screen first.
-    records.sort(key=lambda each: each.plan_digest != digest)
+    own, digest = own_words()[-1:], loaded.shown.plan.digest if loaded.shown else ""
+    # The last question of this session first, then what the plan on screen answered.
+    records.sort(key=lambda each: (each.prompt not in own, each.plan_digest != digest))
     with st.container(border=True):
         _answers(records)
+
+
+def _of_whom(every: Sequence[AnswerRecord]) -> list[AnswerRecord]:
+    """The answers to show: without those to prompts of others, unless they are asked for."""
+    linked = linked_in_url(QUESTION, _names(every))
+    records = shown_unasked(every, AnswerStore, own_words(), linked)
+    if others := len(every) - len(records):
+        label = f"Also the other answers in the statistics folder ({others:,})"
+        if st.toggle(label, key="ask.others"):
+            return list(every)
+    return records
 
 
 def _question(loaded: Loaded) -> None:
@@ -68,15 +87,24 @@ def _question(loaded: Loaded) -> None:
     offer_job(loaded, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
 
 
-def _answers(records: Sequence[AnswerRecord]) -> None:
-    """The answers to the chosen prompt, by default the first."""
-    names = {
+def _names(records: Sequence[AnswerRecord]) -> dict[str, str]:
+    """Id of each pair of answers -> its words in the list."""
+    return {
         each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_name(each)})"
         for each in records
     }
+
+
+def _answers(records: Sequence[AnswerRecord]) -> None:
+    """The answers to the chosen prompt, by default the first."""
+    names = _names(records)
     chosen = records[0].record_id
+    if st.session_state.get(_FIRST, chosen) != chosen:  # a newer answer, or another plan
+        st.session_state[QUESTION] = chosen
+    st.session_state[_FIRST] = chosen
     if len(records) > 1:
-        # A newer answer or another plan gives a new list, which starts with it.
-        key = f"ask.question.{chosen}"
-        chosen = choose("Question", list(names), key=key, format_func=names.__getitem__)
+        words = names.__getitem__
+        chosen = choose(
+            "Question", list(names), key=QUESTION, bind="query-params", format_func=words
+        )
     answers_part(next(each for each in records if each.record_id == chosen))

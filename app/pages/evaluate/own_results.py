@@ -20,7 +20,14 @@ from app.charts.evaluations import (
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import held_out_corpora, losses_of, records_of, settings
+from app.session.data import (
+    corpus_label,
+    held_out_corpora,
+    losses_of,
+    records_of,
+    settings,
+    usual_corpora,
+)
 from app.session.job_queue import own_model
 from app.session.keeping import remembered
 from app.widgets.charts import chart_card, show_named, table_with_csv
@@ -31,10 +38,17 @@ from app.widgets.job_form import (
     queue_button,
     samples_field,
     share_control,
+    skip_field,
     sweep_fields,
 )
 from app.widgets.notes import inform, say_if_demo
-from app.widgets.plan_bar import loss_of_plan, loss_words, losses_table, measure_button
+from app.widgets.plan_bar import (
+    loss_of_plan,
+    loss_words,
+    losses_table,
+    measure_button,
+    plan_in_bits,
+)
 from app.widgets.repair import repair_part
 from pruning.evaluate.quality import (
     PlanLoss,
@@ -321,31 +335,43 @@ def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None
     elif plan is None:
         st.text("There is no plan; see the bar above.")
         return
+    corpora = _corpora_field(loaded)  # the form sends its fields with its button alone
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(loaded, "evaluate")
-        values |= _common_fields(loaded, records)
-        sent = queue_button("Run evaluation")
-    if plan and not values["corpora"]:
-        st.text("Choose at least one corpus.")
-    elif plan:
-        fields = {**own_model(loaded), **values, "plans": (plan.plan.to_dict(),)}
+        values |= {"corpora": corpora, **_common_fields(records)}
+        sent = queue_button("Run evaluation", "" if corpora else "Choose a corpus to evaluate on.")
+    if not corpora:
+        return
+    if plan:
+        fields = {**own_model(loaded), **values, **plan_in_bits(plan.plan)}
         offer_job(loaded, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)
-    elif not (values["criteria"] and values["sparsities"] and values["corpora"]):
-        st.text("Choose at least one criterion, one sparsity and one corpus.")
+    elif not (values["criteria"] and values["sparsities"]):
+        st.text("Choose at least one criterion and one sparsity.")
     else:
         request = validated(SweepRequest, {**own_model(loaded), **values})
         offer_job(loaded, request, loaded.model.name, sent=sent)
 
 
-def _common_fields(loaded: Loaded, records: Sequence[EvaluationRecord]) -> dict[str, Any]:
-    """Draw corpora, sample count and dtype; return request fields."""
-    texts = held_out_corpora(loaded)
-    corpora = st.multiselect("Held-out corpora", texts, default=texts[:1], key="evaluate.corpora")
+def _corpora_field(loaded: Loaded) -> tuple[str, ...]:
+    """Draw the corpora to evaluate on; return them."""
+    corpora = st.multiselect(
+        "Held-out corpora",
+        held_out_corpora(loaded),
+        default=usual_corpora(loaded)[:1],
+        key="evaluate.corpora",
+        format_func=corpus_label,
+        placeholder="Choose a corpus",
+    )
+    return tuple(corpora)
+
+
+def _common_fields(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
+    """Draw sample count and dtype; return request fields."""
     # Default: the dtype of most evaluations, if offered.
     ran = Counter(record.settings["dtype"] for record in records).most_common(1)
     return {
-        "corpora": tuple(corpora),
         "samples": samples_field("Samples per corpus", "evaluate"),
+        "skip_bad_rows": skip_field("evaluate.skip_bad_rows"),
         "dtype": dtype_field(
             ran[0][0] if ran else "auto",
             "evaluate.dtype",

@@ -1,6 +1,6 @@
 """Evaluate: results published in papers, with user-defined weights."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 import streamlit as st
@@ -20,6 +20,7 @@ from app.charts.published import (
 from app.literal import literal
 from app.widgets.charts import show_chart, table_with_csv
 from app.widgets.controls import choose
+from app.widgets.url_values import say_unknown
 
 PROFILE: Final = "**Capability profile**: score kept per candidate and benchmark."
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
@@ -56,11 +57,13 @@ def published_part() -> None:
 
 
 def weight_controls(
-    names: Iterable[str], columns: Collection[str], *, what: str
+    names: Collection[str], columns: Collection[str], *, what: str
 ) -> dict[str, float]:
     """Draw a weight slider per name; return the weights. Empty: equal weights."""
     with st.popover("Weights", icon=":material/tune:"):
         st.text(f"How much each {what} counts in the column `average`.")
+        for name in names:
+            say_unknown(name, f"weight.{name}", _WEIGHTS, "{:g}".format)
         slider_values = {
             name: st.select_slider(
                 literal(name.capitalize() if what == "ability" else name),

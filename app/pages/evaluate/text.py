@@ -8,6 +8,7 @@ import streamlit as st
 from app.charts.listing import CHARTS
 from app.charts.text_lens import (
     in_quotes,
+    most_lost,
     shown_digest,
     shown_lens,
     shown_token,
@@ -19,11 +20,14 @@ from app.loaded import Loaded
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.job_queue import own_model
+from app.session.prompts import linked_in_url, own_last, own_words, shown_unasked
 from app.widgets.charts import chart_files, chart_selection, show_chart, show_named
 from app.widgets.controls import choose
 from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
+from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.lens import (
     FIRST_TOKEN,
     LensPlan,
@@ -38,6 +42,7 @@ from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 
 TEXT, TOKEN = "text", "token"  # keys of the controls, in the URL
+_FIRST: Final = "text.first"  # session: the text that the list began with
 _TOKENS: Final = "text.tokens"
 _MOST_LOST: Final = 3
 
@@ -45,7 +50,10 @@ _MOST_LOST: Final = 3
 def text_part(loaded: Loaded) -> None:
     """The text with its tokens, the experts of the chosen one, and the other plans."""
     st.markdown("**Where does the plan lose this text?**")
-    records = records_of(loaded, LensStore)
+    job = own_job_part("ask")
+    if job is not None and job.request.get("text"):
+        return  # another text would stand below the one that is scored
+    records = _of_whom(records_of(loaded, LensStore))
     if not records:
         inform(
             "No text has been scored token by token yet. Score one here: the original model and "
@@ -65,14 +73,29 @@ def text_part(loaded: Loaded) -> None:
             _new_text(loaded)
 
 
+def _of_whom(every: Sequence[LensRecord]) -> list[LensRecord]:
+    """The texts to show: without those of others, unless they are asked for."""
+    linked = linked_in_url(TEXT, {each.record_id: each.asked.title for each in every})
+    records = shown_unasked(every, LensStore, own_words(), linked)
+    if others := len(every) - len(records):
+        label = f"Also the other texts in the statistics folder ({others:,})"
+        if st.toggle(label, key="text.others"):
+            return list(every)
+    return records
+
+
 def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
     """Draw the choice of text and token; return the results that charts show."""
     names = {each.record_id: each.asked.title for each in records}
+    first = own_last(records) or most_lost(records, shown_digest(loaded)).record_id
+    if st.session_state.get(_FIRST, first) != first:  # just scored
+        st.session_state[TEXT] = first
+    st.session_state[_FIRST] = first
     with st.container(horizontal=True, vertical_alignment="bottom"):
         name = choose(
             "Scored text",
             list(names),
-            shown_lens(loaded).record_id,
+            first,
             key=TEXT,
             bind="query-params",
             format_func=names.__getitem__,
@@ -80,6 +103,7 @@ def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
             args=({TOKEN: None},),
         )
         length = next(len(each.ids) for each in records if each.record_id == name)
+        say_unknown("Token", TOKEN, range(FIRST_TOKEN, length + 1))
         chosen = st.session_state.get(TOKEN)
         if type(chosen) is not int or not FIRST_TOKEN <= chosen <= length:
             st.session_state[TOKEN] = None

@@ -9,7 +9,7 @@ from streamlit.column_config import NumberColumn
 from app.charts import hidden_states
 from app.choices import ResultChoice
 from app.loaded import Loaded
-from app.session.data import held_out_corpora, records_of
+from app.session.data import corpus_label, held_out_corpora, records_of
 from app.session.job_queue import own_model
 from app.widgets.charts import show_named, table_with_csv
 from app.widgets.controls import choose
@@ -90,6 +90,7 @@ def _form(loaded: Loaded) -> None:
             "Held-out corpus",
             texts,
             key=f"{_PREFIX}.text",
+            format_func=corpus_label,
             placeholder="no corpus",
         )
         current_plan = loaded.shown

@@ -5,20 +5,24 @@ from functools import partial
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import Criterion
 from analysis.ranking.stratification import rescale
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
-from app.components.expert_map import MapPanel, expert_map, map_payload
+from app.choices import StrataChoice
+from app.components.expert_map import MapPanel, Mode, expert_map, map_payload
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
 from app.pages.explore.corpora import blend_part, effects_part, variants_part
-from app.pages.explore.evidence import bins_part, damage_part, separation_part, tokens_part
+from app.pages.explore.evidence import bins_part, damage_part, tokens_part
 from app.pages.explore.expert import expert_part, paths_part
 from app.pages.explore.neurons import neuron_page
+from app.pages.explore.stratification import strata_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.data import losses_of, shown_model, what_is_missing
+from app.session.state import one_of
 from app.tables.ranked import Ranked
 from app.widgets.charts import chart_files, show_named
 from app.widgets.chosen_plan import has_statistics
@@ -29,6 +33,13 @@ from pruning.evaluate.quality import loss_of
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan
 
 MAP = "explore.map"
+STRATIFICATION = "stratification"
+# What stands above the parts: the map, in one of its modes, or the stratification.
+VIEWS: Mapping[str, str] = {
+    **{str(mode): words for mode, words in MODES.items()},
+    STRATIFICATION: "Stratification",
+}
+VIEWS_OF_NEURONS: Mapping[str, str] = {"neurons": "Neurons", STRATIFICATION: "Stratification"}
 Part = Callable[[Loaded], object]
 # Part -> description and views; one view is drawn.
 PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
@@ -45,7 +56,6 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
         {
             "tokens": ("Tokens", tokens_part),
             "damage": ("Damage", damage_part),
-            "cut": ("Cut", separation_part),
             "loss": ("Score and loss", partial(bins_part, granularity=EXPERT_GRANULARITY)),
         },
     ),
@@ -60,7 +70,7 @@ def difference_words(loaded: Loaded) -> str:
     a, b = loaded.first.criterion.label, loaded.second.criterion.label
     plan, other = loaded.plan_by(loaded.first), loaded.plan_by(loaded.second)
     if loaded.shown:
-        plan = loaded.shown.plan.unrepaired
+        plan = loaded.shown.plan.in_own_bits.unrepaired
     count = comparison.count("only A")
     words = (
         f"{a} and {b} keep the same experts"
@@ -95,17 +105,24 @@ def show_plan_command(loaded: Loaded) -> None:
     link_to("export", "Export this plan", "output")
 
 
-def baseline_part(loaded: Loaded) -> None:
-    """The map of the baseline alone, if the exponents rank nothing."""
-    if (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
+def map_part(loaded: Loaded, mode: Mode) -> None:
+    """The maps of both criteria; that of the compared one alone beside the constant variant."""
+    if loaded.choices.criterion is not None:
+        _maps(
+            loaded,
+            mode,
+            (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
+            (loaded.ranked(loaded.first), loaded.shown_plan),
+        )
+    elif (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
         inform(missing)
-        return
-    with st.container(border=True):
+    else:
         chosen = loaded.selection(loaded.request_by(loaded.choices.baseline))
-        stratification(loaded, (loaded.ranked(chosen), loaded.plan_by(chosen)))
+        st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
+        _maps(loaded, mode, (loaded.ranked(chosen), loaded.plan_by(chosen)))
 
 
-def stratification(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
+def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[Ranked, PruningPlan]) -> None:
     """The map of the last criterion, or of both side by side, with the chosen expert marked."""
     layers = [layer.index for layer in loaded.model.layers]
     panels = [
@@ -120,11 +137,11 @@ def stratification(loaded: Loaded, *ranked: tuple[Ranked, PruningPlan]) -> None:
         for each, plan in ranked
     ]
     place = st.container()
-    with st.container(horizontal=True, vertical_alignment="center", key="map-views"):
-        mode = view_switch("Show", "show", MODES)
-        with st.popover("Order and data", icon=":material/tune:"):
-            arrangement = view_switch("Order", "order", ORDERS)
-            chart_files("stratification", lambda: CHARTS["stratification"].draw(loaded))
+    with st.popover("Order and data", icon=":material/tune:"):
+        arrangement = view_switch("Order", "order", ORDERS)
+        strata = StrataChoice(tuple(each.criterion.name for each, _ in ranked))
+        files = loaded.choosing(strata=strata)
+        chart_files("stratification", lambda: CHARTS["stratification"].draw(files))
     payload = map_payload(
         layers,
         panels,
@@ -152,23 +169,33 @@ def _part(loaded: Loaded) -> None:
     views[view][1](loaded)
 
 
-def draw(loaded: Loaded) -> None:
-    """The page."""
-    if loaded.choices.spec.by_neuron:
-        neuron_page(loaded)
-    elif loaded.choices.criterion is None:
-        baseline_part(loaded)  # the plan bar shows why
-    elif has_statistics(loaded):
-        st.markdown(difference_words(loaded))
-        map_column, variants_column = st.columns([13, 8])
-        with map_column:
-            shown = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
-            stratification(
-                loaded,
-                (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
-                (loaded.ranked(loaded.first), shown),
-            )
-        with variants_column:
-            variants_part(loaded)
+def expert_page(loaded: Loaded, mode: Mode, words: DeltaGenerator) -> None:
+    """What is kept, beside the variants, and the parts; `words` is a place beside the views."""
+    is_constant = loaded.choices.criterion is None
+    if not is_constant:  # else the plan bar shows why
+        if not has_statistics(loaded):
+            return
+        words.markdown(difference_words(loaded))
+    map_column, variants_column = st.columns([13, 8])
+    with map_column:
+        map_part(loaded, mode)
+    with variants_column:
+        variants_part(loaded)
+    if not is_constant:
         _part(loaded)
         show_plan_command(loaded)
+
+
+def draw(loaded: Loaded) -> None:
+    """The page."""
+    by_neuron = loaded.choices.spec.by_neuron
+    key, views = ("neurons.show", VIEWS_OF_NEURONS) if by_neuron else ("show", VIEWS)
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        view = view_switch("Show", key, views)
+        words = st.container(width="stretch")
+    if view == STRATIFICATION:
+        strata_part(loaded, words)
+    elif by_neuron:
+        neuron_page(loaded)
+    else:
+        expert_page(loaded, one_of(view, tuple(MODES)), words)

@@ -1,6 +1,6 @@
 """Explore, dependence on the corpus: the 18 variants and their exponents, and blends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -14,12 +14,13 @@ from analysis.ranking.coverage import fair_blend
 from analysis.stats.store import Run
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
-from app.charts.overlap_map import clicked_variant, frame_style, variant_map
-from app.charts.variant_losses import loss_map
+from app.charts.overlap_map import clicked_variant, frame_style
+from app.charts.variant_losses import VARIANT_MAPS, plan_of_variant
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
+from app.session.measured_plan import open_measured
 from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
 from app.widgets.controls import view_switch
@@ -27,16 +28,12 @@ from app.widgets.notes import show_command
 from pruning.requests.base import command_line, option_words
 
 _CLICKS: Final = "explore.variants.clicks"
-# Chart of the variants -> the figure of its table.
-_MAPS: Final[Mapping[str, Callable[..., go.Figure]]] = {
-    "variant-losses": loss_map,
-    "overlap-map": variant_map,
-}
 
 
 def variants_part(loaded: Loaded) -> None:
     """The 18 variants by loss, or by agreement of the corpora; a click applies one."""
     views = {"variant-losses": "By loss", "overlap-map": "By agreement of corpora"}
+    chosen, loaded = loaded.choices, with_criterion(loaded)
     try:
         CHARTS["variant-losses"].draw(loaded)
     except UserError:  # too few were measured
@@ -49,10 +46,19 @@ def variants_part(loaded: Loaded) -> None:
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(loaded.keep, _map_after, name, chart.table, clicks)
     by_overlap = name == "overlap-map"
-    click = partial(_apply_clicked_variant, name)
+    click = partial(_apply_clicked_variant, loaded, name, chart.table)
     show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap)
-    if (exponents := loaded.choices.ranking_criterion.exponents) is not None:
-        st.html(f"<style>{frame_style(exponents, f'.st-key-chart-{name}')}</style>")
+    if chosen.exponents is not None:
+        st.html(f"<style>{frame_style(chosen.exponents, f'.st-key-chart-{name}')}</style>")
+
+
+def with_criterion(loaded: Loaded) -> Loaded:
+    """The same by REAP if it is by the constant variant, of which no command makes a plan."""
+    choices = loaded.choices
+    if choices.criterion is not None:
+        return loaded
+    named = {"criterion": "reap", "corpora": choices.corpora, "gate": choices.gate}
+    return loaded.choosing(spec=choices.spec.changed(**named))
 
 
 def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:
@@ -60,14 +66,21 @@ def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = Fals
 
     A new figure has no selected cell, on which a second click would only deselect it.
     """
-    return _MAPS[name](table, dark=dark).update_layout(meta=clicks)
+    return VARIANT_MAPS[name](table, dark=dark).update_layout(meta=clicks)
 
 
-def _apply_clicked_variant(name: str) -> None:
-    """Apply the exponents of the cell of the named chart that was clicked."""
+def _apply_clicked_variant(loaded: Loaded, name: str, table: pd.DataFrame) -> None:
+    """Show the plan whose loss is in the clicked cell of the named chart.
+
+    A cell without one stands for its exponents alone.
+    """
     chosen = clicked_variant(chart_selection(name))
-    if chosen is not None:
-        st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+    if chosen is None:
+        return
+    st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
+    if plan := plan_of_variant(table, chosen):
+        open_measured(loaded, plan)
+    else:
         apply_exponents(chosen)
 
 

@@ -26,9 +26,16 @@ from app.session.data import held_out_corpora, records_of
 from app.session.job_queue import own_model
 from app.widgets.charts import show_chart, show_named, table_with_csv
 from app.widgets.controls import choose
-from app.widgets.job_form import calibrated_field, offer_job, queue_button, samples_field
+from app.widgets.job_form import (
+    calibrated_field,
+    offer_job,
+    queue_button,
+    samples_field,
+    skip_field,
+)
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.bins import BinsRecord, BinsStore
 from pruning.evaluate.subsets import SubsetStore
 from pruning.plan import NEURON_GRANULARITY
@@ -53,6 +60,7 @@ def tokens_part(loaded: Loaded) -> None:
         return
     part = loaded.keep(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
+    say_unknown("Other criteria", "beside", options, lambda name: CRITERIA[name].label)
     others = st.pills(
         "Other criteria",
         options,
@@ -107,15 +115,6 @@ def damage_part(loaded: Loaded) -> None:
     with st.container(border=True):
         _quality(loaded, run)
     _command(loaded, "--proxy")
-
-
-def separation_part(loaded: Loaded) -> None:
-    """How clear the cut between kept and pruned is, per layer."""
-    st.markdown(
-        "The gap in rescaled saliency between the last expert kept and the first pruned, and "
-        "the share of experts within 0.05 of that boundary."
-    )
-    show_named("separation", loaded)
 
 
 def how_to_collect(loaded: Loaded, run: Run, lacking: str, group: Group) -> None:
@@ -284,7 +283,10 @@ def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
         key=f"bins.{granularity}.criterion",
     )
     corpus = second.selectbox(
-        "Held-out corpus", held_out_corpora(loaded), key=f"bins.{granularity}.corpus"
+        "Held-out corpus",
+        held_out_corpora(loaded),
+        key=f"bins.{granularity}.corpus",
+        format_func=data.corpus_label,
     )
     calibrated = calibrated_field(loaded, f"bins.{granularity}", third)
     first, second, third = st.columns(3)
@@ -305,4 +307,5 @@ def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
         "order": order,
         "bins": bins,
         "samples": samples_field("Samples", f"bins.{granularity}", third),
+        "skip_bad_rows": skip_field(f"bins.{granularity}.skip_bad_rows", third),
     }

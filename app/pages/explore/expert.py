@@ -18,6 +18,7 @@ from app.session import data
 from app.widgets.charts import chart_or_message, show_chart, table_with_csv
 from app.widgets.controls import view_switch
 from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.requests.base import command_line, repeated
 
 # The page waits for it; use the command line for more.
@@ -105,6 +106,7 @@ def _choice() -> PathChoice:
 
 
 def _number(label: str, key: str, allowed: range, usual: int) -> int:
+    say_unknown(label, key, allowed)
     if st.session_state.get(key, usual) not in allowed:
         st.session_state[key] = usual
     chosen = st.number_input(

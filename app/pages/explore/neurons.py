@@ -27,6 +27,7 @@ from app.widgets.charts import chart_selection, show_chart, show_named
 from app.widgets.controls import part_switch
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.notes import against_chance, card, inform, show_command
+from app.widgets.url_values import say_unknown
 from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.selection import NeuronScope
 from pruning.plan import NEURON_GRANULARITY
@@ -62,6 +63,7 @@ def _size(table: pd.DataFrame) -> float:
     options, usual = list(sizes), f"{100 * usual_size(table):.4g}%"
     if len(options) == 1:
         return float(sizes[usual])
+    say_unknown("Sparsity", "bytes.removed", options)
     choice = st.select_slider("Sparsity", options, usual, key="bytes.removed", bind="query-params")
     return float(sizes[one_of(choice, options, usual)])
 

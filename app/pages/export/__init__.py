@@ -13,7 +13,7 @@ from app.session.plan_data import export_option, neuron_sizes, plan_sizes
 from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
-from app.widgets.plan_bar import plan_button
+from app.widgets.plan_bar import in_own_bits, plan_button
 from app.widgets.refusals import refusal_part
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
@@ -27,6 +27,7 @@ def draw(loaded: Loaded) -> None:
     counts = job_store().counts(("export",))
     if is_writing := any(state in counts for state in ACTIVE):
         job_panel("export")
+    loaded = in_own_bits(loaded, "An export has")
     if (current := loaded.shown) is None:
         pass  # the plan bar shows why
     elif loaded.choices.spec.by_neuron:

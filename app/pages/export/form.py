@@ -195,10 +195,8 @@ def _findings(
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
-    for words in left_behind(model):
-        yield _Finding(True, literal(f"Left out: {words}"), warns=True)
-    for words in missing_files(model):
-        yield _Finding(True, literal(words), warns=True)
+    notes = [*map("Left out: {}".format, left_behind(model)), *missing_files(model)]
+    yield from (_Finding(True, literal(note), warns=True) for note in notes)
     try:
         check_source(model, plan.kept, HeadChoice(choice.mtp) if choice.mtp else None)
     except ExportError as error:

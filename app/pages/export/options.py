@@ -14,6 +14,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings
 from app.session.state import one_of
+from app.widgets.url_values import say_unknown
 from pruning.engines import Contents, Verdict, contents_of, verdicts
 from pruning.gguf import converter_options, find_converter
 from pruning.heads import (
@@ -206,6 +207,7 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
     ranking = head_ranking(model, plan, settings().store) if depend else None
     if depend and why_not_pruned(model, ranking):
         options = ["drop"]
+    say_unknown("Prediction heads", "mtp", options, MTP_WORDS.__getitem__)
     if st.session_state.get("mtp", options[0]) not in options:
         st.session_state["mtp"] = options[0]
     chosen = st.segmented_control(

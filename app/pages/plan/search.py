@@ -17,7 +17,7 @@ from app.loaded import Loaded
 from app.session import data
 from app.session.data import calibration_corpora, corpus_label
 from app.session.job_queue import change_job, job_store, queue, queued_key, runner, shown_request
-from app.session.plan_state import forget_import
+from app.session.measured_plan import show_plan
 from app.session.search_data import (
     Searches,
     chosen_search,
@@ -137,8 +137,8 @@ def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
                 "Show its schedule above",
                 key="search.show",
                 icon=":material/visibility:",
-                on_click=_show,
-                args=(search.search_id,),
+                on_click=show_plan,
+                args=({"schedule": SEARCH, "searched": search.search_id},),
                 type="primary",
             )
         if search.recipe is not None and not search.result.is_finished:
@@ -148,11 +148,6 @@ def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
         held_out = unseen_words(loaded, search)
         st.text(held_out or "The best was not measured on held-out samples.")
     _pictures(loaded, search)
-
-
-def _show(search_id: str) -> None:
-    forget_import()
-    st.session_state.update({"schedule": SEARCH, "searched": search_id})
 
 
 def _continue_button(search: KnownSearch, recipe: Path) -> None:

@@ -7,10 +7,10 @@ import streamlit as st
 from analysis.errors import UserError
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import corpus_label, held_out_corpora, usual_dtype
+from app.session.data import corpus_label, held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model
 from app.widgets.charts import show_named
-from app.widgets.job_form import offer_job
+from app.widgets.job_form import offer_job, skip_field
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.searches import duration_text, estimate_sensitivity
 from pruning.requests.base import flat_values, validated
@@ -60,17 +60,18 @@ def sensitivity_form(loaded: Loaded) -> None:
         "plan in this order, and lets the schedule **Measured** spend any budget where it costs "
         "least."
     )
-    offered = held_out_corpora(loaded)
+    offered, usual = held_out_corpora(loaded), usual_corpora(loaded)
     corpora_column, samples_column = st.columns([2, 1])
     corpora = corpora_column.multiselect(
-        "Measured on", offered, default=offered, key="sensitivity.on", format_func=corpus_label
+        "Measured on", offered, default=usual, key="sensitivity.on", format_func=corpus_label
     )
     samples = samples_column.select_slider(
         "Samples", _SAMPLES, value=SENSITIVITY_SAMPLES, key="sensitivity.samples"
     )
     if not corpora:
-        st.text("Choose a corpus; text files in the models folder are offered.")
+        st.text("Choose a corpus to measure on.")
         return
+    skips = skip_field("sensitivity.skip_bad_rows", samples_column)
     names = (*_OF_ORDER, *_OF_NEURONS) if spec.by_neuron else _OF_ORDER
     fields = flat_values(spec)
     values = {
@@ -79,6 +80,7 @@ def sensitivity_form(loaded: Loaded) -> None:
         "calibrated_on": spec.ranking.corpora,
         "corpora": tuple(corpora),
         "samples": int(samples),
+        "skip_bad_rows": skips,
         "dtype": usual_dtype(loaded),
     }
     request = validated(SensitivityRequest, values)

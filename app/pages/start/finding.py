@@ -6,7 +6,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.criteria import CRITERIA
-from analysis.errors import PlanError, UserError
+from analysis.errors import UserError
 from app.charts.front_words import bits_alone
 from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
@@ -16,10 +16,12 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import losses_of, records_of
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.state import controls_for
+from app.session.measured_plan import open_measured, why_not_clickable, why_not_shown
+from app.session.prompts import own_words, shown_unasked
 from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
+from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
 from pruning.engines import readers_of_layers
@@ -28,7 +30,6 @@ from pruning.evaluate.quality import (
     PlanLoss,
     RandomLoss,
     is_random,
-    loss_of,
     losses_at,
 )
 from pruning.evaluate.record import AnswerRecord, AnswerStore
@@ -67,21 +68,17 @@ def _picture(loaded: Loaded) -> None:
     except UserError as error:
         st.text(str(error))
         return
-    show_chart(chart, on_select=partial(_take_clicked, loaded))
+    measured = set(chart.table["plan"])
+    plans = [each for each in losses_of(loaded.model) if each.plan in measured]
+    figure = partial(chart.figure, clicks=why_not_clickable(loaded, plans))
+    show_chart(chart, figure=figure, on_select=partial(_take_clicked, loaded))
 
 
 def _take_clicked(loaded: Loaded) -> None:
-    """Take the plan of the point that was clicked, if controls can ask for it."""
-    digest = clicked_plan(chart_selection("loss-by-size"))
-    loss = loss_of(losses_of(loaded.model), digest)
-    if loss is None or loss.facts.asked is None:
-        return
-    try:
-        controls = controls_for(loss.facts.asked, loaded.model, list(loaded.runs))
-    except PlanError as error:
-        st.toast(literal(error))
-        return
-    st.session_state.update(controls)
+    """Show the plan of the mark that was clicked."""
+    digest, bits = clicked_plan(chart_selection("loss-by-size"))
+    if digest:
+        open_measured(loaded, digest, bits)
 
 
 def cost_note(
@@ -175,7 +172,9 @@ def _ship_part(
 
     Where the plan runs, the line on top says.
     """
-    if not programs(loaded, current_plan).words:
+    if current_plan.plan.bits:
+        st.text("An export has the weights as they are, and engines' own tools give fewer bits.")
+    elif not programs(loaded, current_plan).words:
         st.text("No engine was tried with such an export.")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
         _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
@@ -191,15 +190,12 @@ def _other_layers(
         for each in losses_at(losses, loss.facts.removed or 0.0)
         if (asked := each.facts.asked) is not None
         and asked.is_even != is_even
+        and not why_not_shown(loaded, each)
         and asked.ranking.criterion in CRITERIA
         and not (asked.by_neuron or each.is_random or each.is_repaired or each.way or each.missing)
     ]
     other = min(rivals, key=lambda each: each.mean, default=None)
-    if other is None or other.facts.asked is None or (is_even and other.mean >= loss.mean):
-        return
-    try:
-        controls = controls_for(other.facts.asked, loaded.model, list(loaded.runs))
-    except PlanError:
+    if other is None or (is_even and other.mean >= loss.mean):
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
@@ -208,20 +204,25 @@ def _other_layers(
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",
-        on_click=st.session_state.update,
-        args=(controls,),
+        on_click=open_measured,
+        args=(loaded, other.plan),
     )
 
 
 def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """A field for a prompt, and the newest answers of the original model, this plan and Random."""
     _prompt_form(loaded, current_plan)
-    records = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)
-    newest = next(
-        (each for each in records[::-1] if each.plan_digest == current_plan.plan.digest), None
-    )
+    job = own_job_part("ask")
+    if job is not None and job.request.get("prompt"):
+        return  # an older answer would stand below the new prompt
+    own = own_words()
+    records = shown_unasked(records_of(loaded, AnswerStore), AnswerStore, own)
+    # The last prompt of this session counts before older ones, whenever they were answered.
+    records.sort(key=lambda each: (each.prompt in own[-1:], each.created_at))
+    digest = current_plan.plan.in_own_bits.digest
+    newest = next((each for each in records[::-1] if each.plan_digest == digest), None)
     if newest is None:
-        st.text("This plan has answered no prompt yet.")
+        st.text("No answers of this plan yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
     with st.expander("Answers in full"):
@@ -261,7 +262,7 @@ def _prompt_form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     fields: dict[str, Any] = {
         **own_model(loaded),
         "prompt": prompt,
-        "plans": (current_plan.plan.to_dict(),),
+        "plans": (current_plan.plan.in_own_bits.to_dict(),),
         "names": (current_plan.name,),
         "max_new_tokens": _TOKENS,
     }

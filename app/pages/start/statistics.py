@@ -17,7 +17,7 @@ from app.session.job_queue import own_model
 from app.tables.costs import SHOWN_COSTS, cost_rows
 from app.widgets.charts import csv_button
 from app.widgets.controls import choose
-from app.widgets.job_form import offer_job, queue_button
+from app.widgets.job_form import offer_job, queue_button, skip_field
 from app.widgets.notes import badge, inform, say_if_demo
 from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
@@ -101,6 +101,7 @@ def calibrate_form(loaded: Loaded) -> None:
             count = choose(
                 "Counted", tuple(_COUNTS), format_func=_COUNTS.__getitem__, key="start.count"
             )
+            skips = skip_field("start.skip_bad_rows")
         sent = queue_button("Run calibration")
     request = CalibrateRequest(
         **own_model(loaded),
@@ -109,6 +110,7 @@ def calibrate_form(loaded: Loaded) -> None:
         seq_len=seq_len,
         packing=packing,
         count=count,
+        skip_bad_rows=skips,
     )
     st.caption(known_words(loaded, request))
     offer_job(loaded, request, loaded.model.name, sent=sent)

@@ -9,7 +9,16 @@ from analysis.errors import UserError
 from analysis.model import DEMO_MODEL
 from app.literal import literal
 from app.loaded import Loaded
-from app.pages.story.findings import Finding, budget, corpora, criteria, saving, shipping
+from app.pages.story.findings import (
+    Finding,
+    budget,
+    corpora,
+    criteria,
+    saving,
+    shipping,
+    stratification,
+)
+from app.session.measured_plan import show_plan
 from app.session.plan_state import forget_import
 from app.session.state import page_before
 from app.widgets.charts import large_chart
@@ -22,6 +31,7 @@ from app.widgets.plan_bar import loss_of_plan
 FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
     "saves": ("What pruning saves", saving),
     "criteria": ("Criteria disagree", criteria),
+    "stratification": ("Stratification", stratification),
     "corpora": ("The corpus decides", corpora),
     "budget": ("Where the budget goes", budget),
     "ships": ("The checkpoint that ships", shipping),
@@ -41,7 +51,8 @@ _STYLE: Final = """
 }
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; }
-  .st-key-finding { overflow-x: auto; }
+  .st-key-finding, .st-key-chart-stratification { overflow-x: auto; }
+  .st-key-chart-stratification > div { min-width: 720px; }
   .st-key-finding [role="radiogroup"] { flex-wrap: nowrap !important; }
 }
 """
@@ -69,8 +80,8 @@ def draw(loaded: Loaded) -> None:
                 "Use this plan",
                 key="story.use",
                 icon=":material/check:",
-                on_click=_use,
-                args=(finding.controls,),
+                on_click=show_plan,
+                args=({**finding.controls, **finding.afterwards},),
             )
     sentence.title(finding.sentence, anchor=False)
     sentence.caption(_about(loaded))
@@ -106,8 +117,3 @@ def _way_part() -> str:
         with st.container(key="story-close", width="content"):
             link_to(page_before() or FIRST, "Close (Esc)", "close")
     return name
-
-
-def _use(controls: Mapping[str, object]) -> None:
-    forget_import()
-    st.session_state.update(controls)

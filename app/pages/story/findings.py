@@ -1,21 +1,25 @@
 """The findings of the story. Their controls are their own: they begin with those of the plan."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import streamlit as st
 
 from analysis.criteria import NEURON_CRITERIA, Criterion
 from analysis.errors import StatsError, UserError
-from app.charts import neuron_cut
+from app.charts import kept_by, neuron_cut
 from app.charts.chart import Drawing
 from app.charts.corpus_losses import corpus_losses
 from app.charts.listing import CHARTS
 from app.charts.names import criterion_label
 from app.charts.schedules import sides
 from app.charts.sizes import size_text
-from app.choices import BLEND
+from app.charts.stratification import SCALES
+from app.charts.variant_losses import VARIANT_MAPS
+from app.choices import BLEND, CONSTANT, StrataChoice
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import loaded_for, losses_of
@@ -46,6 +50,8 @@ from pruning.planning.choice import (
 from pruning.planning.make import CurrentPlan
 from pruning.search.store import SEARCH
 
+Value = TypeVar("Value")
+
 
 @dataclass(frozen=True, eq=False)
 class Finding:
@@ -55,6 +61,8 @@ class Finding:
     chart: Drawing | None
     # Controls of the pages that ask for the plan shown; empty if it is the session's.
     controls: Mapping[str, Any] = field(default_factory=dict)
+    # Of the finding's own controls, those that change when that plan is used.
+    afterwards: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _other(
@@ -85,16 +93,17 @@ def _loss(loaded: Loaded) -> PlanLoss | None:
 def _choose(
     label: str,
     key: str,
-    options: Sequence[str],
-    words: Callable[[str], str],
-    usual: str | None = None,
-) -> str:
+    options: Sequence[Value],
+    words: Callable[[Value], str] = str,
+    usual: Value | None = None,
+) -> Value:
     """Draw a choice that begins with `usual`, else with the value of the plan's control `key`."""
-    usual = usual or one_of(st.session_state.get(key), options)
-    chosen = st.segmented_control(
-        label, options, default=usual, key=f"story.{key}", format_func=words, required=True
-    )
-    return one_of(chosen, options, usual)
+    state, name = st.session_state, f"story.{key}"
+    # Not as a default, beside which a button may not set the choice.
+    if state.get(name) not in options:
+        state[name] = one_of(state.get(key), options) if usual is None else usual
+    chosen = st.segmented_control(label, options, key=name, format_func=words, required=True)
+    return one_of(chosen, options)
 
 
 def saving(loaded: Loaded) -> Finding:
@@ -125,49 +134,78 @@ def criteria(loaded: Loaded) -> Finding:
     own = loaded.choices.ranking_criterion
     if loaded.choices.spec.by_neuron:
         return _neuron_criteria(loaded, own)
+    chosen = _exponents(_rival(loaded, own.exponents))
+    if chosen == CONSTANT:
+        words = f"{chosen} gives every expert the same score, so no plan follows from it."
+        return Finding(words, _variants(loaded, chosen))
+    if chosen == own.exponents:
+        words = f"{own.label} is the criterion of the plan; choose other exponents to compare."
+        return Finding(words, _variants(loaded, chosen))
+    other, _, changed = _other(loaded, exponent_controls(chosen))
+    chart = kept_by.draw_plans(other, loaded)
+    count = int((chart.table["kept_by"] == "only A").sum())
+    label = other.choices.ranking_criterion.label
+    sentence = f"{label} keeps {count} experts that {own.label} drops{_instead(other, loaded)}."
+    # Once it is used, it is compared with the plan that it replaced.
+    return Finding(sentence, chart, changed, _toggles(own.exponents or _rival(loaded, chosen)))
+
+
+def _rival(loaded: Loaded, exponents: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """The exponents to compare with these."""
     rivals = (loaded.choices.baseline.exponents, (0, 0, 0), (1, 1, 1))
-    chosen = []
-    for key, usual in zip(
-        EXPONENTS, next(each for each in rivals if each and each != own.exponents), strict=True
-    ):
-        options = (0, 1) if key == "b" else (0, 1, 2)
-        label = key if key == "b" else rf"$\{key}$"
-        chosen.append(
-            st.segmented_control(label, options, default=usual, key=f"story.{key}", required=True)
-        )
-    b, alpha, beta = map(int, chosen)
-    if (b, alpha, beta) == own.exponents:
-        sentence = f"{own.label} ranks the experts. Another exponent would keep others."
-        same = loaded.choosing(baseline=own, second=None)
-        return Finding(sentence, CHARTS["kept-by"].draw(same))
-    other, _, changed = _other(loaded, exponent_controls((b, alpha, beta)))
-    rule = other.choices.ranking_criterion
-    both = loaded.choosing(baseline=rule, second=None)
-    sentence = (
-        f"{own.label} keeps {both.comparison.count('only A')} experts that {rule.label} drops"
+    return next(each for each in rivals if each and each != exponents)
+
+
+def _exponents(usual: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Draw the three exponents."""
+    b = _choose("b", "b", (0, 1), usual=usual[0])
+    alpha, beta = (
+        _choose(rf"$\{key}$", key, (0, 1, 2), usual=value)
+        for key, value in zip(EXPONENTS[1:], usual[1:], strict=True)
     )
-    sentence += _instead(loaded, other)
-    return Finding(f"{sentence}.", CHARTS["kept-by"].draw(both), changed)
+    return b, alpha, beta
 
 
-def _instead(loaded: Loaded, other: Loaded) -> str:
+def _toggles(exponents: tuple[int, int, int]) -> dict[str, int]:
+    return {f"story.{key}": value for key, value in zip(EXPONENTS, exponents, strict=True)}
+
+
+def _variants(loaded: Loaded, marked: tuple[int, int, int]) -> Drawing:
+    """The map of all variants, this one framed; what the plan keeps if nothing tells them apart."""
+    for name, figure in VARIANT_MAPS.items():
+        with suppress(UserError):  # too few were measured, or calibrated
+            chart = CHARTS[name].draw(loaded)
+            return replace(chart, figure=partial(figure, chart.table, selected=marked))
+    return kept_by.draw_plans(loaded, loaded)
+
+
+def _instead(mine: Loaded, theirs: Loaded) -> str:
     """The losses of both plans, if they were measured."""
-    if (mine := _loss(loaded)) and (theirs := _loss(other)):
-        return f": loss {mine.mean:+.2f} instead of {theirs.mean:+.2f}"
+    if (loss := _loss(mine)) and (other := _loss(theirs)):
+        return f": loss {loss.mean:+.2f} instead of {other.mean:+.2f}"
     return ""
 
 
 def _neuron_criteria(loaded: Loaded, own: Criterion) -> Finding:
     """How many neurons another criterion decides differently."""
-    rivals = [name for name in NEURON_CRITERIA if name != own.name.partition(":")[0]]
+    family = own.name.partition(":")[0]
+    rivals = [name for name in NEURON_CRITERIA if name != family]
     name = _choose("Instead", "neurons", rivals, criterion_label, rivals[0])
     other, _, changed = _other(loaded, {"neurons": name})
     gone, same = neuron_cut.pruned(loaded), neuron_cut.pruned(other)
     sentence = (
-        f"{own.label} keeps {int((same & ~gone).sum()):,} neurons that {criterion_label(name)} "
-        f"drops{_instead(loaded, other)}"
+        f"{criterion_label(name)} keeps {int((gone & ~same).sum()):,} neurons that {own.label} "
+        f"drops{_instead(other, loaded)}."
     )
-    return Finding(f"{sentence}.", CHARTS["neurons-kept"].draw(other), changed)
+    return Finding(sentence, CHARTS["neurons-kept"].draw(other), changed, {"story.neurons": family})
+
+
+def stratification(loaded: Loaded) -> Finding:
+    """Whether AIMER and Magnitude separate the experts of a layer."""
+    scale = _choose("Colours", "scale", list(SCALES), lambda name: SCALES[name][0], "rescaled")
+    chosen = loaded.choosing(strata=StrataChoice(scale=scale))
+    chart = CHARTS["stratification"].draw(chosen)
+    return Finding(literal(chart.alt), chart)
 
 
 def corpora(loaded: Loaded) -> Finding:
@@ -188,9 +226,9 @@ def corpora(loaded: Loaded) -> Finding:
             measured[name] = loss.change
     if corpus in measured:
         changes = measured[corpus]
-        words = ", ".join(f"{literal(name)} {change:+.2f}" for name, change in changes.items())
+        words = ", ".join(f"{change:+.2f} on {literal(name)}" for name, change in changes.items())
         text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
-        sentence = f"Calibrated on {text}, {own.label} costs {words}."
+        sentence = f"Calibrated on {text}, {own.label} adds {words}."
         chart = corpus_losses(measured, corpus, loaded.about("loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron

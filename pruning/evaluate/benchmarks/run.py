@@ -129,7 +129,7 @@ class _Reporting(HFLM):  # type: ignore[misc]
         reader = TextReader(
             self.tokenizer, "A question", instead_of_chat=instead, arguments=self._template_args
         )
-        options = {
+        options: dict[str, Any] = {
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": not add_generation_prompt,
         }

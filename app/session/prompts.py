@@ -1,0 +1,70 @@
+"""Prompts and texts of people: which of their records a page shows unasked.
+
+Records in the statistics folder are shared, but a prompt is nobody else's example: pages show those
+that ship, those of this session, and the one that the URL names. The others are shown on request.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import streamlit as st
+
+from analysis.stats.store import SHIPPED_STATS
+from pruning.evaluate.lens import LensRecord
+from pruning.evaluate.record import AnswerRecord
+from pruning.evaluate.store import RecordStore
+from pruning.requests.base import Request
+from pruning.requests.evaluation import AskRequest
+
+Worded = TypeVar("Worded", AnswerRecord, LensRecord)
+_SENT: Final = "prompts.sent"  # session: prompts and texts, the newest last
+
+
+def remember_words(request: Request) -> None:
+    """Remember the prompt or text of a request as this session's own."""
+    if isinstance(request, AskRequest):
+        words = request.prompt if request.prompt is not None else request.text
+        st.session_state[_SENT] = [*own_words(), words]
+
+
+def own_words() -> tuple[str, ...]:
+    """The prompts and texts that were sent in this session, the newest last."""
+    return tuple(st.session_state.get(_SENT, ()))
+
+
+def shown_unasked(
+    records: Sequence[Worded],
+    store: Callable[[Sequence[Path]], RecordStore[Worded]],
+    own: Sequence[str],
+    linked: Collection[str] = (),
+) -> list[Worded]:
+    """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
+    ids = _shipped_ids(store).union(linked)
+    return [each for each in records if each.record_id in ids or words_of(each) in own]
+
+
+def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
+    """The ids that the URL names; `names` are the words of each, which a list writes to the URL."""
+    linked = st.query_params.get(key, ""), st.session_state.get(key)
+    return {each for each, words in names.items() if each in linked or words in linked}
+
+
+def own_last(records: Sequence[AnswerRecord] | Sequence[LensRecord]) -> str:
+    """The id of the newest record of what this session sent last; empty if there is none."""
+    last = own_words()[-1:]
+    mine = [each for each in records if words_of(each) in last]
+    return max(mine, key=lambda each: each.created_at).record_id if mine else ""
+
+
+def words_of(record: AnswerRecord | LensRecord) -> str:
+    """The prompt or text that a record is of."""
+    if isinstance(record, AnswerRecord):
+        return record.prompt
+    return record.asked.text or record.asked.prompt
+
+
+@cache
+def _shipped_ids(store: Callable[[Sequence[Path]], RecordStore[Any]]) -> frozenset[str]:
+    return frozenset(each.record_id for each in store([SHIPPED_STATS]).records())

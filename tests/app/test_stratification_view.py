@@ -1,0 +1,119 @@
+"""The view of stratification on Explore: whatever the plan, which it leaves alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from page_texts import loaded_on, opened, texts
+
+VIEW = {"show": "Stratification"}
+WEIGHTS = "demo-weights-*/weights.parquet"
+
+
+@pytest.fixture(scope="module")
+def demo_scores():
+    """(layer, expert) -> AIMER and Magnitude, from the shipped norms."""
+    from analysis.stats.store import SHIPPED_STATS
+
+    (path,) = SHIPPED_STATS.glob(WEIGHTS)
+    sums = pd.read_parquet(path).groupby(["layer", "expert"])[["l1", "l2_squared", "numel"]].sum()
+    return pd.DataFrame(
+        {
+            "AIMER": sums["l1"] / np.sqrt(sums["numel"] * sums["l2_squared"]),
+            "Magnitude": sums["l1"] / sums["numel"],
+        }
+    )
+
+
+def shown(test):
+    """The table behind the chart of the view."""
+    return opened(test, "stratification").dataframe[-1].value
+
+
+def bar(test):
+    """The line of the plan, with its digest."""
+    return next(text for text in texts(test.markdown) if ":material/circle:" in text)
+
+
+def test_one_click_draws_aimer_beside_magnitude_and_leaves_the_plan_alone(open_page, demo_scores):
+    test = open_page("explore", criterion="ean", sparsity="25%")
+    before = bar(test)
+    digest = loaded_on(test).shown.plan.digest
+    assert digest[:8] in before
+    test.segmented_control(key="show").set_value("stratification").run()
+    assert not test.exception
+    assert bar(test) == before
+    assert loaded_on(test).shown.plan.digest == digest
+    assert len(test.get("plotly_chart")) == 2
+    for scale in ("relative", "raw", "rescaled"):
+        test.segmented_control(key="scale").set_value(scale).run()
+        assert bar(test) == before
+    table = shown(test)
+    assert list(dict.fromkeys(table["panel"])) == ["AIMER", "Magnitude"]
+    spreads = {}
+    for name, sign in (("AIMER", -1), ("Magnitude", 1)):
+        rows = table[table["panel"] == name].set_index(["layer", "expert"]).sort_index()
+        scores = demo_scores[name]
+        assert rows["score"].tolist() == pytest.approx(scores.tolist())
+        by_layer = scores.groupby("layer")
+        spread = (by_layer.max() - by_layer.min()) / by_layer.mean()
+        spreads[name] = spread.median()
+        for layer, each in scores.groupby("layer"):
+            ordered = (sign * each).sort_values(ascending=False).to_numpy()
+            seen = rows.loc[layer].iloc[0]
+            assert seen["spread"] == pytest.approx(spread[layer])
+            # The plan keeps 24 of 32.
+            assert seen["gap"] == pytest.approx((ordered[23] - ordered[24]) / each.mean())
+    assert rows["kept"].sum() == 6 * 24
+    said = " ".join(texts(test.markdown))
+    for name, spread in spreads.items():
+        assert f"{name} separates experts by {100 * spread:.2g}%, random weights by" in said
+
+
+def test_the_cut_is_where_the_plan_has_it_layer_by_layer(open_page):
+    test = open_page("explore", **VIEW, criterion="reap", schedule="global")
+    plan = loaded_on(test).shown.plan
+    kept = shown(test).groupby(["panel", "layer"])["kept"].sum()
+    assert len({len(experts) for experts in plan.kept.values()}) > 1
+    for (_, layer), count in kept.items():
+        assert count == len(plan.kept[layer])
+
+
+def test_any_two_criteria_take_their_places_in_the_url(open_page, run, tmp_path):
+    address = {"strata.left": "REAP  (1, 1, 1)", "strata.right": "Hoyer", "scale": "Raw"}
+    test = open_page("explore", **VIEW, **address, criterion="man")
+    table = shown(test)
+    assert set(table["panel"]) == {"REAP", "Hoyer"}
+    # What reads a corpus has no random weights to compare with.
+    assert table.groupby("panel")["random_spread"].count().to_dict() == {"REAP": 0, "Hoyer": 192}
+    assert table["value"].tolist() == table["score"].tolist()
+    (command,) = (line for line in texts(test.code) if "plot stratification" in line)
+    assert "--panel reap --panel hoyer --scale raw" in command
+    run(command.replace("stratification.svg", "strata.csv"))
+    written = pd.read_csv(tmp_path / "strata.csv")
+    pd.testing.assert_frame_equal(written, table.assign(rank=table["rank"] - 1))
+    test.selectbox(key="strata.left").set_value("hoyer").run()
+    assert not test.exception
+    assert len(test.get("plotly_chart")) == 1
+
+
+def test_without_statistics_it_says_what_to_do_and_weights_are_enough(open_page):
+    test = open_page("explore", "bare", **VIEW)
+    assert not test.get("plotly_chart")
+    assert sum("not measured yet" in text for text in texts(test.info)) == 2
+    # No calibration: there is no plan, and the sparsity gives the cut.
+    test = open_page("explore", "weighed", **VIEW)
+    assert len(test.get("plotly_chart")) == 2
+    assert shown(test).groupby("panel")["kept"].sum().to_dict() == {"AIMER": 9, "Magnitude": 9}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [{"granularity": "neuron", "neurons.show": "Stratification"}, {"criterion": "", **VIEW}],
+)
+def test_it_is_there_for_neurons_and_for_the_constant_variant(open_page, address):
+    test = open_page("explore", **address)
+    assert len(test.get("plotly_chart")) == 2
+    cut = shown(test)["kept"].mean()
+    assert cut == (1 if "granularity" in address else 0.5)
+    says = any("no expert is cut" in each.value for each in test.caption)
+    assert says == ("granularity" in address)
