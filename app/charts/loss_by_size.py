@@ -53,7 +53,7 @@ def draw(loaded: Loaded) -> Drawing:
     about = made_by(
         loaded.model.name,
         "loss increase, mean over corpora",
-        f"measured: {front.losses[0].count.interval_words} where fewest",
+        f"measured: {front.losses[0].count.interval_words} (the corpus with the fewest)",
         "bits are simulated",
     )
     chance = random_losses(losses)
