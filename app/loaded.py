@@ -27,7 +27,6 @@ from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
-from pruning.evaluate.front import Front, stored_front
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, tool_version
@@ -358,21 +357,13 @@ class Loaded:
         if self.shown is None:
             return None
         if self.shown.plan.bits:
-            return predicted_in_bits(self.front, self.shown.plan) if self.front else None
+            store = EvaluationStore(self.store.directories)
+            return self.keep(predicted_in_bits, self.shown.plan, self.model, store)
         if self.shown.plan.repair or self.sensitivity is None:
             return None
         if (error := self.sum_error(self.ranking)) is None:
             return None
         return self.keep(predicted_loss, self.order, self.shown.plan, self.model, error)
-
-    @cached_property
-    def front(self) -> Front | None:
-        """The measured plans by size, in all bits; None before any evaluation."""
-        store = EvaluationStore(self.store.directories)
-        try:
-            return self.keep(stored_front, store, self.model)
-        except StatsError:
-            return None
 
     @cached_property
     def second(self) -> Selection:

@@ -87,8 +87,9 @@ class _Link:
             others = {name: each for name, each in self.words.items() if name != "criterion"}
             best = {**USUAL, **_best_controls(self.model, self.corpora)}
             controls, rest = self._of_spec(others, asked_spec(best, self.model, self.corpora))
-            instead = "Instead, it changes the plan that opens without a link."
-            said = f"{problems['criterion']} {instead}"
+            said = (
+                f"{problems['criterion']} Instead, it changes the plan that opens without a link."
+            )
             problems = {"criterion": said, **rest}
         beside, more = self._of_beside()
         return controls | beside, [*map(literal, problems.values()), *more]
@@ -130,10 +131,10 @@ class _Link:
         controls: dict[str, Any] = dict(self.beside)
         problems = []
         if "searched" in controls:
+            # Without its name, the search that fits best is shown.
+            controls["schedule"] = SEARCH
             known = [each.search_id for each in searches_of(self.model).known]
-            if controls["searched"] in known:
-                controls["schedule"] = SEARCH
-            else:
+            if known and controls["searched"] not in ("", *known):
                 problems.append(_unknown("search", controls.pop("searched"), known))
         if (bits := controls.get(BITS, "")) not in ("", *fewer_bits(self.model)):
             problems.append(_unknown("bits", bits, fewer_bits(self.model)))

@@ -8,11 +8,11 @@ import streamlit as st
 from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
-from app.charts.text_lens import TEXT_CHARTS, most_lost, shown_digest
+from app.charts.text_lens import TEXT_CHARTS, lenses, most_lost, shown_digest
 from app.loaded import Loaded, call
 from app.report.decision import answer_pair, decision_html, decision_of
 from app.report.page import command_of, report_html, report_of
-from app.session.data import records_of, shown_model
+from app.session.data import shown_model
 from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
@@ -73,21 +73,26 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
-    alone, views = _without_words_of_others(replace(loaded, keep=call), views)
+    alone, own = replace(loaded, keep=call), own_words()
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."
     )
     file = f"{loaded.model.name}-{page}.html"
-    download_button("All figures", lambda: report_html(report_of(alone, views)), file, "report")
+    download_button(
+        "All figures",
+        lambda: report_html(report_of(*_without_words_of_others(alone, views, own))),
+        file,
+        "report",
+    )
     show_command(command)
 
 
 def _without_words_of_others(
-    loaded: Loaded, views: Sequence[Chart]
+    loaded: Loaded, views: Sequence[Chart], own: Sequence[str]
 ) -> tuple[Loaded, Sequence[Chart]]:
-    """With a text that this session may show, and the charts that can be drawn then."""
-    texts = shown_unasked(records_of(loaded, LensStore), LensStore, own_words())
+    """With a text that may be shown beside those in `own`, and the charts that it leaves."""
+    texts = shown_unasked(lenses(loaded), LensStore, own)
     if not texts:
         return loaded, [each for each in views if each.name not in TEXT_CHARTS]
     results = replace(loaded.choices.results, text=most_lost(texts, shown_digest(loaded)).record_id)

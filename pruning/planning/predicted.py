@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from analysis.cache_keys import most_results
-from analysis.errors import PlanError, UserError
+from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
 from pruning.allocation import Removed
-from pruning.evaluate.front import Front
+from pruning.evaluate.front import stored_front
 from pruning.evaluate.quality import LossIncrease, PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import PruningPlan
@@ -70,11 +70,17 @@ def predicted_loss(
     return None if removed is None else predict(error, removed)
 
 
-def predicted_in_bits(front: Front, plan: PruningPlan) -> PredictedLoss | None:
+def predicted_in_bits(
+    plan: PruningPlan, model: MoEModel, evaluations: EvaluationStore
+) -> PredictedLoss | None:
     """The loss of a plan in fewer bits as a sum, see `pruning.evaluate.front`; None if unknown.
 
     Its band is the largest error of such sums where both sides were measured.
     """
+    try:
+        front = stored_front(evaluations, model)
+    except StatsError:  # nothing was evaluated
+        return None
     measured = front.plans.get(plan.in_own_bits.digest)
     together = front.sum_of(plan.in_own_bits.digest, plan.bits)
     if measured is None or together is None:

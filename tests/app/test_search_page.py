@@ -83,7 +83,7 @@ def test_the_schedule_of_a_search_is_a_plan_in_the_order_of_that_search(
 
 def test_a_search_of_what_is_on_screen_stands_among_all_schedules(open_page):
     # No search has this name, so the first that fits is shown: REAP's, which is on screen.
-    test = open_page("plan", searched="../../x")
+    test = open_page("plan", searched="../../x", refused="no search '../../x' here, but demo-ean")
     assert test.selectbox(key="searched").value == "demo-reap"
     assert not any("not the one on screen" in text for text in texts(test.markdown))
     assert table_with(test, "fewest")["schedule"].tolist()[-1] == "Searched: demo-reap"
