@@ -60,6 +60,12 @@ def range_text(row: Mapping[Any, Any]) -> str:
     return "" if isnan(row["low"]) else f"{row['low']:+.3f} to {row['high']:+.3f}"
 
 
+def measured_on(front: Front) -> str:
+    """How many samples and documents its losses are of, and what their intervals are."""
+    count = front.losses[0].count
+    return f"Measured on {count.words} or more of each corpus, {count.interval_words}."
+
+
 def bits_alone(losses: Iterable[PlanLoss]) -> str:
     """What the bits that everybody asks for cost without pruning; empty if not measured."""
     in_bits = original_in_bits(losses)

@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from app.charts.front_words import candidate_name, describe, loss_text, range_text
+from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
@@ -57,8 +57,7 @@ def fit(request: FitRequest) -> None:
         whole=("size", "95%", "worst"),
     )
     note(describe(front))
-    count = front.losses[0].count
-    note(f"Measured on {count.words} or more of each corpus, {count.interval_words}.")
+    note(measured_on(front))
     if not all(alike):
         words = "Where layers or experts differ in size, only load_pruned loads it this small"
         note(

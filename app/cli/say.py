@@ -406,9 +406,8 @@ def _metric(metric: Metric | None) -> str:
     """Mean and interval."""
     if metric is None:
         return "-"
-    if metric.low is None or metric.high is None:
-        return small(metric.mean)
-    return f"{small(metric.mean)} [{small(metric.low)}, {small(metric.high)}]"
+    ends = [small(each) for each in (metric.low, metric.high) if each is not None]
+    return small(metric.mean) + (f" [{', '.join(ends)}]" if ends else "")
 
 
 def loss_increase(record: EvaluationRecord) -> float | None:
