@@ -89,6 +89,8 @@ class TokenRows:
     counted: list[BoolArray] = field(default_factory=list)  # which of them enter the sums
     # Each token's place in its document, per sequence; empty if no sequence holds several.
     positions: list[TokenIds] = field(default_factory=list)
+    # The document of each sequence among those fed, see `TokenSequences.documents`.
+    documents: list[int] = field(default_factory=list)
     num_read: int = 0  # tokens read
     num_documents: int = 0  # documents fed at least in part
     num_dropped_documents: int = 0  # documents not fed at all
@@ -99,10 +101,11 @@ class TokenRows:
         """Tokens read that are in no sequence."""
         return self.num_read - sum(map(len, self.rows))
 
-    def add(self, parts: Sequence[Tokens]) -> None:
-        """Add a sequence."""
+    def add(self, parts: Sequence[Tokens], document: int) -> None:
+        """Add a sequence that is mostly of this document."""
         self.rows.append(np.concatenate([part.ids for part in parts]))
         self.counted.append(np.concatenate([_counted(part) for part in parts]))
+        self.documents.append(document)
 
 
 def _counted(item: Tokens) -> BoolArray:
@@ -129,8 +132,11 @@ def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
             np.concatenate([item.ids for item in items]),
             np.concatenate([_counted(item) for item in items]),
         )
+        ends = np.cumsum([len(item.ids) for item in items])
         for start in range(0, length, sampling.seq_len):
-            packed.add([stream.part(start, start + sampling.seq_len)])
+            end = start + sampling.seq_len
+            shares = np.diff(np.clip(ends, start, end), prepend=start)
+            packed.add([stream.part(start, end)], int(np.argmax(shares)))
     return packed
 
 
@@ -158,8 +164,8 @@ def _fitting(
 def pad(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """One document per sequence; batches pad the shorter ones."""
     packed = TokenRows()
-    for item in _fitting(documents, sampling, packed):
-        packed.add([item])
+    for number, item in enumerate(_fitting(documents, sampling, packed)):
+        packed.add([item], number)
     return packed
 
 
@@ -170,27 +176,28 @@ def pack(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     the fullest is closed. No document is split; one longer than a sequence has one to itself.
     """
     packed = TokenRows()
-    rows: list[list[Tokens]] = []
-    for item in _fitting(documents, sampling, packed):
+    rows: list[list[tuple[int, Tokens]]] = []
+    for number, item in enumerate(_fitting(documents, sampling, packed)):
         place = next((row for row in rows if _size(row) + len(item.ids) <= sampling.seq_len), None)
         if place is None:
             if len(rows) == _OPEN_ROWS:
-                fullest = max(range(_OPEN_ROWS), key=lambda number: _size(rows[number]))
+                fullest = max(range(_OPEN_ROWS), key=lambda at: _size(rows[at]))
                 _close(packed, rows.pop(fullest))
             rows.append(place := [])
-        place.append(item)
+        place.append((number, item))
     for row in rows:
         _close(packed, row)
     return packed
 
 
-def _size(row: Sequence[Tokens]) -> int:
-    return sum(len(item.ids) for item in row)
+def _size(row: Sequence[tuple[int, Tokens]]) -> int:
+    return sum(len(item.ids) for _, item in row)
 
 
-def _close(packed: TokenRows, row: Sequence[Tokens]) -> None:
-    packed.add(row)
-    places = [np.arange(len(item.ids), dtype=np.int32) for item in row]
+def _close(packed: TokenRows, row: Sequence[tuple[int, Tokens]]) -> None:
+    largest, _ = max(row, key=lambda each: len(each[1].ids))
+    packed.add([item for _, item in row], largest)
+    places = [np.arange(len(item.ids), dtype=np.int32) for _, item in row]
     packed.positions.append(np.concatenate(places))
 
 
@@ -365,5 +372,6 @@ def _sequences(
         counted=None if all(row.all() for row in counted) else counted,
         positions=tuple(packed.positions) or None,
         num_dropped_documents=packed.num_dropped_documents,
+        documents=tuple(packed.documents) if source.join is None else None,
         prepared={**facts, **source.facts},
     )

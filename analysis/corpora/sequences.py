@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ class TokenSequences:
     # Each token's place in its packed document; None if documents are not packed.
     positions: tuple[TokenIds, ...] | None = None
     num_dropped_documents: int = 0  # documents read but not fed at all
+    # The document of each row, numbered as drawn: that of most of its tokens, the first of equals.
+    # None if unknown, as for rows of one joined text. Not part of the digest.
+    documents: tuple[int, ...] | None = None
     prepared: Mapping[str, Any] = field(default_factory=dict)  # for the manifest; plain JSON
     path: str = ""  # folder and name of its file, for the manifest
 
@@ -61,6 +64,20 @@ class TokenSequences:
         if self.counted is None:
             return np.ones(len(self.rows[number]), dtype=np.bool_)
         return self.counted[number]
+
+    def picked(self, rows: Sequence[int] | IntArray) -> "TokenSequences":
+        """Some of the rows, with all that is known of each."""
+
+        def of(values: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+            return None if values is None else tuple(values[number] for number in rows)
+
+        return replace(
+            self,
+            rows=of(self.rows) or (),
+            counted=of(self.counted),
+            positions=of(self.positions),
+            documents=of(self.documents),
+        )
 
     @property
     def digest(self) -> str:

@@ -19,7 +19,7 @@ from pruning.evaluate.record import (
     EvaluationStore,
     evaluation_table,
 )
-from pruning.evaluate.result import MEASURES, bootstrap_interval
+from pruning.evaluate.result import MEASURES, SampleValues, interval_or_none
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
@@ -120,7 +120,8 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     """`evaluation_results` with one row for all draws of Random at a sparsity.
 
     `mean` and `pooled` are means over draws, `low` and `high` the 95% bootstrap interval of that
-    mean; `plan` and `sparsity` are empty, `evaluation` is that of the last draw.
+    mean over draws, on the same texts; `plan` and `sparsity` are empty, `evaluation` is that of the
+    last draw.
     """
     is_draw = results["criterion"].map(is_random).astype(bool)
     if not is_draw.any():
@@ -131,7 +132,8 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     groups = rows.drop_duplicates([*keys, "plan"], keep="last").groupby(keys, sort=False)
     pools = groups.tail(1).set_index(keys)
     several, means = (groups.size() > 1).reindex(pools.index), groups["mean"]
-    bounds = [bootstrap_interval(means.get_group(key).to_numpy()) for key in pools.index]
+    draws = (SampleValues(means.get_group(key).to_numpy()) for key in pools.index)
+    bounds = [interval_or_none(each) for each in draws]
     low, high = np.array(bounds, dtype=np.float64).T
     pools = pools.assign(
         criterion=RANDOM.name,

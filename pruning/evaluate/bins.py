@@ -22,9 +22,10 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from pruning.evaluate.result import (
     Evaluation,
-    bootstrap_interval,
+    SampleValues,
     check_interval,
     check_possible,
+    interval_or_none,
 )
 from pruning.evaluate.store import Count, Record, RecordStore, RunFacts, SampleFacts
 from pruning.neurons.cuts import field_of
@@ -134,7 +135,7 @@ def bin_table(
 ) -> pd.DataFrame:
     """Table of BIN_COLUMNS: the loss increase without each bin, in nats per token.
 
-    `loss_change` is the mean over samples, `low` and `high` its 95% bootstrap interval (paired),
+    `loss_change` is the mean over samples, `low` and `high` its paired 95% interval by documents,
     `pooled` the mean over all positions. The evaluations, by bin number, have the measure `nll`.
     """
     rows = []
@@ -144,7 +145,8 @@ def bin_table(
         change = after.means - before.means
         pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
         facts = (each.number, each.removed, each.saliency, each.share)
-        rows.append((*facts, change.mean(), *bootstrap_interval(change, seed), pooled))
+        ends = interval_or_none(SampleValues(change, after.documents), seed)
+        rows.append((*facts, change.mean(), *ends, pooled))
     return pd.DataFrame(rows, columns=list(BIN_COLUMNS))
 
 

@@ -17,7 +17,7 @@ from analysis.progress import Progress
 from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.full_side import FullSide, OutputHead, final_hidden
 from pruning.evaluate.measures import POSITION_FUNCTIONS, Positions, log_probabilities
-from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, SampleSums, make_evaluation
+from pruning.evaluate.result import MEASURES, OF_FULL_MODEL, Evaluation, make_evaluation
 from pruning.evaluate.samples import SampleBatch, Samples
 from pruning.masking import masked
 from pruning.plan import PruningPlan
@@ -97,7 +97,7 @@ def measure_candidate(
     yield Progress("evaluating", done, len(samples), "samples")
     local_sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     all_sums = samples.gather(local_sums)
-    sums = {name: SampleSums(values, samples.num_scored) for name, values in all_sums.items()}
+    sums = {name: samples.sums_of(values) for name, values in all_sums.items()}
     measures = [name for name in settings.measures if MEASURES[name].sums]
     return make_evaluation(measures, sums, seed=settings.seed)
 

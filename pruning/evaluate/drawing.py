@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+import numpy as np
+
 from analysis.corpora import (
     Document,
     DocumentSelection,
@@ -61,9 +63,25 @@ class DrawnSamples:
     facts: Mapping[str, Any]
 
     @property
+    def num_documents(self) -> int | None:
+        """Documents that samples with something to predict are of; None for one joined text."""
+        sequences = self.sequences
+        if sequences.documents is None:
+            return None
+        documents = np.array(sequences.documents)
+        if sequences.counted is not None:
+            documents = documents[[bool(row.any()) for row in sequences.counted]]
+        return len(np.unique(documents))
+
+    @property
     def corpus(self) -> dict[str, Any]:
         """The corpus in records."""
-        return {"name": self.sequences.corpus, "digest": self.sequences.digest, **self.facts}
+        return {
+            "name": self.sequences.corpus,
+            "digest": self.sequences.digest,
+            "num_documents": self.num_documents,
+            **self.facts,
+        }
 
 
 class Reading(Protocol):

@@ -20,8 +20,9 @@ from analysis.model import MoEModel
 from analysis.ranking.leaderboard import pareto_front
 from pruning.bit_sizes import own_bits
 from pruning.bits import FORMATS
-from pruning.evaluate.quality import PlanLoss, interval_of, stored_losses
+from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore, PlanFacts
+from pruning.evaluate.result import interval_of
 from pruning.plan import keep_all
 from pruning.sizes import size_report, size_up
 
@@ -52,7 +53,7 @@ class Front:
     """Candidates by size, and how well the sum predicts."""
 
     # Of FRONT_COLUMNS, by bytes. `plan` is the digest of the plan as it is exported; `low` and
-    # `high` are 95% over texts where measured, else the sum and its largest known error.
+    # `high` are 95% by documents where measured, else the sum and its largest known error.
     table: pd.DataFrame
     compared: int  # cells that are both measured and predicted
     mean_error: float  # of these, absolute, in nats per token; NaN without any
@@ -185,7 +186,7 @@ def _bytes_saved(model: MoEModel) -> dict[str, int]:
 
 def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
     """A measured row; `exported` is the same plan in the checkpoint's own bits."""
-    gains = [each.means - each.full_means for each in loss.samples.values()]
+    gains = [each.change for each in loss.samples.values()]
     low, high = interval_of(gains).tolist() if len(gains) == len(loss.change) else (np.nan,) * 2
     return {
         "plan": exported.plan,

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
-from pruning.evaluate.result import MIDDLE, RESAMPLES
+from pruning.evaluate.result import SampleValues, document_places, interval_of
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
@@ -353,19 +352,30 @@ class LossDifference:
     """How much higher the loss of one plan is, in nats per token, mean over corpora."""
 
     mean: float
-    low: float  # low, high: 95% paired bootstrap interval over samples
+    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
     high: float
 
     @property
     def is_clear(self) -> bool:
         """Whether the interval excludes 0."""
-        return not self.low <= 0 <= self.high
+        return self.low > 0 or self.high < 0
 
 
-def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
-    """The loss on the picked samples of some corpora, and on all samples of the others.
+def halves(loss: PlanLoss) -> tuple[PlanLoss | None, PlanLoss | None]:
+    """The loss on every second document of each corpus, from the first and from the second on.
 
-    None if losses by sample are missing, or no sample of a corpus is picked.
+    Together they have all samples, and no document is in both.
+    """
+    parts = (dict.fromkeys(loss.change, slice(start, None, 2)) for start in (0, 1))
+    first, second = (of_documents(loss, part) for part in parts)
+    return first, second
+
+
+def of_documents(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
+    """The loss on the picked documents of some corpora, and on all samples of the others.
+
+    Documents are picked by their place in order, with all of their samples. None if losses by
+    sample are missing, or no document of a corpus is picked.
     """
     slices = {name: part for name, part in picked.items() if name in loss.change}
     parts = {
@@ -388,16 +398,20 @@ def of_samples(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None:
 
 
 def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
-    """The loss without the samples that chose the plan; None if nothing remains.
+    """The loss without the documents that chose the plan; None if nothing remains.
 
     `judged_on` is the corpus of a search, `SearchResult.header["corpus"]`: the first `samples` of
-    an order. If the evaluation drew in the same order, these are left out, else the whole corpus.
+    an order. If the evaluation drew in the same order, their documents are left out, else the whole
+    corpus.
     """
     name = judged_on["name"]
     if name not in loss.change:
         return loss
-    if all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
-        rest = of_samples(loss, {name: slice(judged_on["samples"], None)})
+    samples = loss.samples.get(name)
+    if samples and all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
+        places = document_places(samples.documents, len(samples.tokens))
+        seen = int(places[: judged_on["samples"]].max()) + 1
+        rest = of_documents(loss, {name: slice(seen, None)})
         if rest is not None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}
@@ -407,7 +421,7 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
 def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     """Loss of `one` minus that of `other` on the corpora of both, with a paired bootstrap.
 
-    Samples are resampled within each corpus, the same ones for both plans. None if the plans were
+    Documents are resampled within each corpus, the same ones for both plans. None if the plans were
     not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
@@ -418,22 +432,10 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     if (
         not pairs
         or len(pairs) < len(corpora)
-        or any(a.tokens != b.tokens for a, b in pairs)
+        or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
         or not all(np.allclose(a.full_means, b.full_means, atol=1e-4) for a, b in pairs)
     ):
         return None
-    apart = [first.means - second.means for first, second in pairs]
+    apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]
     low, high = interval_of(apart).tolist()
-    return LossDifference(fmean(float(each.mean()) for each in apart), low, high)
-
-
-def interval_of(apart: Sequence[FloatArray], seed: int = 42) -> FloatArray:
-    """95% bootstrap interval of the mean over corpora of means over samples.
-
-    `apart` has one array (samples, ...) per corpus. The result is (2, ...): low, high.
-    """
-    rng = np.random.default_rng(seed)
-    means = [
-        each[rng.integers(len(each), size=(RESAMPLES, len(each)))].mean(axis=1) for each in apart
-    ]
-    return np.percentile(np.mean(means, axis=0), MIDDLE, axis=0)
+    return LossDifference(fmean(float(each.numbers.mean()) for each in apart), low, high)

@@ -21,8 +21,10 @@ from pruning.evaluate.result import (
     Evaluation,
     Metric,
     SampleSums,
+    SampleValues,
     check_metrics,
     check_possible,
+    document_places,
 )
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
@@ -238,6 +240,8 @@ class SampleLosses(RecordPart):
     tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
     nll: tuple[float, ...]  # of the pruned model
     full_nll: tuple[float, ...]  # of the original model
+    # The document of each sample, see `TokenSequences.documents`; None: windows of one text.
+    documents: tuple[Count, ...] | None
 
     @classmethod
     def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
@@ -245,7 +249,8 @@ class SampleLosses(RecordPart):
         if not {"nll", "full_nll"} <= samples.keys():
             return None
         sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
-        return cls(tokens=samples["nll"].counts.tolist(), **sums)
+        losses = samples["nll"]
+        return cls(tokens=losses.counts.tolist(), **sums, documents=losses.documents)
 
     @property
     def means(self) -> FloatArray:
@@ -257,13 +262,22 @@ class SampleLosses(RecordPart):
         """(samples,) loss of the original model, nats per token."""
         return np.divide(self.full_nll, self.tokens)
 
-    def picked(self, part: slice) -> Self:
-        """The losses of a slice of the samples."""
-        return self.model_copy(update={name: values[part] for name, values in self})
+    @property
+    def change(self) -> SampleValues:
+        """(samples,) loss increase, nats per token."""
+        return SampleValues(self.means - self.full_means, self.documents)
+
+    def picked(self, documents: slice) -> Self:
+        """The losses of the samples of some documents, by their place in order."""
+        places = document_places(self.documents, len(self.tokens))
+        chosen = {*range(len(places))[documents]}
+        at = [number for number, place in enumerate(places.tolist()) if place in chosen]
+        parts = {name: values and tuple(values[n] for n in at) for name, values in self}
+        return type(self)(**parts)
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
-        if len({len(values) for _, values in self}) > 1:
+        if len({len(values) for _, values in self if values is not None}) > 1:
             raise ValueError("it has another number of samples than of their losses")
         check_possible("nll", *self.nll, *self.full_nll)
         return self

@@ -1,4 +1,7 @@
-"""Results of an evaluation: sums by sample -> means with bootstrap intervals. No torch."""
+"""Results of an evaluation: sums by sample -> means with bootstrap intervals. No torch.
+
+Windows of one document are alike, so intervals resample documents, each with all of its samples.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.arrays import FloatArray
+from analysis.arrays import FloatArray, IntArray
 from analysis.errors import unknown_name
 
 MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec"]
@@ -123,6 +126,7 @@ class SampleSums:
 
     sums: FloatArray  # (samples,) float64
     counts: NDArray[np.int64]  # (samples,) positions, at least one
+    documents: tuple[int, ...] | None = None  # of each sample, see `SampleValues`
 
     @property
     def means(self) -> FloatArray:
@@ -136,7 +140,7 @@ class Metric:
 
     mean: float  # over the samples' means, equally weighted (arXiv:2603.06003, Eq. 16)
     pooled: float  # over the positions of all samples
-    low: float | None  # low, high: 95% bootstrap interval of `mean`; None for a single sample
+    low: float | None  # low, high: 95% of `mean` by documents; None for one document, or unknown
     high: float | None
 
 
@@ -171,7 +175,7 @@ def check_metrics(metrics: Mapping[str, Metric]) -> None:
 def summarise(sums: SampleSums, *, is_log: bool = False, seed: int = 42) -> Metric:
     """The metric of a measure; of a logarithm, its exponential throughout."""
     means = sums.means
-    low, high = bootstrap_interval(means, seed)
+    low, high = interval_or_none(SampleValues(means, sums.documents), seed)
     values = (float(means.mean()), float(sums.sums.sum() / sums.counts.sum()), low, high)
     if is_log:
         return Metric(*(None if value is None else _exp(value) for value in values))  # type: ignore[arg-type]
@@ -185,13 +189,83 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def bootstrap_interval(means: FloatArray, seed: int = 42) -> tuple[float | None, float | None]:
-    """95% percentile interval of the mean over resampled samples, from 1000 resamples."""
-    if len(means) < 2:
-        return None, None
-    resamples = np.random.default_rng(seed).integers(len(means), size=(RESAMPLES, len(means)))
-    low, high = np.percentile(means[resamples].mean(axis=1), MIDDLE)
-    return float(low), float(high)
+def document_places(documents: Sequence[int] | IntArray | None, num_samples: int) -> IntArray:
+    """(samples,) the place of each sample's document among them, from 0; see `SampleValues`."""
+    named = range(num_samples) if documents is None else documents
+    places = {document: place for place, document in enumerate(dict.fromkeys(named))}
+    return np.array([places[document] for document in named], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleValues:
+    """A value of every sample, with the document that the sample is of."""
+
+    numbers: FloatArray  # (samples, ...)
+    # Of each sample; None if unknown, as of windows of one text: then each counts as its own.
+    documents: Sequence[int] | IntArray | None = None
+
+    @property
+    def num_documents(self) -> int:
+        """How many are known to be independent."""
+        return len(set(document_places(self.documents, len(self.numbers)).tolist()))
+
+    @property
+    def _clusters(self) -> IntArray:
+        """(samples,) what is independent: documents; of a single one its samples, for want of more.
+
+        Samples of one document differ less than documents do.
+        """
+        is_single = self.num_documents == 1
+        return document_places(None if is_single else self.documents, len(self.numbers))
+
+    def resampled_means(self, rng: np.random.Generator) -> FloatArray:
+        """(RESAMPLES, ...) means over the samples of as many documents, drawn with replacement.
+
+        A ratio estimator: documents with more samples weigh more, as they do in the mean.
+        """
+        places = self._clusters
+        sizes = np.bincount(places)
+        sums = np.zeros((len(sizes), *self.numbers.shape[1:]))
+        np.add.at(sums, places, self.numbers)
+        shape = (RESAMPLES, len(sizes))
+        drawn = rng.integers(len(sizes), size=shape) + len(sizes) * np.arange(RESAMPLES)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(shape).astype(np.float64)
+        counts = (times @ sizes).reshape(-1, *[1] * (self.numbers.ndim - 1))
+        return np.asarray(np.tensordot(times, sums, 1) / counts)
+
+    def variance_of_mean(self) -> FloatArray:
+        """(...) variance of the mean over samples, documents being independent.
+
+        The linearised ratio estimator of cluster sampling: the sums of the documents' residuals,
+        squared, times D / (D - 1) of D documents. With a sample per document it is the variance
+        of the samples over their number.
+        """
+        places, mean = self._clusters, self.numbers.mean(axis=0)
+        count = int(places.max()) + 1
+        residuals = np.zeros((count, *self.numbers.shape[1:]))
+        np.add.at(residuals, places, self.numbers - mean)
+        squares = np.square(residuals).sum(axis=0) / len(self.numbers) ** 2
+        return np.asarray(squares * count / max(count - 1, 1))
+
+
+def interval_of(corpora: Sequence[SampleValues], seed: int = 42) -> FloatArray:
+    """95% percentile interval, by documents, of the mean over corpora of means over samples.
+
+    The result is (2, ...): low, high; NaN if a corpus has a single document, of which there is no
+    telling how others differ.
+    """
+    rng = np.random.default_rng(seed)
+    means = np.mean([each.resampled_means(rng) for each in corpora], axis=0)
+    interval = np.percentile(means, MIDDLE, axis=0)
+    if any(each.num_documents < 2 for each in corpora):
+        return np.full_like(interval, np.nan)
+    return np.asarray(interval)
+
+
+def interval_or_none(values: SampleValues, seed: int = 42) -> tuple[float | None, float | None]:
+    """`interval_of` one number, for records: None where it is not known."""
+    low, high = interval_of([values], seed).tolist()
+    return (None, None) if math.isnan(low) else (low, high)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Without a marked answer, every token but the first of its document is predicted.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from analysis.arrays import FloatArray
 from analysis.calibration.distributed import Processes
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.errors import CorpusError
+from pruning.evaluate.result import SampleSums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +99,10 @@ class Samples:
         """(samples,) scored positions of each sample."""
         return np.concatenate([batch.counts for batch in self._all_batches()])
 
+    def sums_of(self, values: FloatArray) -> SampleSums:
+        """Sums over the scored positions of each sample, (samples,), with what they are of."""
+        return SampleSums(values, self.num_scored, self.sequences.documents)
+
 
 def make_samples(
     sequences: TokenSequences, batch_size: int = 8, processes: Processes | None = None
@@ -118,11 +123,5 @@ def make_samples(
         )
     num_unscored = len(sequences.rows) - len(keep)
     if num_unscored:
-        counted, positions = sequences.counted, sequences.positions
-        sequences = replace(
-            sequences,
-            rows=tuple(sequences.rows[number] for number in keep),
-            counted=None if counted is None else tuple(counted[number] for number in keep),
-            positions=None if positions is None else tuple(positions[number] for number in keep),
-        )
+        sequences = sequences.picked(keep)
     return Samples(sequences, batch_size, num_unscored, processes)

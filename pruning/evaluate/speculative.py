@@ -124,7 +124,8 @@ def run_acceptance(
                 counts += accept_batch(model, draft, batch, decoding)
     yield Progress("decoding", len(samples), len(samples), "samples")
     sums = samples.gather(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
-    return SampleSums(sums["accepted"], sums["tested"].astype(np.int64))
+    tested = sums["tested"].astype(np.int64)
+    return SampleSums(sums["accepted"], tested, samples.sequences.documents)
 
 
 def stream_seed(seed: int, sample: int) -> int:

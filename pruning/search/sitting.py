@@ -105,6 +105,7 @@ class Problem:
                 "name": sequences.corpus,
                 "digest": sequences.digest,
                 "samples": len(sequences.rows),
+                "num_documents": self.search_samples.num_documents,
                 **self.search_samples.facts,
             },
             # These change the last bits of values, and a bit may decide which of two is an elite.

@@ -60,6 +60,8 @@ class Curves:
     samples: int = 0
     # For loss increases: (levels, samples) of each layer.
     by_sample: tuple[FloatArray, ...] = ()
+    # The document of each sample, see `SampleValues`; None if unknown.
+    documents: tuple[int, ...] | None = None
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
         """Options of each layer, every `step`-th number of its room, with their costs."""
@@ -139,7 +141,12 @@ def curves_of(
             measured[point.removed] = cost
     if any(len(levels) < 2 for levels in layer_costs):
         return None
-    return Curves(tuple(map(_curve, layer_costs)), measured, samples=len(chosen))
+    return Curves(
+        tuple(map(_curve, layer_costs)),
+        measured,
+        samples=len(chosen),
+        documents=points.documents(chosen),
+    )
 
 
 def with_samples(curves: Curves, points: Points) -> Curves:
@@ -174,7 +181,12 @@ def moved_curves(
             layer_costs[point.position][point.level] = cost - base_cost
     # Of several corpora, the worst depends on what the plan itself costs on each.
     layer_costs[0] = {level: base_cost + more for level, more in layer_costs[0].items()}
-    return Curves(tuple(map(_curve, layer_costs)), {base: base_cost}, samples=len(samples))
+    return Curves(
+        tuple(map(_curve, layer_costs)),
+        {base: base_cost},
+        samples=len(samples),
+        documents=points.documents(samples),
+    )
 
 
 def _curve(levels: Mapping[int, float]) -> Curve:

@@ -20,7 +20,7 @@ import numpy as np
 from analysis.arrays import FloatArray, IntArray
 from analysis.cache_keys import Numbered
 from pruning.allocation import Removed
-from pruning.evaluate.result import MIDDLE, RESAMPLES
+from pruning.evaluate.result import MIDDLE, RESAMPLES, SampleValues
 from pruning.sensitivity.curves import Curves, Sensitivity
 
 _PRIOR: Final = 0.25  # standard deviation of the log ratio where no plan was measured
@@ -86,8 +86,7 @@ class SumError(Numbered):
         # The same seed for each corpus: its sums err in the same direction, as far as is known.
         rng = np.random.default_rng(42)
         error = rng.standard_t(ratio.freedom, size=(RESAMPLES, 1))
-        rows = rng.integers(len(sums), size=(RESAMPLES, len(sums)))
-        resampled = np.stack([sums[picked].mean(axis=0) for picked in rows])
+        resampled = SampleValues(sums, curves.documents).resampled_means(rng)
         medians = _times(sums.mean(axis=0), ratio.mean)
         draws = _times(resampled, ratio.mean + ratio.scale * error)
         is_cut = plans.any(axis=1)
@@ -132,7 +131,7 @@ class _Pairs(NamedTuple):
     places: Mapping[Removed, int]
     shares: FloatArray  # (pairs, layers)
     log_ratios: FloatArray  # (pairs,)
-    noise: FloatArray  # (pairs,) variance of the log ratios, with that of texts
+    noise: FloatArray  # (pairs,) variance of the log ratios, with that of documents
 
 
 def _pairs(curves: Curves, known: Mapping[Removed, Mapping[str, float]]) -> _Pairs:
@@ -141,7 +140,7 @@ def _pairs(curves: Curves, known: Mapping[Removed, Mapping[str, float]]) -> _Pai
     sums = curves.predicted_by_sample(plans)
     means, losses = sums.mean(axis=0), np.array(list(measured.values()))
     log_ratios = np.log(_above_zero(losses) / _above_zero(means))
-    texts = sums.var(axis=0, ddof=min(1, len(sums) - 1)) / len(sums)
+    texts = SampleValues(sums, curves.documents).variance_of_mean()
     noise = _NOISE**2 + texts / _above_zero(means) ** 2
     places = {plan: place for place, plan in enumerate(measured)}
     return _Pairs(places, _shares(curves, plans), log_ratios, noise)

@@ -59,11 +59,13 @@ class Measuring:
     batch_size: int  # samples per forward
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
     processes: Processes = field(default_factory=Processes)  # that take the batches in turn
+    documents: Mapping[str, int] = field(default_factory=dict)  # of the samples, where known
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: Runs | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.points = self.store.points(self.record, in_progress=True)
+        self.points.add_documents(self.documents)
 
     @property
     def batches(self) -> list[tuple[str, ...]]:

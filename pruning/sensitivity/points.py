@@ -26,9 +26,11 @@ COLUMNS: Mapping[str, str] = {
     "layer": "int64",  # decoder index of the layer that differs from the base; -1 if none
     "removed": "int64",  # what that layer loses; the sum of the base if none
     "sample": "object",  # see `sample_ids`
+    "document": "int64",  # of the sample, see `TokenSequences.documents`; -1 if unknown
     **dict.fromkeys(MEASURES, "float64"),  # means over the scored positions of the sample
 }
 WHOLE = -1
+_UNKNOWN = -1
 _DIGITS = 16
 
 
@@ -64,6 +66,12 @@ def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
     return tuple(ids)
 
 
+def sample_documents(sequences: TokenSequences) -> dict[str, int]:
+    """Id -> document of each sample, of equal samples the first; empty if unknown."""
+    pairs = zip(sample_ids(sequences), sequences.documents or (), strict=False)
+    return dict(reversed(list(pairs)))
+
+
 class Points:
     """Measured values: allocation and sample -> MEASURES."""
 
@@ -72,6 +80,7 @@ class Points:
         self._layers, self._sizes = tuple(sizes), tuple(sizes.values())
         self._points: dict[Removed, Point] = {}
         self._values: dict[Removed, dict[str, tuple[float, ...]]] = {}
+        self._documents: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._values)
@@ -91,6 +100,20 @@ class Points:
             for name, value in zip(MEASURES, each, strict=True):
                 check_possible(name, value)
             by_sample.setdefault(sample, tuple(each))
+
+    def add_documents(self, documents: Mapping[str, int]) -> None:
+        """Say of which documents samples are, by id; known ones stay."""
+        known = {each: number for each, number in documents.items() if number != _UNKNOWN}
+        self._documents = known | self._documents
+
+    def documents(self, samples: Sequence[str]) -> tuple[int, ...] | None:
+        """The document of each sample; None unless all are known."""
+        found = [self._documents[each] for each in samples if each in self._documents]
+        return tuple(found) if len(found) == len(samples) else None
+
+    def document(self, sample: str) -> int:
+        """The document of a sample, as in COLUMNS."""
+        return self._documents.get(sample, _UNKNOWN)
 
     def knows(self, removed: Removed, samples: Iterable[str]) -> bool:
         """Whether an allocation was measured on all of these samples."""
@@ -119,18 +142,20 @@ class Points:
             base = ".".join(map(str, point.base)) if any(point.base) else ""
             layer = WHOLE if point.position == WHOLE else self._layers[point.position]
             for sample, values in self._values[removed].items():
-                rows.append((base, layer, point.level, sample, *values))
+                at = (base, layer, point.level, sample, self.document(sample))
+                rows.append((*at, *values))
         return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
 
     def add_table(self, table: pd.DataFrame) -> None:
         """Add a table of COLUMNS; ValueError if it is of other layers."""
         places = {layer: position for position, layer in enumerate(self._layers)} | {WHOLE: WHOLE}
         for row in table[list(COLUMNS)].itertuples(index=False, name=None):
-            base, layer, level, sample, *values = row
+            base, layer, level, sample, _, *values = row
             removed = tuple(map(int, str(base).split("."))) if base else (0,) * len(self._layers)
             if len(removed) != len(self._layers) or layer not in places:
                 raise ValueError("it has other layers than the model")
             self.add(Point(removed, places[layer], int(level)), [str(sample)], [values])
+        self.add_documents(dict(zip(table["sample"], table["document"].tolist(), strict=True)))
 
     def add_line(self, raw: Any, samples: Sequence[str]) -> None:
         """Add a line of a log of these samples, see `line_of`.

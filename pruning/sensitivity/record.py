@@ -147,8 +147,9 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         Raises:
             filelock.Timeout: another process measures this batch.
         """
-        header = {"record": record.digest, "samples": list(samples)}
-        path = self._blocks(record) / f"{digest_of(header)[:16]}.jsonl"
+        batch = {"record": record.digest, "samples": list(samples)}
+        path = self._blocks(record) / f"{digest_of(batch)[:16]}.jsonl"
+        header = {**batch, "documents": [points.document(sample) for sample in samples]}
         with locked(path):
             parquet = self._folders[0] / f"{record.record_id}.parquet"
             if parquet.is_file():  # another process may have finished in the meantime
@@ -195,7 +196,9 @@ def _read_log(path: Path, points: Points) -> list[bytes]:
     """The complete lines of a log; their points are added to `points`."""
     lines = whole_lines(path)
     try:
-        samples = list(map(str, parse_json(lines[0])["samples"])) if lines else []
+        header = parse_json(lines[0]) if lines else {"samples": [], "documents": []}
+        samples = list(map(str, header["samples"]))
+        points.add_documents(dict(zip(samples, map(int, header["documents"]), strict=True)))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, 1) from error
     for number, raw in parsed_lines(path, lines):

@@ -113,7 +113,7 @@ class _Sitting:
         from pruning.evaluate.candidate import MeasureSettings
         from pruning.evaluate.samples import make_samples
         from pruning.sensitivity.measure import Measuring
-        from pruning.sensitivity.points import MEASURES, sample_ids
+        from pruning.sensitivity.points import MEASURES, sample_documents, sample_ids
 
         # A pass through streamed layers has its batches from the start.
         processes = join() if self.request.stream_layers else Processes()
@@ -134,9 +134,14 @@ class _Sitting:
                 (yield from subject_of(self.model, loaded, samples, plan_of)), measured
             )
 
-        ids = sample_ids(samples.sequences)
         return Measuring(
-            store, store.find(record), ids, self.request.batch_size, load, processes=processes
+            store,
+            store.find(record),
+            sample_ids(samples.sequences),
+            self.request.batch_size,
+            load,
+            processes=processes,
+            documents=sample_documents(samples.sequences),
         )
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":

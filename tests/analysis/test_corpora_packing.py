@@ -1,5 +1,6 @@
 """Packing: rows made by hand, and every token that is read accounted for."""
 
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -40,6 +41,31 @@ def test_padded_documents_have_a_row_each():
     assert rows == [[0, 1, 2], [3, 4, 5, 6, 7], [10, 11]]
     assert packed.positions == []
     assert (packed.num_documents, packed.num_dropped) == (3, 2)
+
+
+def test_a_row_is_of_the_document_that_gives_most_of_it():
+    # Documents of 5, 2, 2 and 6 tokens in rows of four: 4 of the first, 1 + 2 + 1, 1 + 3.
+    packed, rows = packed_rows("concatenate", (5, 2, 2, 6), Sampling(12, 4))
+    assert rows == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert packed.documents == [0, 1, 3]
+    # 2 and 2 are equal: the first.
+    packed, rows = packed_rows("concatenate", (2, 6), Sampling(8, 4))
+    assert (rows, packed.documents) == ([[0, 1, 2, 3], [4, 5, 6, 7]], [0, 1])
+    packed, _ = packed_rows("pack", (3, 4, 2, 1), Sampling(100, 5))
+    assert packed.documents == [0, 1]
+    # One document is dropped; the others are numbered as they are fed.
+    packed, _ = packed_rows("pad", (3, 7, 2), Sampling(100, 5, truncate="drop"))
+    assert packed.documents == [0, 1]
+
+
+def test_rows_that_are_picked_keep_their_documents():
+    sequences = sequences_of([Document(text="abcdef"), Document(text="gh")], 8, 2)
+    # "gh" is drawn first; its end and the next beginning are half a row each.
+    assert sequences.documents == (0, 0, 1, 1)
+    picked = sequences.picked([0, 3])
+    assert as_lists(picked) == [as_lists(sequences)[0], as_lists(sequences)[3]]
+    assert picked.documents == (0, 1)
+    assert replace(sequences, documents=None).digest == sequences.digest
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])

@@ -3,7 +3,7 @@
 `python -m tools.demo.beside_repair FOLDER [--tokens 24576] [--samples 32]`
 
 FOLDER keeps the repairs, so that a second run is quick. Prints a CSV: loss increase on held-out
-texts by corpus, and the 95% interval over texts of what the repair gives back.
+texts by corpus, and the 95% interval by documents of what the repair gives back.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from analysis.arrays import FloatArray
 from analysis.calibration.distributed import join
 from analysis.calibration.loading import load_model
 from analysis.criteria import CRITERIA
@@ -29,7 +28,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, stats_store
 from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.evaluate.full_side import FullSide, final_hidden, full_side
-from pruning.evaluate.quality import interval_of
+from pruning.evaluate.result import SampleValues, interval_of
 from pruning.evaluate.samples import SampleBatch, make_samples
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
@@ -111,7 +110,7 @@ class Bench:
         directories = stats_store(self.folder).directories
         return replace(plan, repair=record.reference.among(directories))
 
-    def losses(self, plan: PruningPlan | None, arm: Arm = nullcontext) -> dict[str, FloatArray]:
+    def losses(self, plan: PruningPlan | None, arm: Arm = nullcontext) -> dict[str, SampleValues]:
         """Corpus -> (samples,) loss increase, nats per token."""
         loaded, family = self.model.loaded, self.model.source.family
         candidates = MaskedCandidates(loaded, family)
@@ -124,8 +123,8 @@ class Bench:
 
             result = drain(measure_candidate(side, MeasureSettings(("nll",)), hidden_of))
             sums = result.samples
-            counts = sums["nll"].counts
-            increases[corpus] = (sums["nll"].sums - sums["full_nll"].sums) / counts
+            increase = sums["nll"].means - sums["full_nll"].means
+            increases[corpus] = SampleValues(increase, sums["nll"].documents)
         return increases
 
 
@@ -151,9 +150,9 @@ def bench(folder: Path, tokens: int, samples: int) -> Bench:
     return replace(new, model=replace(new.model, batches=batches))
 
 
-def row(name: str, what: str, losses: Mapping[str, FloatArray]) -> dict[str, Any]:
+def row(name: str, what: str, losses: Mapping[str, SampleValues]) -> dict[str, Any]:
     """A line of the table."""
-    means = {corpus: float(each.mean()) for corpus, each in losses.items()}
+    means = {corpus: float(each.numbers.mean()) for corpus, each in losses.items()}
     mean = float(np.mean(list(means.values())))
     return {"plan": name, "what": what, **means, "mean": mean, "low": None, "high": None}
 
@@ -172,22 +171,25 @@ def main() -> None:
     def add(
         name: str,
         what: str,
-        losses: Mapping[str, FloatArray],
-        pruned: Mapping[str, FloatArray] | None = None,
+        losses: Mapping[str, SampleValues],
+        pruned: Mapping[str, SampleValues] | None = None,
     ) -> None:
         rows.append(row(name, what, losses))
         if pruned:
-            gains = [pruned[corpus] - losses[corpus] for corpus in losses]
+            gains = [
+                SampleValues(pruned[corpus].numbers - each.numbers, each.documents)
+                for corpus, each in losses.items()
+            ]
             rows[-1]["low"], rows[-1]["high"] = interval_of(gains).tolist()
         logger.info("%s", rows[-1])
 
-    def add_both(name: str, plan: PruningPlan) -> Mapping[str, FloatArray]:
+    def add_both(name: str, plan: PruningPlan) -> Mapping[str, SampleValues]:
         pruned = at.losses(plan)
         add(name, "pruned", pruned)
         add(name, "repaired", at.losses(at.repaired(plan)), pruned)
         return pruned
 
-    before: dict[str, Mapping[str, FloatArray]] = {}
+    before: dict[str, Mapping[str, SampleValues]] = {}
     plans: dict[str, PruningPlan] = {}
     for name, fields in specs():
         try:

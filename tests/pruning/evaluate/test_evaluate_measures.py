@@ -13,7 +13,9 @@ from pruning.evaluate.result import (
     MEASURES,
     MeasureName,
     SampleSums,
-    bootstrap_interval,
+    SampleValues,
+    interval_of,
+    interval_or_none,
     make_evaluation,
     summarise,
 )
@@ -101,21 +103,76 @@ def test_perplexity_is_the_exponential_of_the_loss():
     assert (result.num_samples, result.num_tokens) == (2, 4)
 
 
+def resampled_by_hand(numbers, documents, seed=42):
+    """The interval from the definition: documents drawn, and all of their samples averaged."""
+    rng, kinds = np.random.default_rng(seed), sorted(set(documents))
+    of = {kind: np.array(numbers)[np.array(documents) == kind] for kind in kinds}
+    draws = rng.integers(len(kinds), size=(1000, len(kinds)))
+    means = [np.concatenate([of[kinds[one]] for one in drawn]).mean() for drawn in draws]
+    return np.percentile(means, [2.5, 97.5])
+
+
 def test_the_interval_covers_as_often_as_it_says():
     # Means of 30 samples of a unit normal: the interval should hold 0 in about 95% of the cases.
     random = np.random.default_rng(0)
-    held = [
-        low <= 0 <= high
-        for low, high in (bootstrap_interval(random.normal(size=30), seed) for seed in range(200))
-    ]
+    held = []
+    for seed in range(200):
+        low, high = interval_of([SampleValues(random.normal(size=30))], seed)
+        held.append(low <= 0 <= high)
     assert 0.88 <= np.mean(held) <= 0.99
 
 
-def test_the_interval_is_seeded_and_absent_for_one_sample():
-    means = np.random.default_rng(1).random(9)
-    assert bootstrap_interval(means, 5) == bootstrap_interval(means, 5)
-    assert bootstrap_interval(means, 5) != bootstrap_interval(means, 6)
-    assert bootstrap_interval(means[:1]) == (None, None)
+def test_the_interval_holds_where_windows_of_a_document_are_alike():
+    """40 documents of 1 to 6 windows, which share 4/5 of their variance, and a mean of 0."""
+    random = np.random.default_rng(0)
+    by_document, by_window = [], []
+    for seed in range(200):
+        sizes = random.integers(1, 7, size=40)
+        documents = np.repeat(np.arange(40), sizes)
+        numbers = 2 * random.normal(size=40)[documents] + random.normal(size=len(documents))
+        for held, of in ((by_document, documents), (by_window, None)):
+            low, high = interval_of([SampleValues(numbers, of)], seed)
+            held.append(low <= 0 <= high)
+    assert 0.88 <= np.mean(by_document) <= 0.99
+    assert np.mean(by_window) < 0.85  # so it would be if windows counted as independent
+
+
+def test_documents_are_resampled_with_all_of_their_samples():
+    numbers, documents = np.random.default_rng(3).normal(size=9), (4, 4, 4, 4, 7, 7, 9, 9, 12)
+    interval = interval_of([SampleValues(numbers, documents)])
+    assert interval == pytest.approx(resampled_by_hand(numbers, documents))
+    # With a sample each, it is the bootstrap over samples, whatever the documents are called.
+    apart = interval_of([SampleValues(numbers, tuple(range(20, 29)))])
+    rows = np.random.default_rng(42).integers(9, size=(1000, 9))
+    assert apart == pytest.approx(np.percentile(numbers[rows].mean(axis=1), [2.5, 97.5]))
+    assert np.array_equal(apart, interval_of([SampleValues(numbers)]))
+    # Windows that say the same add nothing: the interval is that of one of them.
+    copies = SampleValues(np.repeat(numbers, 5), np.repeat(np.arange(9), 5))
+    assert interval_of([copies]) == pytest.approx(apart)
+    both = interval_of([SampleValues(np.stack([numbers, 2 * numbers], axis=1), documents)])
+    assert both == pytest.approx(np.stack([interval, 2 * interval], axis=1))
+
+
+def test_the_variance_of_the_mean_is_that_between_documents():
+    numbers = np.array([1.0, 4.0, 7.0, 8.0])
+    assert SampleValues(numbers).variance_of_mean() == pytest.approx(numbers.var(ddof=1) / 4)
+    # Four copies of each tell nothing more.
+    copies = SampleValues(np.repeat(numbers, 4), np.repeat(np.arange(4), 4))
+    assert copies.variance_of_mean() == pytest.approx(numbers.var(ddof=1) / 4)
+    # Documents of 1 and 3 samples, mean 5: residuals -4 and 4, so 2 * (16 + 16) / 4**2.
+    assert SampleValues(numbers, (0, 1, 1, 1)).variance_of_mean() == pytest.approx(4)
+
+
+def test_the_interval_is_seeded_and_absent_for_one_document():
+    means = SampleValues(np.random.default_rng(1).random(9))
+    assert interval_or_none(means, 5) == interval_or_none(means, 5)
+    assert interval_or_none(means, 5) != interval_or_none(means, 6)
+    alone = SampleValues(means.numbers, (3,) * 9)
+    assert interval_or_none(alone) == (None, None)
+    assert interval_or_none(SampleValues(means.numbers[:1])) == (None, None)
+    assert np.isnan(interval_of([means, alone])).all()
+    low, high = interval_of([SampleValues(np.array([1.0, 2.0, 6.0]), (0, 0, 1))])
+    assert (low, high) == (1.5, 6)  # two documents: either alone
 
 
 def test_names_of_measures_are_checked():

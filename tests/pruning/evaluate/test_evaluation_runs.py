@@ -90,7 +90,7 @@ def test_the_loss_of_every_sample_is_kept(work):
     del raw["samples"]
     assert EvaluationRecord.from_json(resealed(raw), "old").samples is None
     for tokens, problem in (([6, 2], "another number of samples"), ([6, 0, 9], "samples.tokens.1")):
-        raw["samples"] = {"tokens": tokens, "nll": [1, 1, 1], "full_nll": [1, 1, 1]}
+        raw["samples"] = {"tokens": tokens, "nll": [1] * 3, "full_nll": [1] * 3, "documents": None}
         with pytest.raises(StatsError, match=problem):
             EvaluationRecord.from_json(json.dumps(raw), "damaged")
 

@@ -30,7 +30,7 @@ def metric(name, **values):
 IMPOSSIBLE = [
     (EvaluationRecord, metric(ESAP, mean=1.5), "its esap is 1.5, which is not in .0, 1."),
     (EvaluationRecord, metric(ESAP, low=0.9, high=0.1), "an interval from 0.9 to 0.1"),
-    (EvaluationRecord, metric(ESAP, low=None), "an interval from None to"),
+    (EvaluationRecord, metric(LOSS, low=None), "an interval from None to"),
     (EvaluationRecord, metric("kl", pooled=-0.5), "its kl is -0.5"),
     (EvaluationRecord, metric(LOSS, mean=-1.0), "its nll is -1, which"),
     (EvaluationRecord, metric("ppl", mean=0.0), "its ppl is 0, which is not in .1, inf."),

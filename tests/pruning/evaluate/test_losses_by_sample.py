@@ -5,15 +5,16 @@ import pytest
 
 from pruning.evaluate.quality import (
     difference,
+    halves,
     loss_of,
-    of_samples,
+    of_documents,
     plan_losses,
     unseen,
 )
 from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import Metric
 
-EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
+EVEN = slice(0, None, 2)
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}
 TOKENS = {"a": (4, 2, 4, 2), "b": (1, 1, 2, 2)}
 FULL = {"a": (4.0, 2.0, 4.0, 2.0), "b": (2.0, 2.0, 4.0, 4.0)}  # 1 and 2 nats per token
@@ -27,11 +28,13 @@ def measure(shipped_record):
     def metric(values):
         return Metric(float(np.mean(values)), 0.0, None, None)
 
-    def make(plan, added, kept=True, schedule="uniform"):
+    def make(plan, added, kept=True, schedule="uniform", documents=(3, 4, 5, 8)):
         for name, values in added.items():
             tokens, full = np.array(TOKENS[name]), np.array(FULL[name])
             sums = full + np.array(values) * tokens
-            losses = SampleLosses(tokens=TOKENS[name], nll=tuple(sums), full_nll=FULL[name])
+            losses = SampleLosses(
+                tokens=TOKENS[name], nll=tuple(sums), full_nll=FULL[name], documents=documents
+            )
             update = {
                 "plan_digest": plan,
                 "corpus": {"name": name, "digest": name, **FACTS},
@@ -55,13 +58,31 @@ def losses(measure):
 def test_the_loss_on_a_half_is_the_mean_of_its_samples(losses):
     early = loss_of(losses, "early")
     assert early.change == {"a": 2.0, "b": 1.0}
-    even, odd = (of_samples(early, dict.fromkeys("ab", half)) for half in (EVEN, ODD))
+    even, odd = halves(early)
     assert (even.change, even.mean, even.num_samples) == ({"a": 0.0, "b": 0.0}, 0.0, 2)
     assert (odd.change, odd.mean, odd.worst_on) == ({"a": 4.0, "b": 2.0}, 3.0, "a")
     assert odd.full == {"a": 1.0, "b": 2.0}
-    last = of_samples(early, {"a": slice(3, None)})
+    last = of_documents(early, {"a": slice(3, None)})
     assert (last.change, last.num_samples) == ({"a": 4.0, "b": 1.0}, 1)
-    assert of_samples(early, {"a": slice(4, None)}) is None
+    assert of_documents(early, {"a": slice(4, None)}) is None
+
+
+def test_no_document_is_in_both_halves(measure):
+    records = [*measure("early", EARLY, documents=(3, 3, 4, 8))]
+    early = loss_of(plan_losses(records), "early")
+    first, second = halves(early)
+    assert {name: each.documents for name, each in first.samples.items()} == {
+        "a": (3, 3, 8),
+        "b": (3, 3, 8),
+    }
+    assert (first.change["a"], second.change["a"]) == (pytest.approx(8 / 3), 0.0)
+    assert (second.samples["a"].documents, second.num_samples) == ((4,), 1)
+    # A window of one text is as good as a document: nothing says which of them are alike.
+    whole = loss_of(plan_losses(measure("early", EARLY, documents=None)), "early")
+    assert [each.change for each in halves(whole)] == [{"a": 0.0, "b": 0.0}, {"a": 4.0, "b": 2.0}]
+    # One document has no second half.
+    single = loss_of(plan_losses(measure("early", EARLY, documents=(0, 0, 0, 0))), "early")
+    assert halves(single)[1] is None
 
 
 def test_two_plans_are_apart_where_the_paired_interval_excludes_0(measure):
@@ -97,18 +118,42 @@ def test_the_interval_is_that_of_a_bootstrap_by_hand(losses):
     )
 
 
+def test_windows_of_few_documents_tell_less_apart(measure):
+    worse = {"a": (0.5, 0.4, 0.6, -0.3)}  # three windows of one document, and one of another
+    base = {"a": (0.0,) * 4}
+
+    def apart(documents):
+        records = [
+            each
+            for name, added in (("base", base), ("worse", worse))
+            for each in measure(name, added, documents=documents)
+        ]
+        found = plan_losses(records)
+        return difference(loss_of(found, "worse"), loss_of(found, "base"))
+
+    few = apart((0, 0, 0, 1))
+    assert (few.mean, few.low, few.high) == pytest.approx((0.3, -0.3, 0.5))
+    assert not few.is_clear
+    one = apart((0, 0, 0, 0))
+    assert (one.mean, one.is_clear) == (pytest.approx(0.3), False)
+    assert np.isnan([one.low, one.high]).all()
+
+
 def test_what_cannot_be_paired_is_not_compared(losses, measure):
     early = loss_of(losses, "early")
     old = loss_of(plan_losses(measure("old", LATE, kept=False)), "old")
     assert difference(early, old) is None
-    half = of_samples(loss_of(losses, "late"), {"a": EVEN})
+    half = of_documents(loss_of(losses, "late"), {"a": EVEN})
     assert difference(early, half) is None
 
 
-def test_samples_that_chose_a_plan_are_left_out_of_its_loss(losses):
+def test_samples_that_chose_a_plan_are_left_out_of_its_loss(losses, measure):
     early = loss_of(losses, "early")
     judged = {"name": "a", "samples": 1, **FACTS}
     assert unseen(early, judged).change == {"a": pytest.approx(8 / 3), "b": 1.0}
+    # What follows of a document that was read in part is not unseen.
+    begun = loss_of(plan_losses(measure("early", EARLY, documents=(0, 0, 1, 1))), "early")
+    assert unseen(begun, judged).samples["a"].documents == (1, 1)
     # All of its samples were read, or nobody knows which.
     for other in ({"samples": 4}, {"seed": 7}):
         assert unseen(early, {**judged, **other}).change == {"b": 1.0}

@@ -10,8 +10,8 @@ import pytest
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS, stats_store
-from pruning.evaluate.quality import interval_of
 from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import MIDDLE, SampleValues
 from pruning.planning.measured import find_sensitivity, without_budget
 from pruning.planning.predicted import predict, sum_error
 from pruning.planning.ranking import select_measured
@@ -53,7 +53,9 @@ def cells():
         _, by_corpus = learned.bands(np.array(plans))
         for curves in learned.curves.curves:
             band = by_corpus[curves.corpus]
-            texts = interval_of([curves.predicted_by_sample(np.array(plans))])
+            sums = SampleValues(curves.predicted_by_sample(np.array(plans)), curves.documents)
+            resampled = sums.resampled_means(np.random.default_rng(42))
+            texts = np.percentile(resampled, MIDDLE, axis=0)
             measured = [fresh.known[plan].get(curves.corpus, math.nan) for plan in plans]
             rows.append(np.stack([*band, measured, *texts], axis=1))
     cells = np.concatenate(rows)
