@@ -11,7 +11,7 @@ first. What is there is not measured again. Prints share x corpus -> plans, insi
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -86,6 +86,7 @@ def fresh_samples(corpus: str) -> tuple[DrawnSamples, tuple[int, ...]]:
         count="response" if text.response else "all",
     )
     sequences = tokenize(order.source, tokenizer if text.response else None, sampling, corpus=corpus)
+    sequences = replace(sequences, documents=numbers)
     facts = {"seed": 0, "drawn": "the half for benchmarks", "skipped": 0, "seq_len": SEQ_LEN}
     return DrawnSamples(sequences, facts | dict(sequences.prepared)), numbers
 
