@@ -140,6 +140,7 @@ class Recipe(Request):
     seed: options.Seed | None = None
     dtype: options.Dtype = "auto"
     template_args: options.TemplateArgs = Field(default_factory=dict)
+    windows_per_document: options.WindowsPerDocument | None = None  # of search to evaluate
     calibrate: CalibrateSection = CalibrateSection()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None

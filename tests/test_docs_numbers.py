@@ -21,7 +21,7 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
 from pruning.engine_results import ENGINES, results
-from pruning.evaluate.quality import candidates_at, difference, losses_at, of_samples, plan_losses
+from pruning.evaluate.quality import candidates_at, difference, halves, losses_at, plan_losses
 from pruning.evaluate.record import EvaluationRecord
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
@@ -178,8 +178,8 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     assert found == [cells(line) for line in lines.splitlines()[2:]]
 
 
-def test_the_even_samples_choose_the_plan_that_the_page_names(losses):
-    """One half of the samples chooses among plans that no sample chose, the other judges it."""
+def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
+    """One half of the documents chooses among plans that none chose, the other judges it."""
     plans = [
         each
         for each in losses_at(losses, 0.5)
@@ -187,19 +187,33 @@ def test_the_even_samples_choose_the_plan_that_the_page_names(losses):
         and each.facts.schedule not in ("search", "measured")
         and not (each.is_random or each.facts.repair)
     ]
-
-    def on_half(loss, start):
-        return of_samples(loss, dict.fromkeys(loss.change, slice(start, None, 2)))
-
-    chosen, second = sorted(plans, key=lambda each: on_half(each, 0).mean)[:2]
+    chosen, second = sorted(plans, key=lambda each: halves(each)[0].mean)[:2]
     made = (chosen.facts.criterion, len(chosen.facts.corpora), chosen.facts.schedule)
     assert made == ("ean", 3, "global")
-    even, odd = on_half(chosen, 0), on_half(chosen, 1)
+    one, other = halves(chosen)
     lead = difference(second, chosen)
     page = " ".join((DOCS / "reference" / "demo-model.md").read_text().split())
-    assert f"({even.mean:+.2f} there); on the odd ones it has {odd.mean:+.2f}" in page
-    assert f"at worst {odd.worst:+.2f}" in page
-    assert f"{lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
+    assert f"({one.mean:+.2f} there); on the other half it has {other.mean:+.2f}" in page
+    assert f"at worst {other.worst:+.2f} ({other.worst_on.removeprefix('demo-')})" in page
+    assert not lead.is_clear
+    assert f"not clear: {lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
+
+
+def test_the_intervals_of_the_page_on_repair_are_by_documents(losses):
+    page = " ".join((DOCS / "concepts" / "repair.md").read_text().split())
+    blend = {
+        (each.facts.criterion, each.is_repaired): each
+        for each in losses_at(losses, 0.5)
+        if not (each.way or each.is_random)
+        and (each.facts.granularity, each.facts.schedule) == ("expert", "uniform")
+        and len(each.facts.corpora) == 3
+    }
+    for name, words in (("reap", "nats, 95% by documents"), ("ean", "nats")):
+        back = difference(blend[name, False], blend[name, True])
+        share = back.mean / blend[name, False].mean
+        assert f"{share:.0%} ({back.low:.3f} to {back.high:.3f} {words})" in page
+    code, math, prose = (each.num_documents for each in blend["reap", False].samples.values())
+    assert f"of {code}, {math} and {prose} documents" in page
 
 
 def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):

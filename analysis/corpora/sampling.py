@@ -41,6 +41,14 @@ class Sampling:
     whole: bool = False
     # Arguments of the chat template, for conversations; plain JSON.
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Joined documents are cut to so many sequences each, and what follows is dropped; None: whole.
+    windows_per_document: int | None = None
+
+    @property
+    def most_of_document(self) -> int | None:
+        """Tokens of a document that joined sequences take at most; None if all."""
+        windows = self.windows_per_document
+        return None if windows is None else windows * self.seq_len
 
     @property
     def chat(self) -> ChatFormat:
@@ -52,6 +60,10 @@ class Sampling:
             raise CorpusError(f"The seed {self.seed} is negative; use a whole number from 0.")
         if self.seq_len < 2:
             raise CorpusError(f"A sequence of {self.seq_len} tokens is too short; use at least 2.")
+        if self.windows_per_document is not None and self.windows_per_document < 1:
+            raise CorpusError(
+                f"{self.windows_per_document} windows of a document leave nothing; use at least 1."
+            )
         if self.packing == "concatenate":
             check_joins(self)
 
@@ -115,18 +127,21 @@ def _counted(item: Tokens) -> BoolArray:
 def concatenate(documents: Iterator[Tokens], sampling: Sampling) -> TokenRows:
     """Documents joined end to end and cut into sequences of equal length.
 
-    A document sees those before it in its sequence, as in pre-training and in HEAPr.
+    A document sees those before it in its sequence, as in pre-training and in HEAPr. Each is cut to
+    `windows_per_document` before.
     """
     packed = TokenRows()
     limit = sampling.tokens // sampling.seq_len * sampling.seq_len
     items: list[Tokens] = []
+    num_used = 0
     for item in documents:
-        items.append(item)
+        items.append(item.part(0, min(len(item.ids), sampling.most_of_document or limit)))
+        num_used += len(items[-1].ids)
         packed.num_read += len(item.ids)
         packed.num_documents += 1
-        if packed.num_read >= limit:
+        if num_used >= limit:
             break
-    length = min(limit, packed.num_read // sampling.seq_len * sampling.seq_len)
+    length = min(limit, num_used // sampling.seq_len * sampling.seq_len)
     if length:
         stream = Tokens(
             np.concatenate([item.ids for item in items]),
@@ -247,6 +262,8 @@ def tokenize(
         facts["select"] = selection.description
     if first.messages is not None and sampling.template_args:
         facts["template_args"] = dict(sampling.template_args)
+    if packing == "concatenate" and sampling.windows_per_document is not None:
+        facts["windows_per_document"] = sampling.windows_per_document
     if packing != "concatenate":
         facts["truncate"] = "none" if is_whole else sampling.truncate
     return _sequences(packed, source, sampling, corpus, facts)
@@ -260,24 +277,26 @@ def _encode_all(
     extent: Callable[[int], Extent],
 ) -> Iterator[Tokens]:
     """The tokens of each document; `extent` tells from those before it how many can be used."""
-    ready, num_read = None, 0
+    ready, num_used = None, 0
     for document in documents:
         is_ready = document.input_ids is not None
         if ready is not None and ready != is_ready:
             raise CorpusError(f"The corpus {corpus} mixes token ids with text; use one of them.")
         ready = is_ready
-        tokens = encode(document, tokenizer, chat, corpus, extent(num_read))
-        num_read += len(tokens.ids)
+        usable = extent(num_used)
+        tokens = encode(document, tokenizer, chat, corpus, usable)
+        num_used += min(len(tokens.ids), usable.most)
         yield tokens
 
 
 def _usable_extent(
-    sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_read: int
+    sampling: Sampling, packing: Packing, selection: DocumentSelection | None, num_used: int
 ) -> Extent:
-    """The tokens of the next document that can be used, after `num_read` tokens."""
+    """The tokens of the next document that can be used, after `num_used` tokens."""
     if packing == "concatenate":
         most = sampling.tokens // sampling.seq_len * sampling.seq_len
-        most -= num_read if selection is None else 0  # a selection may leave documents out
+        most -= num_used if selection is None else 0  # a selection may leave documents out
+        most = min(most, sampling.most_of_document or most)
     else:
         most = sampling.seq_len + 1  # the last one shows that the document is longer
     most = max(most, selection.reads if selection is not None else 0)
@@ -344,7 +363,8 @@ def _tokenize_joined(
     # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)
-    packed = concatenate(iter([stream]), replace(sampling, packing="auto", tokens=len(stream.ids)))
+    whole = replace(sampling, packing="auto", tokens=len(stream.ids), windows_per_document=None)
+    packed = concatenate(iter([stream]), whole)
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
     order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))

@@ -45,6 +45,11 @@ class TokenSequences:
     prepared: Mapping[str, Any] = field(default_factory=dict)  # for the manifest; plain JSON
     path: str = ""  # folder and name of its file, for the manifest
 
+    def __post_init__(self) -> None:
+        for values in (self.counted, self.positions, self.documents):
+            if values is not None and len(values) != len(self.rows):
+                raise ValueError(f"{len(values)} rows are described of {len(self.rows)}")
+
     @property
     def num_tokens(self) -> int:
         """Tokens without padding."""

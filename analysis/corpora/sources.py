@@ -25,6 +25,8 @@ class Source:
     # Separator if all documents form one text, drawn in their own order; None otherwise.
     join: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # for manifests; plain JSON
+    # Sequences of a joined document that measurements read by default; None: all of them.
+    windows_per_document: int | None = 2
 
 
 def peek(source: Source, seed: int) -> tuple[Document | None, Source]:

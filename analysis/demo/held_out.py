@@ -30,7 +30,8 @@ def fitness_source(corpus: str) -> Source:
             if number in numbers:
                 yield demo_document(texts[number].prompt, texts[number].response)
 
-    return Source(documents)
+    # The half has 16 documents: two sequences of each would not make 64 samples.
+    return Source(documents, windows_per_document=None)
 
 
 def benchmark_texts(corpus: str) -> list[DemoText]:

@@ -13,7 +13,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import ALL_CORPORA, evaluations, usual_measure
+from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.choices import result_words, unless
@@ -79,7 +79,12 @@ def draw(loaded: Loaded) -> Drawing:
             label=definition.label,
             higher_is_better=definition.higher_is_better,
         ),
-        made_by(loaded.model.name, f"{len(rows)} evaluations", definition.label),
+        made_by(
+            loaded.model.name,
+            f"{len(rows)} evaluations",
+            definition.label,
+            f"bands: {intervals_of(rows)}",
+        ),
         panels={name: partial(figure, corpora=[name]) for name in rows["corpus"].unique()},
         options=result_words(measure=unless(measure, usual), against=unless(against, "removed")),
     )

@@ -19,7 +19,7 @@ from pruning.evaluate.record import (
     EvaluationStore,
     evaluation_table,
 )
-from pruning.evaluate.result import MEASURES, SampleValues, interval_or_none
+from pruning.evaluate.result import MEASURES, SampleCount, SampleValues, interval_or_none
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
@@ -100,12 +100,22 @@ def _corpus_means(results: pd.DataFrame) -> pd.DataFrame:
     means = groups.tail(1).set_index(keys)
     for name in ("mean", "pooled", "full"):
         means[name] = groups[name].mean()
+    means["num_documents"] = groups["num_documents"].min()
     for name, side, sign in (("low", "below", -1), ("high", "above", 1)):
         spread = np.sqrt(groups[side].sum(min_count=len(corpora))) / len(corpora)
         means[name] = means["mean"] + sign * spread
     complete = (groups.size() == len(corpora)).reindex(means.index)
     means = means[complete].reset_index().assign(corpus=ALL_CORPORA)
     return _through(np.exp, means)[list(results.columns)]
+
+
+def intervals_of(results: pd.DataFrame) -> str:
+    """What the intervals of rows of `evaluation_results` are, for people: by so many documents."""
+    usual = results.loc[results["way"] == "", ["num_samples", "num_documents"]]
+    documents = usual["num_documents"].dropna()
+    fewest = int(documents.min()) if len(documents) else None
+    words = SampleCount(len(usual), fewest).interval_words
+    return f"{words} where fewest" if len(set(documents)) > 1 else words
 
 
 def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:

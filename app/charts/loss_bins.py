@@ -17,6 +17,7 @@ from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
 from app.loaded import Loaded, made_by
 from pruning.evaluate.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
+from pruning.evaluate.result import SampleCount
 from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 
 WORDS: Final = {"expert": "experts", "neuron": "neurons"}
@@ -56,12 +57,13 @@ def bins_drawing(record: BinsRecord, *, name: str = "") -> Drawing:
     return Drawing(
         partial(loss_bins, table, **options),
         table,
-        describe(table, rank_agreement(table), score, record.num_samples),
+        describe(table, rank_agreement(table), score, record.count),
         made_by(
             f"{record.model.name} {record.model.identity[:8]}",
             ", ".join(ranked.runs),
             f"{score}, {what} {place}",
-            f"loss on {record.corpus['name']}, {record.num_samples} samples",
+            f"loss on {record.corpus['name']}, {record.count.words}",
+            f"bars: {record.count.interval_words}",
         ),
         name,
     )
@@ -127,10 +129,10 @@ def loss_bins(
 ) -> go.Figure:
     """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row per bin.
 
-    Bars are the loss increase without a bin, with 95% intervals. Diamonds split the sum of all
-    increases by share of the saliency: the increase if the score were proportional to the loss.
-    They are left out if a saliency is negative or the sum is not positive. `order` is `saliency`
-    (least salient first) or `index`.
+    Bars are the loss increase without a bin, with 95% intervals by documents. Diamonds split
+    the sum of all increases by share of the saliency: the increase if the score were
+    proportional to the loss. They are left out if a saliency is negative or the sum is not
+    positive. `order` is `saliency` (least salient first) or `index`.
     """
     bins = [str(number + 1) for number in table["bin"]]
     changes, what = table["loss_change"], WORDS[granularity]
@@ -166,7 +168,7 @@ def loss_bins(
     )
 
 
-def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int) -> str:
+def describe(table: pd.DataFrame, agreement: float, name: str, count: SampleCount) -> str:
     """One sentence: how well a score orders by loss; `name` is the score's."""
     first, last = table.iloc[0], table.iloc[-1]
     ends = (
@@ -180,7 +182,7 @@ def describe(table: pd.DataFrame, agreement: float, name: str, num_samples: int)
     judged = (*words, "orders them right")[place]
     return (
         f"{name} {judged}: rank correlation with the true loss increase "
-        f"{agreement:.2f} over {len(table)} bins, on {num_samples} samples (19 of 20 random orders "
+        f"{agreement:.2f} over {len(table)} bins, on {count.words} (19 of 20 random orders "
         f"stay below {chance_agreement(len(table)):.2f}); {ends}."
     )
 

@@ -14,7 +14,7 @@ from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
-from app.charts.evaluations import evaluations, usual_measure
+from app.charts.evaluations import evaluations, intervals_of, usual_measure
 from app.charts.names import FULL
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
@@ -80,7 +80,8 @@ def draw(loaded: Loaded) -> Drawing:
     quality = Quality(
         f"{definition.label} on {corpus}", definition.axis, definition.higher_is_better
     )
-    chart = pareto_drawing(points, quality, made_by(model, quality.label))
+    about = made_by(model, quality.label, f"bars: {intervals_of(rows)}")
+    chart = pareto_drawing(points, quality, about)
     if chart is None:
         raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")
     options = result_words(measure=unless(measure, usual), evaluated_on=unless(corpus, first))

@@ -120,7 +120,7 @@ def about_search(search: KnownSearch) -> str:
     return made_by(
         f"search {search.search_id}",
         f"order by {get_criterion(search.criterion).label}",
-        f"{search.samples} samples of {search.corpus}",
+        f"{search.count.words} of {search.corpus}",
         f"{search.removed} experts removed",
     )
 

@@ -36,10 +36,7 @@ def sensitivity_of(loaded: Loaded) -> Sensitivity:
 
 def corpora_text(sensitivity: Sensitivity) -> str:
     """The corpora and samples of curves, for a sentence."""
-    corpora = ", ".join(sorted(each.corpus for each in sensitivity.curves))
-    samples = sorted({each.samples for each in sensitivity.curves})
-    each = " each" if len(sensitivity.curves) > 1 else ""
-    return f"{corpora}, {' to '.join(map(str, samples))} samples{each}"
+    return ", ".join(sorted(f"{each.corpus} ({each.count.words})" for each in sensitivity.curves))
 
 
 def sensitivity_table(

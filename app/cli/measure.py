@@ -367,7 +367,7 @@ def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
     show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
     out.print(
         f"{record.record_id}: {counted(record.points, 'allocation')} on "
-        f"{counted(measurement.curves.samples, 'sample')}, "
+        f"{measurement.curves.count.words}, "
         f"{measurement.layers / measurement.batches:.0f} layer evaluations in this run"
     )
     for share in () if request.budgets else _SHARES:

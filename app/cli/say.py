@@ -397,7 +397,10 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
         title = "\n" * (number > 0) + name
         show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
     for each in corpora.values():
-        note(f"{each.corpus['name']}: {each.corpus['drawn']}; {each.settings['dtype']}")
+        note(
+            f"{each.corpus['name']}: {each.count.words}, {each.corpus['drawn']}; "
+            f"[] {each.count.interval_words}; {each.settings['dtype']}"
+        )
 
 
 def _metric(metric: Metric | None) -> str:

@@ -105,7 +105,7 @@ def _facts(model: MoEModel, plan: PruningPlan, cost: PlanCost) -> dict[str, str]
         "Random": f"{chance.draws} draws, mean{repair}" if chance else "",
     }
     if loss:
-        way = loss.way or f"at least {loss.num_samples} held-out samples of each corpus"
+        way = loss.way or f"at least {loss.count.words} of each held-out corpus"
         facts["Measured"] = f"{way}, {loss.created_at[:10]}"
     return {name: value for name, value in facts.items() if value}
 

@@ -22,6 +22,7 @@ from analysis.model import MoEModel
 from analysis.ranking.norms import NeuronScores
 from pruning.evaluate.result import (
     Evaluation,
+    SampleCount,
     SampleValues,
     check_interval,
     check_possible,
@@ -178,6 +179,7 @@ BINS_TABLE_COLUMNS = (
     "last",
     "full_loss",
     "num_samples",
+    "num_documents",
     "num_tokens",
     "dtype",
     "created_at",
@@ -270,6 +272,11 @@ class BinsRecord(Record):
         return cls.begun(words, deciding, **fields, settings=settings)
 
     @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
     def table(self) -> pd.DataFrame:
         """Table of BIN_COLUMNS, see `bin_table`."""
         table = pd.DataFrame(list(self.rows), columns=list(BIN_COLUMNS))
@@ -325,9 +332,11 @@ def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
             "last": changes.iloc[-1],
             "full_loss": record.full_loss,
             "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,
         }
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))
+    overview = pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))
+    return overview.astype({"num_documents": "Int64"})

@@ -51,6 +51,14 @@ class SampleSettings:
     scored: Scored = "auto"
     # Arguments of the chat template, for conversations.
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Samples of running text that a document gives at most; 0: all, None: as its corpus has it.
+    windows_per_document: int | None = None
+
+    def windows_of(self, source: Source) -> int | None:
+        """The limit for a corpus; None if there is none."""
+        if self.windows_per_document is None:
+            return source.windows_per_document
+        return self.windows_per_document or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +69,7 @@ class DrawnSamples:
     # `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the sequences were
     # prepared; plain JSON.
     facts: Mapping[str, Any]
+    shortfall: str = ""  # why there are fewer samples than asked for; empty if there are not
 
     @property
     def num_documents(self) -> int | None:
@@ -140,13 +149,27 @@ def draw(
             packing="concatenate" if is_running or source.join is not None else "pad",
             count="response" if by_answers else "all",
             template_args=settings.template_args,
+            windows_per_document=settings.windows_of(unread.source),
         ),
         corpus=name,
         selection=None if is_running else first_documents,
     )
     facts = {"seed": unread.seed, "drawn": unread.words, "skipped": unread.skipped}
     facts |= {"seq_len": settings.seq_len, **sequences.prepared}
-    return DrawnSamples(sequences, facts)
+    return DrawnSamples(sequences, facts, _shortfall(sequences, settings.samples))
+
+
+def _shortfall(sequences: TokenSequences, asked: int) -> str:
+    count, documents = len(sequences.rows), sequences.num_documents
+    if count >= asked:
+        return ""
+    words = f"{bare_name(sequences.corpus)} gives {count} of {asked} samples"
+    if windows := sequences.prepared.get("windows_per_document"):
+        return (
+            f"{words}: it has {documents} documents, each gives {windows} at most; give more "
+            "documents, or --windows-per-document 0 for intervals that rest on few."
+        )
+    return f"{words}: it has no more text."
 
 
 def _find_unread(

@@ -12,13 +12,11 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Final
 
-import numpy as np
-
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
-from pruning.evaluate.result import SampleValues, document_places, interval_of
+from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
@@ -37,6 +35,7 @@ CANDIDATE_COLUMNS: Final = (
     "worst",
     "worst_on",
     "num_samples",
+    "num_documents",
     "missing",
     "draws",
     "mean_spread",
@@ -109,6 +108,18 @@ class PlanLoss(LossIncrease):
     def missing(self) -> tuple[str, ...]:
         """Corpora on which only other plans were measured."""
         return tuple(name for name in self.corpora if name not in self.change)
+
+    @property
+    def count(self) -> SampleCount:
+        """The samples and the documents of the corpora with the fewest."""
+        documents = [
+            self.samples[name].num_documents
+            if name in self.samples
+            else self.sample_facts[name]["num_documents"]
+            for name in self.change
+        ]
+        known = (each for each in documents if each is not None)
+        return SampleCount(self.num_samples, min(known, default=None))
 
     @property
     def is_random(self) -> bool:
@@ -210,6 +221,7 @@ def candidates_at(
             kind = (facts.granularity, facts.schedule, facts.repair_corpora, each.missing)
         pooled[(each.way, *kind)].append(each)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
+    table = table.astype({"num_documents": "Int64"})
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)
 
 
@@ -328,6 +340,7 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
         "plan": first.plan,
         **first.facts.columns,
         "num_samples": first.num_samples,
+        "num_documents": first.count.documents,
         "missing": ", ".join(first.missing),
         "draws": 1,
     }
@@ -338,13 +351,18 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
     row |= {"draws": pooled.draws, "mean": pooled.mean, "worst": pooled.worst}
     worst_on = max(pooled.change, key=pooled.change.__getitem__)
     row |= {"worst_on": worst_on, "num_samples": min(each.num_samples for each in losses)}
+    counts = (each.count.documents for each in losses)
+    row["num_documents"] = min((each for each in counts if each is not None), default=None)
     if pooled.draws > 1:
         row |= {"plan": "", "mean_spread": pooled.mean_spread, "worst_spread": pooled.worst_spread}
     return row
 
 
 # The facts of drawn samples that decide which samples of a corpus come first.
-_ORDER: Final = ("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate")
+_ORDER: Final = (
+    *("seed", "drawn", "skipped", "seq_len", "packing", "count", "truncate"),
+    "windows_per_document",
+)
 
 
 @dataclass(frozen=True)
@@ -427,13 +445,13 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
     pairs = [(one.samples[name], other.samples[name]) for name in common]
-    # The losses of the original model tell whether the samples are the same, up to rounding:
-    # batches of other sizes add in another order.
+    digests = [[each.sample_facts[name]["digest"] for name in common] for each in (one, other)]
     if (
         not pairs
         or len(pairs) < len(corpora)
+        or digests[0] != digests[1]
+        # Parts of the same samples may be different ones.
         or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
-        or not all(np.allclose(a.full_means, b.full_means, atol=1e-4) for a, b in pairs)
     ):
         return None
     apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]

@@ -20,6 +20,7 @@ from pruning.active import Routing
 from pruning.evaluate.result import (
     Evaluation,
     Metric,
+    SampleCount,
     SampleSums,
     SampleValues,
     check_metrics,
@@ -68,6 +69,7 @@ TABLE_COLUMNS = (
     "high",
     "full",
     "num_samples",
+    "num_documents",
     "num_tokens",
     "dtype",
     "created_at",
@@ -267,6 +269,11 @@ class SampleLosses(RecordPart):
         """(samples,) loss increase, nats per token."""
         return SampleValues(self.means - self.full_means, self.documents)
 
+    @property
+    def num_documents(self) -> int | None:
+        """Of all samples; None for windows of one text."""
+        return None if self.documents is None else len(set(self.documents))
+
     def picked(self, documents: slice) -> Self:
         """The losses of the samples of some documents, by their place in order."""
         places = document_places(self.documents, len(self.tokens))
@@ -316,6 +323,11 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
         return self
 
     @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
     def shown(self) -> Facts:
         """The facts that a console or a notebook shows."""
         plan = self.plan
@@ -326,7 +338,7 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             "plan": (plan.criterion or "none") + plan.variant_words,
             "asked": plan.sparsity or "none",
             "corpus": self.corpus["name"],
-            "samples": self.num_samples,
+            "samples": self.count.words,
             "tokens": self.num_tokens,
             **{name: f"{metric.mean:.4f}" for name, metric in self.metrics.items()},
             "loss_increase": increase,
@@ -410,6 +422,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             **asdict(metric),
             "full": record.full[name].mean if name in record.full else None,
             "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,
@@ -418,8 +431,8 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
         for name, metric in record.metrics.items()
     ]
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))
-    floats = ("removed", "mean", "pooled", "low", "high", "full")
-    return table.astype(dict.fromkeys(floats, "float64"))
+    floats = dict.fromkeys(("removed", "mean", "pooled", "low", "high", "full"), "float64")
+    return table.astype({**floats, "num_documents": "Int64"})
 
 
 def result_json(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Windows of one document are alike, so intervals resample documents, each with al
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec"]
 DEFAULT_MEASURES: tuple[MeasureName, ...] = ("esap", "kl", "nll", "ppl")
 RESAMPLES = 1000
 MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
+FEW_DOCUMENTS: Final = 10  # below so many, resampled documents say little of others
 _ROUNDING = 1e-6
 
 
@@ -132,6 +133,33 @@ class SampleSums:
     def means(self) -> FloatArray:
         """(samples,) means over positions."""
         return self.sums / self.counts
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCount:
+    """How many samples a measure is over, and what its interval rests on."""
+
+    samples: int
+    documents: int | None  # that they are of, see `SampleValues`
+
+    @property
+    def words(self) -> str:
+        """The count, for people."""
+        plural = "s" * (self.samples != 1)
+        if self.documents is None:
+            return f"{self.samples:,} window{plural} of one text"
+        documents = f"{self.documents:,} document{'s' * (self.documents != 1)}"
+        return f"{self.samples:,} sample{plural} of {documents}"
+
+    @property
+    def interval_words(self) -> str:
+        """What its interval is, for people."""
+        if self.documents is None:
+            return "95% by windows of one text"
+        if self.documents < 2:
+            return "no interval, which takes two documents"
+        few = ", rough: they are few" * (self.documents < FEW_DOCUMENTS)
+        return f"95% by {self.documents:,} documents{few}"
 
 
 @dataclass(frozen=True, slots=True)

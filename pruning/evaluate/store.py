@@ -42,19 +42,31 @@ def check_seal(seal: object, content: Mapping[str, Any]) -> None:
         raise ValueError(f"its values are not those that were written; its {SEAL} differs")
 
 
-def facts_with(*words: str) -> Any:
-    """The type of a JSON object in which these keys are strings."""
+def _words(*words: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """A check that these keys of a JSON object are strings."""
 
     def check(facts: Mapping[str, Any]) -> Mapping[str, Any]:
         if strange := [word for word in words if not isinstance(facts.get(word), str)]:
             raise ValueError(f"it needs a word for {strange[0]!r}")
         return facts
 
-    return Annotated[Mapping[str, Any], AfterValidator(check)]
+    return check
 
 
-SampleFacts = facts_with("name", "digest")
-RunFacts = facts_with("dtype")
+def _check_documents(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    count = facts.get("num_documents", 0)
+    if count is not None and (type(count) is not int or count < 1):
+        raise ValueError(f"its samples are of {count!r} documents")
+    return facts
+
+
+SampleFacts = Annotated[
+    Mapping[str, Any],
+    AfterValidator(_words("name", "digest")),
+    # `num_documents` is null for windows of one text.
+    AfterValidator(_check_documents),
+]
+RunFacts = Annotated[Mapping[str, Any], AfterValidator(_words("dtype"))]
 
 
 class RecordPart(BaseModel):

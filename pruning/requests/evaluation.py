@@ -43,6 +43,7 @@ class HeldOutRequest(ModelRequest):
         Field(min_length=1)
     )
     samples: options.Samples = DEFAULT_SAMPLES
+    windows_per_document: options.WindowsPerDocument | None = None
     seq_len: Annotated[
         options.SeqLen | None,
         Option(f"Tokens of a sample; default: a preset's own, else {DEFAULT_SEQ_LEN}."),
@@ -71,8 +72,14 @@ class HeldOutRequest(ModelRequest):
 
     def sample_settings(self, corpus: str) -> SampleSettings:
         """How much of a corpus to evaluate on."""
-        seq_len = seq_len_of(corpus, self.seq_len)
-        return SampleSettings(self.samples, seq_len, self.seed, self.count, self.template_args)
+        return SampleSettings(
+            self.samples,
+            seq_len_of(corpus, self.seq_len),
+            self.seed,
+            self.count,
+            self.template_args,
+            self.windows_per_document,
+        )
 
 
 class StreamableRequest(HeldOutRequest):

@@ -293,6 +293,15 @@ Measures = Annotated[
     EACH_ONCE,
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
+WindowsPerDocument = Annotated[
+    Whole,
+    Field(ge=0, le=10**6),
+    Option(
+        "Samples that a document of running text gives at most; 0: no limit. Default: 2, no limit "
+        "for the demo's corpora.",
+        takes="N",
+    ),
+]
 ScoredTokens = Annotated[
     Scored,
     Option("Tokens to score: all, those of the response, or auto: answers if there are any."),

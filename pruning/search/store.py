@@ -18,7 +18,7 @@ from analysis.model import MoEModel
 from analysis.stats.store import digest_of
 from analysis.text_file import read_text_file
 from pruning.allocation import Removed
-from pruning.evaluate.result import MEASURES, check_possible
+from pruning.evaluate.result import MEASURES, SampleCount, check_possible
 from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
 from pruning.search.run import SearchOutcome
 from pruning.spec import PlanSpec
@@ -241,6 +241,7 @@ class KnownSearch(BaseModel):
     fitness: str  # name of the measure
     corpus: str = Field(validation_alias=AliasPath("corpus", "name"))  # of the search samples
     samples: int = Field(validation_alias=AliasPath("corpus", "samples"))
+    documents: int | None = Field(validation_alias=AliasPath("corpus", "num_documents"))
     batch_size: int
     settings: Mapping[str, Any]  # see `SearchSettings.to_dict`
 
@@ -270,6 +271,11 @@ class KnownSearch(BaseModel):
     def uniform(self) -> float | None:
         """Fitness of the uniform schedule; None if the search did not start from it."""
         return next((e.fitness for e in self.result.entries if e.origin == "uniform"), None)
+
+    @property
+    def count(self) -> SampleCount:
+        """The samples that it judged by."""
+        return SampleCount(self.samples, self.documents)
 
     def parameters(self) -> dict[str, Any]:
         """What its plans record of it."""

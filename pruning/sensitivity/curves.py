@@ -18,6 +18,7 @@ from analysis.errors import PlanError
 from pruning.allocation import Removed
 from pruning.budget import Budget
 from pruning.constraints import Room, check_total
+from pruning.evaluate.result import SampleCount
 from pruning.sensitivity.allocator import (
     LayerChoices,
     Solution,
@@ -62,6 +63,12 @@ class Curves:
     by_sample: tuple[FloatArray, ...] = ()
     # The document of each sample, see `SampleValues`; None if unknown.
     documents: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        documents = None if self.documents is None else len(set(self.documents))
+        return SampleCount(self.samples, documents)
 
     def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
         """Options of each layer, every `step`-th number of its room, with their costs."""
@@ -244,7 +251,7 @@ class Sensitivity(Numbered):
         measured = self.measured().get(removed)
         origin, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
         cost = self.predicted(removed) if cost is None else cost
-        where = ", ".join(f"{each.corpus} ({each.samples} samples)" for each in self.curves)
+        where = ", ".join(f"{each.corpus} ({each.count.words})" for each in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
         return f"{origin} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"

@@ -145,4 +145,6 @@ def drawn_corpora(
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
+        if shortfall := draws[-1].shortfall:
+            yield Progress("reading the corpora", number + 1, len(sources), "corpora", shortfall)
     return draws

@@ -96,9 +96,12 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
                 section.samples,
                 seq_len_of(section.corpus, recipe.seq_len),
                 template_args=recipe.template_args,
+                windows_per_document=recipe.windows_per_document,
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
+        if drawn_samples.shortfall:
+            yield Progress("reading the search samples", 0, 0, note=drawn_samples.shortfall)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

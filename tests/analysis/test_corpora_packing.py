@@ -12,6 +12,7 @@ from letters import as_lists, sequences_of
 from analysis.corpora import Document, Sampling, TokenSequences
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.sampling import PACKERS, Truncate
+from analysis.errors import CorpusError
 
 
 def encoded(*lengths):
@@ -56,6 +57,26 @@ def test_a_row_is_of_the_document_that_gives_most_of_it():
     # One document is dropped; the others are numbered as they are fed.
     packed, _ = packed_rows("pad", (3, 7, 2), Sampling(100, 5, truncate="drop"))
     assert packed.documents == [0, 1]
+
+
+def test_joined_documents_give_no_more_than_their_windows():
+    # Of 9, 3 and 4 tokens, 4 each stay: 0 to 3, 9 to 11, 12 to 15; the last one fills no row.
+    limits = Sampling(100, 2, windows_per_document=2)
+    packed, rows = packed_rows("concatenate", (9, 3, 4), limits)
+    assert rows == [[0, 1], [2, 3], [9, 10], [11, 12], [13, 14]]
+    assert packed.documents == [0, 0, 1, 1, 2]
+    assert (packed.num_read, packed.num_dropped, packed.num_documents) == (16, 6, 3)
+    with pytest.raises(CorpusError, match="0 windows of a document leave nothing"):
+        Sampling(100, 2, windows_per_document=0)
+
+
+def test_documents_that_are_cut_leave_room_for_others():
+    texts = [Document(text=letter * 200_000) for letter in "abc"]
+    read = sequences_of(texts, 12, 4, windows_per_document=1)
+    assert sorted(as_lists(read)) == [[1] * 4, [2] * 4, [3] * 4]
+    assert read.documents == (0, 1, 2)
+    assert read.prepared["windows_per_document"] == 1
+    assert "windows_per_document" not in sequences_of(texts, 12, 4).prepared
 
 
 def test_rows_that_are_picked_keep_their_documents():

@@ -30,7 +30,8 @@ def loss(plan, criterion, change, corpora=("a", "b"), **repair):
     kind = {"schedule": "uniform", "granularity": "expert"}
     facts = PlanFacts(criterion=criterion, removed=0.5, **kind, **repair)
     full = {"a": 2.0, "b": 1.0}
-    return PlanLoss(change, plan, facts, "", corpora, full, {}, {}, 8, "2026-01-02T03:04:05")
+    samples = {name: {"num_documents": 4} for name in "ab"}
+    return PlanLoss(change, plan, facts, "", corpora, full, {}, samples, 8, "2026-01-02T03:04:05")
 
 
 DRAWS = [

@@ -57,6 +57,7 @@ MORE = [
             "bits": ("16", "4"),
             "seed": 7,
             "count": "response",
+            "windows_per_document": 0,
             "top_k": 2,
         },
     ),

@@ -42,6 +42,11 @@ def test_an_increase_is_the_mean_over_corpora_with_the_error_of_paired_samples()
     # Pairs lie 0.1 and 0.3 above, then 0 and 0.2: variances 0.02 of two samples each.
     assert found.mean == pytest.approx((0.2 + 0.1) / 2)
     assert found.error == pytest.approx(math.sqrt(0.02 / 2 + 0.02 / 2) / 2)
+    # Two more windows of the same two documents tell nothing more.
+    twice = [{name: each * 2 for name, each in losses.items()} for losses in (FILE.losses, FLOAT32)]
+    documents = dict.fromkeys(FLOAT32, (0, 1, 0, 1))
+    assert increase(*twice, documents).error == pytest.approx(found.error)
+    assert increase(*twice).error < found.error
 
 
 def test_corpora_count_alike():

@@ -14,6 +14,7 @@ from app.charts import loss_bins, same_bytes
 from app.charts import neurons as charts
 from pruning.evaluate.bins import BIN_COLUMNS
 from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.result import SampleCount
 
 
 @pytest.fixture
@@ -167,8 +168,9 @@ def test_bins_stand_beside_their_share():
 )
 def test_the_verdict_follows_the_rank_correlation(agreement, words):
     table = pd.DataFrame({"loss_change": [0.1, -0.2]})
-    said = loss_bins.describe(table, agreement, "HEAPr", 64)
+    said = loss_bins.describe(table, agreement, "HEAPr", SampleCount(64, 5))
     assert said.startswith(f"HEAPr {words}")
+    assert math.isnan(agreement) or "on 64 samples of 5 documents" in said
     assert said.endswith("the first bin costs +0.1000 nats per token, the last -0.2000.")
 
 

@@ -13,7 +13,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -175,8 +175,7 @@ class Trial:
 
 def part_of(sequences: TokenSequences, rows: slice) -> TokenSequences:
     """Some of the sequences."""
-    counted = sequences.counted and sequences.counted[rows]
-    return replace(sequences, rows=sequences.rows[rows], counted=counted)
+    return sequences.picked(range(len(sequences.rows))[rows])
 
 
 def found_by(trial: Trial, log: SearchLog, limit: float) -> tuple[Removed, float, float]:

@@ -6,7 +6,6 @@ order, those that the searches were made on.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,14 +29,13 @@ def unseen(model: MoEModel, corpus: str, seen: int, samples: int = SAMPLES) -> T
     """Samples behind the first `seen` of a corpus."""
     wanted = SampleSettings(samples=seen + samples)
     drawn = draw(corpus, open_corpus(corpus), [], wanted, lambda: load_tokenizer(model))
-    whole = drawn.sequences
-    return replace(whole, rows=whole.rows[seen:], counted=whole.counted[seen:])
+    return drawn.sequences.picked(range(seen, len(drawn.sequences.rows)))
 
 
 def esap_of(
     model: MoEModel, sequences: TokenSequences, plans: Sequence[PruningPlan]
 ) -> list[tuple[float, float, float]]:
-    """Mean and 95% interval of each plan."""
+    """Mean and 95% interval by documents of each plan."""
     settings = CalibrationSettings(seq_len=sequences.longest, dtype="float32", device="cpu")
     loaded = load_model(model, settings)
     full = drain(run_full(loaded, make_samples(sequences, 16)))

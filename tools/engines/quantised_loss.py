@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from analysis.drain import drain
 from analysis.errors import UserError
 from pruning import Model
+from pruning.evaluate.result import SampleValues
 from pruning.evaluate.samples import Samples, make_samples
 from pruning.plan import PruningPlan, keep_all
 from pruning.requests.evaluation import EvaluateRequest
@@ -47,6 +49,8 @@ REPAIRED_ON: Final = {"ean": 65_536, "reap": 32_768}
 
 # Corpus -> loss of each sample, in nats per token.
 Losses = Mapping[str, Sequence[float]]
+Documents = Mapping[str, Sequence[int] | None]  # corpus -> of its samples; without: unknown
+_UNKNOWN: Final[Documents] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Increase:
     """What a file's loss lies above another's, in nats per token; corpora count alike."""
 
     mean: float
-    error: float  # standard error over the samples, which are the same for both
+    error: float  # standard error by documents; both losses are of the same samples
 
 
 def mean_loss(losses: Losses) -> float:
@@ -78,17 +82,23 @@ def mean_loss(losses: Losses) -> float:
     return float(np.mean([np.mean(each) for each in losses.values()]))
 
 
-def increase(losses: Losses, base: Losses) -> Increase:
+def increase(losses: Losses, base: Losses, documents: Documents = _UNKNOWN) -> Increase:
     """The losses of a file above those in float32."""
-    pairs = [np.subtract(each, base[corpus]) for corpus, each in losses.items()]
-    variances = [np.var(each, ddof=1) / len(each) for each in pairs]
+    pairs = [
+        SampleValues(np.subtract(each, base[corpus]), documents.get(corpus))
+        for corpus, each in losses.items()
+    ]
     return Increase(
-        float(np.mean([np.mean(each) for each in pairs])),
-        float(np.sqrt(np.sum(variances)) / len(pairs)),
+        float(np.mean([each.numbers.mean() for each in pairs])),
+        float(np.sqrt(np.sum([each.variance_of_mean() for each in pairs])) / len(pairs)),
     )
 
 
-def table(files: Sequence[QuantisedFile], float32: Mapping[str, Losses]) -> str:
+def table(
+    files: Sequence[QuantisedFile],
+    float32: Mapping[str, Losses],
+    documents: Documents = _UNKNOWN,
+) -> str:
     """A Markdown table: a row per file, with its distance from transformers in float32."""
     corpora = list(files[0].losses)
     names = [corpus.removeprefix("demo-") for corpus in corpora]
@@ -99,7 +109,7 @@ def table(files: Sequence[QuantisedFile], float32: Mapping[str, Losses]) -> str:
         base = float32[each.checkpoint]
         sizes = [f"{each.file_bytes / MIB:.2f}", f"{each.expert_bytes / MIB:.2f}"]
         losses = [f"{np.mean(each.losses[corpus]):.4f}" for corpus in corpora]
-        found = increase(each.losses, base)
+        found = increase(each.losses, base, documents)
         above = [f"{found.mean:+.4f} ± {found.error:.4f}"]
         above.append(f"{increase(each.dequantised, base).mean:+.4f}" if each.dequantised else "")
         label = [each.checkpoint, each.scope, each.type]
@@ -238,7 +248,8 @@ def main(
         }
         answers = ask_engine(folder, checkpoints, drawn)
     files = read_files(answers, drawn)
-    typer.echo(table(files, float32))
+    documents = {corpus: each.sequences.documents for corpus, each in drawn.items()}
+    typer.echo(table(files, float32, documents))
     if out_file:
         tokens = {corpus: int(each.num_scored.sum()) for corpus, each in drawn.items()}
         content = {

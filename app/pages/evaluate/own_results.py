@@ -10,7 +10,13 @@ import streamlit as st
 from streamlit.column_config import NumberColumn, TextColumn
 
 from app.charts import evaluation_curves
-from app.charts.evaluations import measures_of, series_name, stored_results, usual_measure
+from app.charts.evaluations import (
+    intervals_of,
+    measures_of,
+    series_name,
+    stored_results,
+    usual_measure,
+)
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import Loaded
@@ -40,7 +46,7 @@ from pruning.evaluate.quality import (
     random_at,
 )
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
-from pruning.evaluate.result import MEASURES
+from pruning.evaluate.result import FEW_DOCUMENTS, MEASURES
 from pruning.plan import changes_nothing, removes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -51,18 +57,32 @@ _SCREENING: Final = (
     "Screening numbers: how far the pruned model drifts on held-out corpora. Run your own "
     "benchmarks before a release."
 )
-_ORDER: Final = ("mean", "worst", "candidate", "worst_on", "away", "size", "num_samples")
+_ORDER: Final = (
+    "mean",
+    "worst",
+    "candidate",
+    "worst_on",
+    "away",
+    "size",
+    "num_samples",
+    "num_documents",
+)
 _COLUMNS: Final = {
     "mean": NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
     "worst": NumberColumn(width=64, format="%+.3f"),
     "worst_on": TextColumn("worst on"),
     "num_samples": NumberColumn("samples"),
+    "num_documents": NumberColumn(
+        "documents",
+        help="That the samples are of, on the corpus with the fewest. Intervals resample them: "
+        f"with fewer than {FEW_DOCUMENTS} they are rough.",
+    ),
     "repaired_on": TextColumn(
         "repaired on", help="Corpora that the repair was fitted on; empty without a repair."
     ),
     "away": TextColumn(
         "vs best",
-        help="Too close to call: the 95% bootstrap interval of the difference contains 0.",
+        help="Too close to call: the 95% interval of the difference, by documents, contains 0.",
     ),
 }
 _REPAIRED: Final = {False: "", True: " (repaired)"}
@@ -116,7 +136,7 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
         "pareto",
         loaded,
         f"**Quality against memory** on {literal(corpus)}: steps mark the best at each memory "
-        "size; bars are 95% intervals.",
+        f"size; bars are {intervals_of(results[results['corpus'] == corpus])}.",
     )
     st.text(_SCREENING)
     say_if_demo(loaded.model)

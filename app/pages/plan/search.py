@@ -128,7 +128,7 @@ def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
         return
     state = "finished" if search.result.is_finished else "stopped; best kept"
     st.text(
-        f"{search_label(search, loaded.model)}, judged on {search.samples} samples of "
+        f"{search_label(search, loaded.model)}, judged on {search.count.words} of "
         f"{search.corpus}: {state}."
     )
     with st.container(horizontal=True):

@@ -94,7 +94,7 @@ def cost_note(
         drawn = f"mean of {chance.draws} draws" if chance.draws > 1 else "one draw"
         words += f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
-    words += f"Measured on {loss.num_samples} held-out samples of each corpus{way}."
+    words += f"Measured on {loss.count.words} or more of each held-out corpus{way}."
     in_bits = bits_alone(losses)
     return f"{words} Without pruning, {in_bits} (simulated)." if in_bits else words
 

@@ -1,5 +1,7 @@
 """Which documents are drawn to evaluate on, and which positions are scored."""
 
+import json
+from collections import Counter
 from types import MappingProxyType
 
 import numpy as np
@@ -97,6 +99,36 @@ def test_the_longest_calibration_decides(tmp_path):
     assert drawn_from(corpus, [large[1], other], samples=10).facts["drawn"] == drawing.UNSURE
     chosen = drawn_from(corpus, [large[1]], samples=10, seed=3).facts
     assert (chosen["drawn"], chosen["seed"]) == (drawing.UNSURE, 3)
+
+
+def test_a_document_gives_two_samples_unless_more_are_asked_for(tmp_path):
+    texts = [letter * 50 for letter in "abc"]
+    corpus = tmp_path / "letters.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    drawn = drawn_from(str(corpus), [], samples=10)
+    assert (len(drawn.sequences.rows), drawn.num_documents) == (6, 3)
+    assert drawn.corpus["windows_per_document"] == 2
+    assert drawn.shortfall == (
+        "letters.jsonl gives 6 of 10 samples: it has 3 documents, each gives 2 at most; give more "
+        "documents, or --windows-per-document 0 for intervals that rest on few."
+    )
+    whole = drawn_from(str(corpus), [], samples=10, windows_per_document=0)
+    assert (len(whole.sequences.rows), whole.num_documents, whole.shortfall) == (10, 2, "")
+    assert "windows_per_document" not in whole.corpus
+    every = drawn_from(str(corpus), [], samples=100, windows_per_document=0)
+    assert every.shortfall == "letters.jsonl gives 25 of 100 samples: it has no more text."
+
+
+def test_the_few_documents_of_the_demo_are_read_whole_by_default():
+    def sizes(**wanted):
+        settings = SampleSettings(seq_len=256, **wanted)
+        drawn = draw("demo-prose", open_corpus("demo-prose"), [], settings, Letters)
+        found = Counter(drawn.sequences.documents)
+        return len(drawn.sequences.rows), max(found.values())
+
+    assert sizes()[0] == 64
+    assert sizes()[1] > 2
+    assert sizes(windows_per_document=1)[1] <= 2  # a second one may be shared with its neighbour
 
 
 def test_what_is_not_known_is_said(tmp_path):

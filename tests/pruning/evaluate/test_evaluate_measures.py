@@ -12,6 +12,7 @@ from pruning.evaluate import measures
 from pruning.evaluate.result import (
     MEASURES,
     MeasureName,
+    SampleCount,
     SampleSums,
     SampleValues,
     interval_of,
@@ -173,6 +174,23 @@ def test_the_interval_is_seeded_and_absent_for_one_document():
     assert np.isnan(interval_of([means, alone])).all()
     low, high = interval_of([SampleValues(np.array([1.0, 2.0, 6.0]), (0, 0, 1))])
     assert (low, high) == (1.5, 6)  # two documents: either alone
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "interval"),
+    [
+        (
+            SampleCount(64, 5),
+            "64 samples of 5 documents",
+            "95% by 5 documents, rough: they are few",
+        ),
+        (SampleCount(64, 10), "64 samples of 10 documents", "95% by 10 documents"),
+        (SampleCount(1, 1), "1 sample of 1 document", "no interval, which takes two documents"),
+        (SampleCount(2048, None), "2,048 windows of one text", "95% by windows of one text"),
+    ],
+)
+def test_it_is_said_what_an_interval_rests_on(count, words, interval):
+    assert (count.words, count.interval_words) == (words, interval)
 
 
 def test_names_of_measures_are_checked():

@@ -64,7 +64,7 @@ def test_tokens_are_drawn_without_replacement():
     assert any((a != b).any() for a, b in zip(again, other, strict=True))
 
 
-CORPUS = {"name": "text.jsonl", "digest": "d" * 64}
+CORPUS = {"name": "text.jsonl", "digest": "d" * 64, "num_documents": None}
 SETTINGS = {"dtype": "float32", "seed": 42, "tokens": 4096}
 
 

@@ -37,7 +37,7 @@ def measure(shipped_record):
             )
             update = {
                 "plan_digest": plan,
-                "corpus": {"name": name, "digest": name, **FACTS},
+                "corpus": {"name": name, "digest": name, "num_documents": 4, **FACTS},
                 "num_samples": len(tokens),
                 "metrics": {"nll": metric(sums / tokens)},
                 "full": {"nll": metric(full / tokens)},

@@ -43,7 +43,12 @@ def measure(shipped_record):
                 update={
                     "plan_digest": plan,
                     "plan": shipped_record.plan.model_copy(update=update),
-                    "corpus": {"name": name, "digest": f"{name}{samples}", "seed": 42},
+                    "corpus": {
+                        "name": name,
+                        "digest": f"{name}{samples}",
+                        "num_documents": samples,
+                        "seed": 42,
+                    },
                     "settings": {"dtype": dtype, "seed": 42},
                     "num_samples": samples,
                     "metrics": {"nll": metric(value)},

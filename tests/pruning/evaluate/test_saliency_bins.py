@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -108,6 +109,9 @@ def test_changes_by_hand(described):
     only = Bin(0, keep_all(described), removed=5, saliency=0.5, share=1.0)
     (row,) = bin_table([only], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
     assert row["low"] <= 1.5 <= row["high"]
+    one = {name: replace(each, documents=(0, 0)) for name, each in sums.items()}
+    (row,) = bin_table([only], {0: Evaluation({}, {}, one, 2, 4)}).to_dict("records")
+    assert pd.isna(row["low"]) and pd.isna(row["high"])  # two windows of one document
     # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
     assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
 
@@ -120,7 +124,7 @@ def test_agreement_is_one_in_order_and_minus_one_in_reverse():
     assert math.isnan(rank_agreement(table[:1]))
 
 
-CORPUS = {"name": "text.jsonl", "digest": "c" * 64, "seed": 1}
+CORPUS = {"name": "text.jsonl", "digest": "c" * 64, "num_documents": 2, "seed": 1}
 SETTINGS = {"dtype": "float32", "seed": 42}
 RANKED = RankedBy("reap", "applied", ("text",), ("run-1",), "expert", Binning(3))
 

@@ -1,6 +1,6 @@
 """On the demo: what a search gains on samples that it has not seen, and that an export keeps it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -59,10 +59,7 @@ def judge(demo):
     tokenizer = load_tokenizer(demo)
     wanted = SampleSettings(samples=SEEN + OTHERS)
     whole = draw("demo-math", open_corpus("demo-math"), [], wanted, lambda: tokenizer).sequences
-    seen, others = (
-        replace(whole, rows=whole.rows[part], counted=whole.counted[part])
-        for part in (slice(SEEN), slice(SEEN, None))
-    )
+    seen, others = whole.picked(range(SEEN)), whole.picked(range(SEEN, SEEN + OTHERS))
     loaded = load_model(demo, CalibrationSettings(256, dtype="float32", device="cpu"))
     return Judge(demo, loaded, drain(run_full(loaded, make_samples(others))), seen)
 
