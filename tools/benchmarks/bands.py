@@ -6,8 +6,8 @@ Plans are invented: in the order of each of ORDERS, random counts by layer at 25
 nearly uniform to ragged. Each is measured on the half of the demo's held-out texts that no curve,
 search or evaluation draws from, at most two samples of a document, and judged on a random half of
 these documents, so that the draw of texts varies too. What was learned is what ships: curves and
-evaluated plans. Curves that do not ship are measured in STATS_DIR, two samples of a document. What
-is there is not measured again. Prints share, corpus -> plans, those inside, errors, half widths.
+evaluated plans; curves that do not ship are measured in STATS_DIR. What is there is not measured
+again. Prints share, corpus -> plans, share of them inside, errors, half widths.
 """
 
 import argparse
@@ -52,16 +52,21 @@ ORDERS: Mapping[str, Mapping[str, Any]] = {
     "reap": {"corpora": CORPORA[:1]},
     "man": {"corpora": CORPORA},
     "frequency": {"corpora": CORPORA},
-    "aimer": {},
 }
 SHARES = (25, 50, 75)
-SPREADS = (0.1, 0.3, 0.6, 1.2)  # standard deviation of the log of what a layer loses; a plan each
+SPREADS = (
+    0.1,
+    0.3,
+    0.5,
+    0.8,
+    1.2,
+)  # standard deviation of the log of what a layer loses; a plan each
 SEQ_LEN = 256
 SAMPLES = 64  # of a corpus, at most
 CURVE_SAMPLES = 32
 WINDOWS = 2  # samples of a document, at most
 LEAST = 64  # tokens of a sample of running text
-SEED = 2  # of plans; the model of the error was chosen on others
+SEED = 1  # of plans; the constants of the bands were chosen on others
 
 
 @cache
@@ -99,7 +104,7 @@ def unread(corpus: str) -> DrawnSamples:
     return DrawnSamples(replace(sequences, documents=numbers), facts)
 
 
-def learned(name: str, stats_dir: Path) -> tuple[Order, SumError]:
+def learned(name: str, stats_dir: Path, windows: int | None) -> tuple[Order, SumError]:
     """An order with its curves on every corpus, and how shipped plans say that they err."""
     spec = spec_of(criterion=name, **ORDERS[name], sparsity="50%", schedule="measured", cost="nll")
     store = stats_store(stats_dir)
@@ -108,14 +113,14 @@ def learned(name: str, stats_dir: Path) -> tuple[Order, SumError]:
     known, evaluated = SensitivityStore([SHIPPED_STATS]), EvaluationStore([SHIPPED_STATS])
     curves = find_sensitivity(selection, spec, known)
     if curves is None or len(curves.curves) < len(CORPORA):
-        drain(sensitivity_run(_curves_of(name, stats_dir)))
+        drain(sensitivity_run(_curves_of(name, stats_dir, windows)))
         curves = find_sensitivity(selection, spec, SensitivityStore([stats_dir]))
     if curves is None:
         raise SystemExit(f"{name} has no curves")
     return order_of(selection, spec), sum_error(selection, curves, evaluated, known, ())
 
 
-def _curves_of(name: str, stats_dir: Path) -> SensitivityRequest:
+def _curves_of(name: str, stats_dir: Path, windows: int | None) -> SensitivityRequest:
     fields = dict(ORDERS[name])
     return SensitivityRequest(
         model=DEMO_MODEL,
@@ -124,7 +129,7 @@ def _curves_of(name: str, stats_dir: Path) -> SensitivityRequest:
         **fields,
         corpora=CORPORA,
         samples=CURVE_SAMPLES,
-        windows_per_document=WINDOWS,
+        windows_per_document=windows,
         cost="nll",
         dtype="float32",
         batch_size=CURVE_SAMPLES,
@@ -143,9 +148,11 @@ def invented(order: Order, share: int, seed: int) -> Iterator[Removed]:
         yield apportion(total, (1 + np.rint(1000 * weights).astype(int)).tolist(), rooms)
 
 
-def measure(name: str, stats_dir: Path, seed: int) -> Iterator[dict[str, Any]]:
+def measure(
+    name: str, stats_dir: Path, seed: int = SEED, windows: int | None = None
+) -> Iterator[dict[str, Any]]:
     """A row per fresh plan of an order and corpus, and one for the mean over corpora."""
-    order, error = learned(name, stats_dir)
+    order, error = learned(name, stats_dir, windows)
     asked = {plan: share for share in SHARES for plan in invented(order, share, seed)}
     plans = [plan for plan in asked if plan not in error.known]
     work = Evaluations(
@@ -202,14 +209,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stats_dir", type=Path)
     parser.add_argument("--seed", type=int, default=SEED, help="of the plans")
+    parser.add_argument("--windows", type=int, help="samples of a document that curves read")
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS))
     args = parser.parse_args()
     for corpus in CORPORA:
         drawn = unread(corpus)
         number = len(drawn.sequences.rows)
         out.print(f"{corpus}: {number} unread samples of {drawn.num_documents} documents")
     rows = []
-    for name in ORDERS:
-        rows += measure(name, args.stats_dir, args.seed)
+    for name in args.orders:
+        rows += measure(name, args.stats_dir, args.seed, args.windows)
         out.print(summary(pd.DataFrame([row for row in rows if row["order"] == name]), ["corpus"]))
     table = pd.DataFrame(rows)
     for by in (["share", "corpus"], ["corpus"], ["order"]):

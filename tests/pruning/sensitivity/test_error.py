@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.drain import drain
@@ -19,6 +20,7 @@ from pruning.sensitivity.curves import Curve, Curves, Sensitivity
 from pruning.sensitivity.error import SumError, equal_documents
 from pruning.sensitivity.record import SensitivityStore
 from pruning.spec import spec_of
+from tools.benchmarks.bands import measure
 
 # Evaluations of plans that nothing was learned from: random counts, other shares, other limits.
 FRESH = Path(__file__).parent / "fresh"
@@ -220,3 +222,15 @@ def test_bands_hold_90_to_99_percent_of_plans_whose_law_is_known(documents):
     # A band for a loss over all documents would miss more.
     sure = np.concatenate([inside(world, 1e9) for world in worlds])
     assert np.all(sure.mean(axis=0) < held.mean(axis=0))
+
+
+@pytest.mark.slow  # 15 plans run on the demo; the law that is known above stands for them
+def test_bands_of_ean_hold_invented_plans_on_texts_that_nothing_has_read(tmp_path):
+    rows = pd.DataFrame(measure("ean", tmp_path))
+    cells = rows[rows["corpus"] != "mean"]
+    assert len(cells) == 45
+    assert cells["inside"].mean() >= 0.90
+    assert (cells.groupby("share")["inside"].mean() >= 0.85).all()
+    # Neither the bands nor the corrections are empty words.
+    assert (cells["half width"] / cells["loss"]).median() < 0.8
+    assert cells["error"].abs().median() < 0.15 * cells["loss"].median()
