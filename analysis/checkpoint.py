@@ -4,10 +4,9 @@ import hashlib
 import json
 import math
 import re
-import shlex
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,15 +14,19 @@ from typing import Any
 
 from analysis.content import read_whole
 from analysis.errors import CheckpointError
+from analysis.folder_kinds import WEIGHT_SUFFIXES, other_kind
 from analysis.json_text import parse_json, parse_json_once
+
+# The names of a checkpoint's files are imported from here.
+from analysis.weight_files import INDEX_NAME as INDEX_NAME
+from analysis.weight_files import LONGEST_NAME as LONGEST_NAME
+from analysis.weight_files import SINGLE_NAME as SINGLE_NAME
+from analysis.weight_files import read_weight_map
 
 Config = Mapping[str, Any]
 
 CONFIG_NAME = "config.json"
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
 _MAX_HEADER = 100_000_000  # the format's own limit, in bytes
-LONGEST_NAME = 255  # of a file on every system, in bytes
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # 64 KiB a shard
 # Bytes of an element, for dtypes of whole bytes.
 ITEM_BYTES = {
@@ -36,7 +39,6 @@ _IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 # Implementations in Python or torch; transformers fetches others from the hub (deepgemm, sonicmoe;
 # flash_attention_2 if its package is missing).
 _PLAIN = frozenset(("eager", "paged|eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm"))
-_PICKLED_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pdparams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Checkpoint:
     path: Path
     config: Config
     shards: tuple[Shard, ...]
+    # Other safetensors files of the folder, which neither index nor name makes part of the model.
+    others: tuple[Shard, ...] = field(default=(), kw_only=True)
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorEntry]:
@@ -133,12 +137,8 @@ def read_shard(path: Path) -> Shard:
         header = file.read(length)
     try:
         raw: dict[str, Any] = parse_json_once(header)
-        metadata = raw.pop("__metadata__", {})
-        entries = []
-        for name, value in raw.items():
-            start, end = (8 + length + offset for offset in value["data_offsets"])
-            shape = tuple(value["shape"])
-            entries.append(TensorEntry(name, path.name, value["dtype"], shape, start, end))
+        metadata = _header_metadata(raw.pop("__metadata__", {}))
+        entries = [_tensor_entry(name, path.name, value, 8 + length) for name, value in raw.items()]
         entries.sort(key=lambda entry: (entry.start, entry.end))
         end = 8 + length
         for entry in entries:  # no overlaps, and sizes that fit the shapes
@@ -162,18 +162,46 @@ def read_shard(path: Path) -> Shard:
     return Shard(path.name, size, header, 8 + length, metadata, tuple(entries))
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """`config.json` of a checkpoint directory as raw JSON."""
+def _header_metadata(raw: Any) -> dict[str, str]:
+    """`__metadata__` of a header: texts by name; safetensors refuses others."""
+    metadata = {} if raw is None else raw
+    is_object = isinstance(metadata, dict)
+    if not is_object or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its __metadata__ is no object of texts")
+    return metadata
+
+
+def _tensor_entry(name: str, shard: str, raw: Any, data_start: int) -> TensorEntry:
+    """What a header says of a tensor, its offsets from the start of the file."""
+    start, end = raw["data_offsets"]
+    dtype, shape = raw["dtype"], raw["shape"]
+    numbers = [start, end, *shape]
+    if not isinstance(dtype, str) or any(type(each) is not int or each < 0 for each in numbers):
+        raise ValueError(f"{name} has a dtype, a shape or offsets of a wrong kind")
+    return TensorEntry(name, shard, dtype, tuple(shape), data_start + start, data_start + end)
+
+
+def _config_file(path: Path) -> Path:
+    """The config.json of a checkpoint's folder; refuses what is no such folder, by what it is."""
     if path.is_file():
         folder, remedy = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
         if (folder / CONFIG_NAME).is_file():
             remedy = f"the checkpoint's folder, {folder}"
+        elif path.suffix in WEIGHT_SUFFIXES and (kind := other_kind(folder)):
+            raise CheckpointError(f"{path} is a file; {folder} {kind}")
         raise CheckpointError(f"{path} is a file; give {remedy}.")
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory; give the folder of a checkpoint.")
     file = path / CONFIG_NAME
     if not file.is_file():
-        raise CheckpointError(f"{path} has no {CONFIG_NAME}; is it the folder of a checkpoint?")
+        what = other_kind(path) or f"has no {CONFIG_NAME}; is it the folder of a checkpoint?"
+        raise CheckpointError(f"{path} {what}")
+    return file
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint directory as raw JSON."""
+    file = _config_file(path)
     try:
         config = parse_json(read_whole(file))
     except ValueError as error:
@@ -210,54 +238,10 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, key if _IMPLEMENTATION.fullmatch(key) else name)
 
 
-def _read_index(path: Path) -> dict[str, str]:
-    """Tensor -> shard, from the index of a checkpoint; empty if there is a single file."""
-    index = path / INDEX_NAME
-    if not index.is_file() and (path / SINGLE_NAME).is_file():
-        return {}
-    if not index.is_file():
-        names = [file.name for file in path.glob("*.safetensors")]
-        if len(names) == 1 and "-of-" not in names[0]:  # transformers reads no other name either
-            raise CheckpointError(
-                f"{path} holds {names[0]}, but neither {SINGLE_NAME} nor {INDEX_NAME}; "
-                f"rename the file to {SINGLE_NAME}."
-            )
-        if names:
-            raise CheckpointError(
-                f"{path} holds {len(names)} safetensors files but no {INDEX_NAME}; "
-                "fetch the index, or save the model again."
-            )
-        if any(file.suffix in _PICKLED_SUFFIXES for file in path.iterdir()):
-            raise CheckpointError(
-                f"{path} has only pickled weights, which are not read because loading them can run "
-                "code; convert them to safetensors first."
-            )
-        word = shlex.quote(str(path))
-        raise CheckpointError(
-            f"{path} has no safetensors file; `moeprune inspect {word} --config-only` shows what "
-            f"its config.json says, `moeprune plan {word} --config-only` the sizes of plans."
-        )
-    try:
-        weight_map: dict[str, str] = parse_json(read_whole(index))["weight_map"]
-        shards = sorted(set(weight_map.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index} is not a readable shard index.") from error
-    for name in shards:
-        label = name if name.isprintable() else repr(name)
-        if Path(name).name != name or len(name.encode()) > LONGEST_NAME:
-            raise CheckpointError(
-                f"{INDEX_NAME} names {label}, which is not a file in its folder; shards must be "
-                "next to their index."
-            )
-        if not (path / name).is_file():
-            raise CheckpointError(f"{INDEX_NAME} names {label}, which is missing from {path}.")
-    return weight_map
-
-
 def open_checkpoint(path: Path) -> Checkpoint:
     """Read the configuration and all headers, but no weights."""
     config = read_config(path)
-    weight_map = _read_index(path)
+    weight_map = read_weight_map(path, config)
     names = sorted(set(weight_map.values())) or [SINGLE_NAME]
     shards = tuple(read_shard(path / name) for name in names)
     shard_of: dict[str, str] = {}
@@ -274,4 +258,16 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"{INDEX_NAME} places {missing[0]} in {weight_map[missing[0]]}, which does not hold "
             f"it ({len(missing)} such tensors); fetch the checkpoint again."
         )
-    return Checkpoint(path.resolve(), config, shards)
+    return Checkpoint(path.resolve(), config, shards, others=_other_shards(path, names))
+
+
+def _other_shards(path: Path, names: Collection[str]) -> tuple[Shard, ...]:
+    """The safetensors files of a folder besides these; one that is unreadable has no tensors."""
+    others = []
+    for file in sorted(path.glob("*.safetensors")):
+        if file.name not in names and file.is_file():
+            try:
+                others.append(read_shard(file))
+            except CheckpointError:
+                others.append(Shard(file.name, file.stat().st_size, b"", 0, {}, ()))
+    return tuple(others)

@@ -3,12 +3,20 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
-from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
+from analysis.checkpoint import (
+    CONFIG_NAME,
+    INDEX_NAME,
+    Checkpoint,
+    Config,
+    TensorEntry,
+    open_checkpoint,
+)
+from analysis.companions import COMPANION_FILES
 from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
 from analysis.families.base import PER_LAYER_KEY
@@ -16,6 +24,7 @@ from analysis.families.rules import whole_number
 from analysis.fp8 import block_shape
 from analysis.home import from_home
 from analysis.hub import fetched
+from analysis.other_files import OtherFile, files_beside
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
@@ -44,7 +53,8 @@ DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUANTISED = "quantization_config"
-_HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*", "NOTICE*"]
+# The card names the licence.
+_HUB_FILES = ("*.safetensors", CONFIG_NAME, INDEX_NAME, "README.md", *COMPANION_FILES)
 # The same weights once more in the publisher's own format, as gpt-oss and Mistral have them: shards
 # are never read from folders, and `*` also stands for one.
 _HUB_COPIES = ["*/*.safetensors", "consolidated*.safetensors"]
@@ -99,6 +109,11 @@ class MoEModel:
     def depth(self) -> int:
         """Layers of the trunk, dense ones included."""
         return self.family.depth(self.config)
+
+    @cached_property
+    def other_files(self) -> tuple[OtherFile, ...]:
+        """Safetensors files of its folder that no index lists, in the order of their names."""
+        return tuple(file for file, _ in files_beside(self.checkpoint, self.family, self.depth))
 
     @cached_property
     def located(self) -> Mapping[int, tuple[LocatedTensor, ...]]:
@@ -290,6 +305,10 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
             f"Every layer of this {family.label} model is dense according to its config.json, so "
             "there is nothing to prune."
         )
+    depth = family.depth(family.text_config(checkpoint.config))
+    beside = files_beside(checkpoint, family, depth)
+    heads = tuple(shard for file, shard in beside if file.is_read)
+    checkpoint = replace(checkpoint, shards=(*checkpoint.shards, *heads))
     model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
     check_layers(model)
     return model
@@ -409,7 +428,7 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         snapshot_download,
         model,
         revision=revision,
-        allow_patterns=_HUB_FILES,
+        allow_patterns=list(_HUB_FILES),
         ignore_patterns=_HUB_COPIES,
     )
     return fetched(model, fetch)

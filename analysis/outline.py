@@ -28,7 +28,7 @@ from analysis.errors import CheckpointError
 from analysis.families import SlotKind
 from analysis.families.base import HEAD_KEYS, any_of
 from analysis.families.rules import whole_number
-from analysis.heads import is_tower
+from analysis.head_names import is_tower
 from analysis.hub import hub_headers
 from analysis.model import EMBEDDING, MoEModel, config_folder, describe_model, is_hub_id
 

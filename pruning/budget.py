@@ -35,6 +35,7 @@ from pruning.sizes import (
 BudgetKind = Literal["sparsity", "count", "size", "shrink", "params", "file"]
 TargetDtype = Literal["own", "bfloat16"]
 GIB = 1 << 30
+_MUCH = 2  # times what was asked: a cut that takes as much is worth a word
 _FAR = Fraction(3, 100)  # of the whole: a cut that exceeds its target by more is worth a word
 
 
@@ -47,6 +48,7 @@ class Budget:
     text: str  # what was given
     # What a uniform schedule removes from each layer; empty if the budget need not divide evenly.
     floors: tuple[int, ...] = ()
+    least: str = ""  # said if nothing near what was asked can go, see `SizeTarget.least`
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -105,9 +107,12 @@ def check_removes(budget: Budget, rooms: Sequence[Room], things: str = "experts"
 
 
 def rounding_note(budget: Budget, sizes: Sequence[int], things: str = "experts") -> str | None:
-    """A note on a sparsity that was rounded to what can go; `sizes` are those it is a share of."""
+    """A note on a budget that was rounded to what can go.
+
+    `sizes` are those that a sparsity is a share of.
+    """
     if budget.kind != "sparsity":
-        return None
+        return budget.least or None
     rho, size = parse_sparsity(budget.text), sum(sizes)
     if (exact := sum(num_removed(each, rho) for each in sizes)) == budget.total:
         return None
@@ -197,10 +202,29 @@ class SizeTarget:
         check_total(0, rooms, things)
         return self.budget(0, (0,) * len(rooms))
 
-    def budget(self, total: int, floors: tuple[int, ...] = (), words: str = "") -> Budget:
+    def least(self, model: MoEModel, size: int, smaller: int | None, went: str) -> str:
+        """Said of a cut far above what was asked, if it is the least that goes; else empty.
+
+        `size` is what the target measures after it, `smaller` after the next smaller cut, if the
+        limits allow one; `went` says what goes.
+        """
+        full_size = self.full_size(model)
+        removed, asked = full_size - size, full_size - self.most(model)
+        if removed < _MUCH * asked or (smaller is not None and smaller < full_size):
+            return ""
+        why = "the limits allow no fewer" if smaller is None else "fewer save nothing"
+        what = "parameters" if self.kind == "params" else "bytes"
+        return (
+            f"{self.in_words} was asked for; the least that can go is {went}, "
+            f"{removed / full_size:.2%} of the {what}: {why}."
+        )
+
+    def budget(
+        self, total: int, floors: tuple[int, ...] = (), words: str = "", least: str = ""
+    ) -> Budget:
         """The budget that meets the target."""
         dtype = "" if self.dtype == "own" else f" {self.dtype}"
-        return Budget(total, self.kind, f"{self.in_words}{dtype}{words}", floors)
+        return Budget(total, self.kind, f"{self.in_words}{dtype}{words}", floors, least)
 
 
 # Experts to remove in all -> how many from each layer.
@@ -239,14 +263,25 @@ def size_budget(
         can_go = f"{reachable[-1]} of {model.num_experts} experts"
         raise target.refusal(model, smallest, can_go)
 
-    def fits(total: int) -> bool:
-        return target.after(model, removal(total)) <= most
+    def after(place: int) -> int:
+        return target.after(model, removal(reachable[place]))
 
-    if is_even:
-        # Removing more never grows the weights, so bisection finds the smallest number that fits.
-        return target.budget(reachable[bisect_left(reachable, True, key=fits)])
-    # A schedule may replace a few large experts by more small ones.
-    return target.budget(next(filter(fits, reachable)))
+    def fits(place: int) -> bool:
+        return after(place) <= most
+
+    places = range(len(reachable))
+    # Removing more never grows the weights, so bisection finds the smallest number that fits; but
+    # a schedule may replace a few large experts by more small ones.
+    place = bisect_left(places, True, key=fits) if is_even else next(filter(fits, places))
+    return target.budget(
+        reachable[place],
+        least=target.least(
+            model,
+            after(place),
+            after(place - 1) if place else None,
+            f"{reachable[place]} of {model.num_experts} experts",
+        ),
+    )
 
 
 def even_budget(
@@ -261,11 +296,14 @@ def even_budget(
     if nothing := target.nothing(rooms_of(model.layers, constraints or Constraints())):
         return nothing
     most = target.most(model)
-    removed = next((way for way in ways if target.after(model, way) <= most), None)
-    if removed is None:
+    place = next((n for n, way in enumerate(ways) if target.after(model, way) <= most), None)
+    if place is None:
         can_go = f"{sum(ways[-1])} of {model.num_experts} experts"
         raise target.refusal(model, target.after(model, ways[-1]), can_go)
-    return target.budget(sum(removed), removed)
+    removed, smaller = ways[place], target.after(model, ways[place - 1]) if place else None
+    went = f"{sum(removed)} of {model.num_experts} experts in equal counts per layer"
+    least = target.least(model, target.after(model, removed), smaller, went)
+    return target.budget(sum(removed), removed, least=least)
 
 
 def smaller_cut(
@@ -281,6 +319,8 @@ def smaller_cut(
     if not place or most - size <= _FAR * full_size:
         return ""
     smaller = target.after(model, ways[place - 1])
+    if smaller >= full_size:  # see `SizeTarget.least`
+        return ""
     # Rounded so that it can be asked for.
     share = f"{10_000 * (full_size - smaller) // full_size / 100:g}%"
     what = "parameters" if target.kind == "params" else "bytes"

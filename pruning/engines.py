@@ -18,6 +18,7 @@ from pruning.neurons.widths import WidthPlan, widths_config
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing, removes_nothing
 
 _OURS: Final = "moeprune"
+_LOADER: Final = f"{_OURS}, load_pruned"
 _TRUSTING: Final = "transformers, trust_remote_code=True"
 DEFAULT_ROPE_BASE = 10_000  # of readers, if the configuration gives none
 
@@ -152,11 +153,39 @@ def summary(of_programs: Iterable[Verdict]) -> str:
     return "; ".join(f"{label}: {', '.join(names)}" for label, names in programs.items() if names)
 
 
-def readers(of_programs: Iterable[Verdict]) -> list[str]:
-    """Other programs that were tried and read the checkpoint, without their options."""
-    tried = (each.engine for each in of_programs if each.reads is Reads.TRIED)
-    names = dict.fromkeys(engine.partition(", ")[0] for engine in tried)
-    return [name for name in names if name != _OURS]
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The programs that were tried and read a checkpoint."""
+
+    plain: tuple[str, ...]  # as they come
+    special: tuple[str, ...]  # only with remote code, or by a loader of our own
+
+    @property
+    def words(self) -> str:
+        """Those that read it as they come; if there are none, what it takes; empty for nothing."""
+        only = " or ".join(self.special)
+        return ", ".join(self.plain) or (f"only {only}" if only else "")
+
+
+def readers(of_programs: Iterable[Verdict]) -> Readers:
+    """Which programs read the checkpoint as they come, and which need more.
+
+    An option that an engine has by itself, such as `--no-mtp`, is no remote code.
+    """
+    tried = [each.engine for each in of_programs if each.reads is Reads.TRIED]
+    plain = tuple(name for name in tried if name != _TRUSTING and not name.startswith(_OURS))
+    special = {_TRUSTING: "transformers with remote code", _LOADER: "load_pruned"}
+    return Readers(plain, tuple(special[name] for name in tried if name in special))
+
+
+def readers_of_layers(model: MoEModel, *, is_even: bool) -> Readers:
+    """The programs that read exports of whole experts, with equal layers or with uneven ones."""
+    most = max(layer.num_experts for layer in model.layers)
+    counts = (most,) * 2 if is_even else (most, most - 1)
+    traits = traits_of(model, is_pruned=True, keeps_heads=False)
+    removes = "experts" if is_even else "original"
+    contents = replace(contents_of(model), counts=counts, traits=traits, removes=removes)
+    return readers(verdicts(contents))
 
 
 def load_code(model: MoEModel, contents: Contents, name: str) -> str:
@@ -269,17 +298,16 @@ def _decides(row: Row, rows: Iterable[Row], contents: Contents) -> bool:
 
 
 def _load_pruned(contents: Contents) -> Verdict:
-    engine = f"{_OURS}, load_pruned"
     sizes = "number and width" if contents.has_own_widths else "number"
     builds = f"builds each layer with its own {sizes} of experts; runs no remote code"
     if contents.unloadable:
-        return Verdict(engine, Reads.FAILS, contents.unloadable)
+        return Verdict(_LOADER, Reads.FAILS, contents.unloadable)
     if contents.quantisation:
         builds += "; quantised experts are dequantised on a CPU, on a GPU not tried"
     if contents.is_discovered:
         reason = f"if transformers has a class for {contents.model_type!r}: {builds}"
-        return Verdict(engine, Reads.NOT_TRIED, reason)
-    return Verdict(engine, Reads.TRIED, builds)
+        return Verdict(_LOADER, Reads.NOT_TRIED, reason)
+    return Verdict(_LOADER, Reads.TRIED, builds)
 
 
 def _transformers(contents: Contents) -> Sequence[Verdict]:

@@ -15,7 +15,7 @@ from analysis.progress import Progress
 from analysis.stats.store import Run, stats_store
 from pruning.evaluate.record import EvaluationRecord
 from pruning.plan import PruningPlan
-from pruning.planning.make import make_plan
+from pruning.planning.make import make_plan, plan_from_stats
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Ranking, select_measured
 from pruning.requests.base import Request, validated
@@ -94,12 +94,12 @@ class Model(DisplayMixin):
         return self._select_ranking(self._request(SpecRequest, **fields, **options))
 
     def plan(
-        self, ranking: str | Ranking, corpus: str | Sequence[str] = (), **options: Any
+        self, ranking: str | Ranking = "", corpus: str | Sequence[str] = (), **options: Any
     ) -> PruningPlan:
         """Choose what stays.
 
         Args:
-            ranking: from `rank`, or the name of a criterion.
+            ranking: from `rank`, or the name of a criterion; none with `kept_experts`.
             corpus: see `rank`; only with the name of a criterion.
             options: a budget (`shrink="40%"`, `sparsity`, ...), `schedule`, `protect`,
                 ... of `moeprune plan`.
@@ -107,6 +107,9 @@ class Model(DisplayMixin):
         if isinstance(ranking, str):
             fields = {"criterion": ranking, "corpora": _several(corpus), **options}
             request = self._request(SpecRequest, **fields)
+            if request.plan.spread.full_file:
+                decision, _ = self._drain(plan_from_stats(request, self.described, self.store))
+                return decision.plan
             return make_plan(self._select_ranking(request), request.plan).plan
         fields = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
         spec = self._request(SpecRequest, **fields, gate=ranking.gate, **options).plan

@@ -290,8 +290,12 @@ def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
 
 
 def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
-    """The embedding that an export writes again as the head, as engines cannot tie the two."""
-    return None if changes_nothing(plan, model) else model.tied_embedding
+    """The embedding that a file for engines holds again as the head, as they cannot tie the two.
+
+    Such a file is the export of a plan that changes something, and any model in fewer bits.
+    """
+    is_source = changes_nothing(plan, model) and not plan.bits
+    return None if is_source else model.tied_embedding
 
 
 def with_top_k(plan: PruningPlan, model: MoEModel, top_k: int | None) -> PruningPlan:

@@ -153,7 +153,7 @@ class Recipe(Request):
     @classmethod
     def _can_be_run(cls, plan: PlanSpec) -> PlanSpec:
         ranking, schedule = plan.ranking, plan.spread.schedule
-        if not ranking.criterion:
+        if not ranking.criterion and plan.spread.kept_experts is None:
             raise Misfit("criterion", "criterion is missing; give a name such as reap or aimer")
         if ranking.runs:
             raise Misfit("runs", "a recipe makes its runs; list corpora instead")
@@ -189,6 +189,8 @@ class Recipe(Request):
     @classmethod
     def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
         plan = info.data.get("plan")
+        if value is not None and plan and plan.spread.kept_experts is not None:
+            raise ValueError("kept_experts says all that stays, so nothing is left to search")
         if value is not None and plan and plan.by_neuron:
             raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
         if value is not None and plan and plan.budget.top_k:

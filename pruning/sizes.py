@@ -31,21 +31,16 @@ from pruning.experts_per_token import selecting
 from pruning.heads import HeadChoice
 from pruning.neurons.kept import KeptWidths, kept_widths
 from pruning.neurons.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
-from pruning.plan import PruningPlan, changes_nothing, fit_plan, keep_all
+from pruning.plan import PruningPlan, fit_plan, keep_all, untied_embedding
 
 # A size is (3,): bytes in the dtypes on disk; weights, see `MoEModel.num_weights`, of which tied
 # ones count once; bytes of all that is stored, with 2 bytes per weight.
 BYTES, PARAMS, BFLOAT16 = range(3)
 SIZE_COLUMNS = ("part", "before", "after", "params_before", "params_after")
 NEURON_SIZE_COLUMNS = (
-    "mode",
-    "refused",
-    "params",
-    "disk",
-    "loaded_params",
-    "loaded",
-    "active",
-    "expert_flops",
+    *("mode", "refused"),
+    *("params", "disk", "loaded_params", "loaded"),
+    *("active", "expert_flops"),
 )
 PLAN_ALONE = "plan"
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -122,6 +117,7 @@ class ModelPart(StrEnum):
     EMBEDDINGS = "embeddings and head"
     OTHER = "norms and other"
     HEADS = "prediction heads (MTP)"  # only if the model has some
+    TIED_HEAD = "tied embedding, written as head"  # only if a file for engines needs it
 
 
 # The first match wins: norms inside attention count as attention, and a mixer is told by its
@@ -180,24 +176,23 @@ class Tensors:
     @cached_property
     def source(self) -> Parts:
         """Sizes of all tensors."""
-        return self.parts(self.counts, self.layers.sum(0), is_cut=False)
+        return self.parts(self.counts, self.layers.sum(0), is_untied=False)
 
     def parts(
         self,
         counts: Sequence[int] | IntArray,
         experts: IntArray,
         *,
-        is_cut: bool,
+        is_untied: bool,
         built: LoadedWidths | None = None,
     ) -> Parts:
         """Sizes with so many experts in each layer, which take `experts` together.
 
-        `is_cut`: the plan removes something. `built` are the widths that config.json will say.
+        `is_untied`: the file has a head of its own, see `untied_embedding`. `built` are the widths
+        that config.json will say.
         """
         parts = {**self.outside, ModelPart.EXPERTS: experts}
         parts[ModelPart.ROUTERS] = parts[ModelPart.ROUTERS] + counts @ self.routers
-        if is_cut:
-            parts[ModelPart.EMBEDDINGS] = parts[ModelPart.EMBEDDINGS] + self.own_head
         if built is not None and built.shared is not None:
             shared = self.shared // self.shared_width * built.shared * built.scalar
             parts[ModelPart.MLP] = parts[ModelPart.MLP] + shared - self.shared
@@ -205,13 +200,15 @@ class Tensors:
             fits = bool((self.counts == max(counts)).all())
             fits = fits and (built is None or built.scalar == self.width)
             parts[ModelPart.HEADS] = self.heads * (fits or not self.heads_have_experts)
+        if self.own_head.any():
+            parts[ModelPart.TIED_HEAD] = self.own_head * is_untied
         return parts
 
     def after(self, removed: Sequence[int]) -> IntArray:
         """Size after each layer loses this many of its experts, of average size if they differ."""
         numbers = np.asarray(removed)
         experts = self.layers.sum(0) - numbers @ self.average
-        return total_size(self.parts(self.counts - numbers, experts, is_cut=bool(numbers.any())))
+        return total_size(self.parts(self.counts - numbers, experts, is_untied=bool(numbers.any())))
 
     def trunk_params(self, parts: Parts) -> int:
         """Parameters that a token of text uses besides routed experts."""
@@ -248,7 +245,7 @@ def tensors_of(model: MoEModel) -> Tensors:
     heads, shared = prediction_heads(model), shared_tensors(model)
     names = {name for head in heads for name in head.tensors}
     outside: dict[ModelPart, list[TensorEntry]] = {
-        part: [] for part in ModelPart if part is not ModelPart.HEADS
+        part: [] for part in ModelPart if part not in (ModelPart.HEADS, ModelPart.TIED_HEAD)
     }
     outside[ModelPart.ROUTERS] += tables
     for entry in model.unlocated:
@@ -288,7 +285,7 @@ def _plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
     if plan.bits:
         experts[BYTES] = sum(bytes_in_bits(model, plan, layer) for layer in tensors.experts)
     counts = [len(plan.kept[layer]) for layer in tensors.experts]
-    return tensors.parts(counts, experts, is_cut=not changes_nothing(plan, model))
+    return tensors.parts(counts, experts, is_untied=untied_embedding(model, plan) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,16 +299,21 @@ class WidthSizes:
 
 
 def width_sizes(
-    model: MoEModel, widths: KeptWidths, choice: WidthChoice | None = None
+    model: MoEModel,
+    widths: KeptWidths,
+    choice: WidthChoice | None = None,
+    *,
+    is_untied: bool = False,
 ) -> WidthSizes:
     """Sizes with experts of these widths; without a choice, of the kept neurons alone.
 
-    For experts from which neurons can be cut, see `quantised_role`.
+    For experts from which neurons can be cut, see `quantised_role`. `is_untied`: the file has a
+    head of its own even if all neurons stay.
     """
     tensors, shapes = tensors_of(model), expert_shapes(model)
     counts = {layer: len(widths[layer]) for layer in tensors.experts}
     padded = neurons = {layer: sum(widths[layer].values()) for layer in counts}
-    is_cut = any(
+    has_head = is_untied or any(
         (counts[layer], neurons[layer]) != (len(full), sum(full))
         for layer, full in expert_widths(model).items()
     )
@@ -324,7 +326,7 @@ def width_sizes(
     def parts(totals: Mapping[int, int]) -> Parts:
         """Sizes with so many neurons in each layer."""
         experts = np.array([shapes[layer].size(counts[layer], totals[layer]) for layer in counts])
-        return tensors.parts(list(counts.values()), experts.sum(0), is_cut=is_cut, built=built)
+        return tensors.parts(list(counts.values()), experts.sum(0), is_untied=has_head, built=built)
 
     is_ragged = choice is not None and choice.mode is WidthMode.RAGGED
     disk = parts(neurons if is_ragged else padded)
@@ -465,6 +467,7 @@ def neuron_plan_sizes(
     """
     complete, tensors, shapes = fit_plan(plan, model), tensors_of(model), expert_shapes(model)
     widths = kept_widths(complete.kept_neurons, complete.kept, model)
+    is_untied = untied_embedding(model, complete) is not None
 
     def row(name: str, sizes: WidthSizes, params: int, flops: int) -> tuple[object, ...]:
         stored = [total_size(parts) for parts in (sizes.disk, sizes.loaded)]
@@ -472,10 +475,14 @@ def neuron_plan_sizes(
         return (name, "", *amounts, tensors.trunk_params(sizes.loaded) + params, flops)
 
     active = active_experts(model, complete, routing)
-    rows = [row(PLAN_ALONE, width_sizes(model, widths), active.params, active.flops)]
+    rows = [
+        row(
+            PLAN_ALONE, width_sizes(model, widths, is_untied=is_untied), active.params, active.flops
+        )
+    ]
     for choice in [WidthChoice(mode, multiple_of) for mode in WidthMode]:
         try:
-            sizes = width_sizes(model, widths, choice)
+            sizes = width_sizes(model, widths, choice, is_untied=is_untied)
         except PlanError as error:
             rows.append((str(choice.mode), str(error), *[None] * 6))
             continue

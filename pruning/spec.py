@@ -163,6 +163,7 @@ class SpreadSpec(Section):
 
     schedule: plan_options.Schedule = "uniform"
     schedule_file: plan_options.ScheduleFile | None = None
+    kept_experts: plan_options.KeptExperts | None = None
     kept_neurons: plan_options.KeptNeurons | None = None
     measured_on: tuple[plan_options.MeasuredOn, ...] = ()
     cost: plan_options.Cost = "esap"
@@ -195,6 +196,12 @@ class SpreadSpec(Section):
     def is_measured(self) -> bool:
         """Whether the sensitivity of layers spreads the budget."""
         return self.schedule == MEASURED
+
+    @property
+    def full_file(self) -> str:
+        """The field whose file names all that stays; empty if something ranks and spreads."""
+        names = ("kept_experts", "kept_neurons")
+        return next((name for name in names if getattr(self, name) is not None), "")
 
     @property
     def scope(self) -> NeuronScope:
@@ -246,8 +253,8 @@ class PlanSpec(Section):
     def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
         name = written(info, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
-        if self.spread.kept_neurons is not None:
-            self._check_file(name)
+        if file := self.spread.full_file:
+            self._check_file(file, name)
             return self
         checked(RankingSpec.check)(self.ranking)
         amounts = list(self.budget.amounts)
@@ -274,7 +281,7 @@ class PlanSpec(Section):
 
     def _check_neurons(self, name: Callable[..., str]) -> None:
         spread = self.spread
-        fields = given(spread, ("schedule", "schedule_file", "lock"))
+        fields = given(spread, ("schedule", "schedule_file", "kept_experts", "lock"))
         fields += [*given(self.budget, ["uneven"]), *given(self.limits, ["set"])]
         if spread.is_measured:
             fields.remove("schedule")
@@ -305,14 +312,16 @@ class PlanSpec(Section):
                 f"{name('neuron_scope')} layer or expert",
             )
 
-    def _check_file(self, name: Callable[..., str]) -> None:
-        """A file that names the kept neurons says all."""
-        extra = [*self.budget.amounts, *given(self.ranking, ("corpora", "runs"))]
+    def _check_file(self, file: str, name: Callable[..., str]) -> None:
+        """A file that names the kept experts or neurons says all."""
+        ranked = ("criterion",) if file == "kept_experts" else ()
+        extra = [*self.budget.amounts, *given(self.ranking, (*ranked, "corpora", "runs"))]
         extra += given(self.limits, LimitsSpec.model_fields)
+        if file == "kept_experts":
+            extra += given(self.spread, ("schedule", "schedule_file", "lock"))
+            extra += given(self.budget, ["uneven"])
         if extra:
-            raise Misfit(
-                extra[0], f"{name('kept_neurons')} says all that stays; leave {name(extra[0])} out"
-            )
+            raise Misfit(extra[0], f"{name(file)} says all that stays; leave {name(extra[0])} out")
 
     def _file(self) -> str:
         return "kept_neurons" if self.by_neuron else "schedule_file"
@@ -340,7 +349,7 @@ class PlanSpec(Section):
     @property
     def reads_text(self) -> bool:
         """Whether calibration text ranks, spreads the budget, or tells what must stay."""
-        if self.spread.kept_neurons is not None:
+        if self.spread.full_file:
             return False
         by_limits = self.spread.schedule == FREQUENCY or self.limits.keep_super
         return by_limits or self.ranking.reads_text

@@ -20,9 +20,12 @@ from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import SHIPPED_STATS, StatsStore
+from app.charts.front_words import describe, loss_text
+from pruning.budget import parse_gib
 from pruning.engine_results import ENGINES, results
+from pruning.evaluate.front import stored_front
 from pruning.evaluate.quality import candidates_at, difference, halves, losses_at, plan_losses
-from pruning.evaluate.record import EvaluationRecord
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.make import spending_of
@@ -130,13 +133,63 @@ def test_what_is_said_of_sizes(model):
     assert f"about **{report.active_after / 1e6:.2f} million**" in DEMO_PAGE
 
 
+BITS_PAGE = (DOCS / "concepts" / "bits.md").read_text()
+OF_BITS = {"16 bits": "", "MXFP4": "mxfp4"}  # other columns are named as the bits are
+REMOVED = {"all": 0, "75%": 0.25, "50%": 0.5, "25%": 0.75}
+
+
+def test_the_table_of_bits_is_that_of_the_shipped_evaluations(model):
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    table = front.table.round({"removed": 4})
+    measured = {
+        (row["removed"], bool(row["repaired_on"]), row["bits"]): row
+        for row in table[table["is_measured"]].to_dict("records")
+        if row["criterion"] in ("", "ean") and row["schedule"] in ("", "uniform")
+        if row["calibrated_on"].count("+") == 2 or not row["removed"]
+    }
+    lines = BITS_PAGE[BITS_PAGE.index("| experts | 16 bits |") :].split("\n\n")[0].splitlines()
+    columns = [OF_BITS.get(name, name) for name in cells(lines[0])[1:]]
+    shown_cells = 0
+    for kept, *losses in map(cells, lines[2:]):
+        key = REMOVED[kept.removesuffix(", repaired")], kept.endswith("repaired")
+        for bits, cell in zip(columns, losses, strict=True):
+            row = measured[(*key, bits)]
+            loss = loss_text(row["mean"]).removeprefix("+")
+            assert cell == f"{loss} ({row['bytes'] / MIB:.1f})", (kept, bits)
+            shown_cells += 1
+    assert shown_cells == 40
+    errors = f"{front.mean_error:.3f} on average and {front.most_error:.3f} at most in"
+    assert f"{errors} {front.compared} cells" in " ".join(BITS_PAGE.split())
+
+
+def test_from_which_size_on_pruning_pays_is_what_fit_says(model):
+    """README, the page of bits and the guide quote four bits alone, and the size below."""
+    front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
+    words = describe(front)
+    four, below = (
+        re.search(r"4 bits alone give ([\d.]+ MiB) at (\S+);", words),
+        "pruning pays below ",
+    )
+    size, loss = four.groups()
+    smaller = words.partition(below)[2].partition(":")[0]
+    readme = (DOCS.parent / "README.md").read_text()
+    assert f"four bits alone give {size} at {loss}." in readme
+    assert f"Prune as well only for a target below {smaller} (" in readme
+    assert f"Four bits cost {loss[1:]} and leave {size};" in BITS_PAGE
+    assert f"below {smaller} here" in BITS_PAGE
+    assert f"they cost {loss} and leave {size}." in DEMO_PAGE
+    # The command that README gives is for such a target.
+    (target,) = re.findall(r"`moeprune fit demo --target-size (\S+)`", readme)
+    assert parse_gib(target) * GIB < parse_gib(smaller) * GIB
+
+
 def test_what_is_said_of_losses(half):
     blend = "demo-code+demo-math+demo-prose"
     best, even = half["ean", blend, "global"], half["ean", blend, "uniform"]
     (chance,) = (row for (name, *_), row in half.items() if name == "random")
     assert f"adds **{even['mean']:+.2f}** to the loss on average" in DEMO_PAGE
     assert f"and **{even['worst']:+.2f}** on the worst one" in DEMO_PAGE
-    assert f"at random adds **{chance['mean']:+.2f}**" in DEMO_PAGE
+    assert f"at random adds **{chance['mean']:+.2f}**, mean of {chance['draws']} draws" in DEMO_PAGE
     beside = half["frequency", blend, "uniform"]
     said = f"EAN adds **{even['mean']:+.2f}** on average, Frequency **{beside['mean']:+.2f}**"
     assert said in DEMO_PAGE
@@ -164,7 +217,7 @@ def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
     for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
         means, worst = f"{row['mean']:+.2f}", f"{row['worst']:+.2f}"
         name = get_criterion(row["criterion"]).label
-        name = repaired_name(name) if row["repaired_on"] else name
+        name = repaired_name(name, row["repair_tokens"]) if row["repaired_on"] else name
         worst += f" ({row['worst_on'].removeprefix('demo-')})"
         if row["draws"] > 1:
             name += f", {row['draws']} draws"
@@ -219,18 +272,20 @@ def test_the_intervals_of_the_page_on_repair_are_by_documents(losses):
 def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):
     page = (DOCS.parent / "README.md").read_text()
     blend = "demo-code+demo-math+demo-prose"
+    rows = candidates_at(losses, 0.5, "expert").to_dict("records")
     means = {
-        (row["criterion"], bool(row["repaired_on"])): row["mean"]
-        for row in candidates_at(losses, 0.5, "expert").to_dict("records")
+        (row["criterion"], row["repair_tokens"]): row["mean"]
+        for row in rows
         if row["schedule"] == "uniform" and row["calibrated_on"] in (blend, "")
     }
+    (chance,) = (each["draws"] for each in rows if each["criterion"] == "random")
     wanted = []
     for name, key in {
-        "REAP + repair": ("reap", True),
-        "REAP": ("reap", False),
-        "EAN + repair": ("ean", True),
-        "EAN": ("ean", False),
-        "random experts": ("random", False),
+        "REAP + repair on 32k tokens": ("reap", 32_256),
+        "REAP": ("reap", 0),
+        "EAN + repair on 65k tokens": ("ean", 65_280),
+        "EAN": ("ean", 0),
+        f"random experts, mean of {chance} draws": ("random", 0),
     }.items():
         loss = means[key]
         wanted.append([name, f"{loss:+.2f}", f"{np.exp(loss):.2f} times"])

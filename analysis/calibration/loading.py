@@ -21,6 +21,7 @@ from transformers.core_model_loading import build_glob_alternation
 
 from analysis.aligned import align_weights
 from analysis.checkpoint import CONFIG_NAME
+from analysis.companions import missing_code, tokenizer_code
 from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_vocabulary
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
@@ -146,13 +147,19 @@ def load_tokenizer(
     instead: str = "use a corpus of input_ids",
 ) -> Tokenizer:
     """The checkpoint's own tokenizer; `instead` is what works without one."""
-    check_vocabulary(model, instead)
+    check_vocabulary(model, instead, trusted=trust_remote_code)
     try:
         tokenizer: Tokenizer = AutoTokenizer.from_pretrained(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
     except Exception as error:  # tokenizers raises bare exceptions, transformers almost any
         problem = f"{model.name} has no readable tokenizer; {instead}."
+        if code := tokenizer_code(model.checkpoint.path):
+            how = "cannot be loaded" if trust_remote_code else "needs --trust-remote-code"
+            problem = (
+                f"The tokenizer of {model.name}, which is code ({', '.join(code)}), {how} "
+                f"({first_line(error)}); {instead}."
+            )
         raise CheckpointError(problem) from error
     return tokenizer
 
@@ -293,7 +300,16 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
 def check_loadable(model: MoEModel, *, trusted: bool = False) -> None:
     """Refuse a checkpoint that cannot be loaded, before anything is read for it."""
     if why := why_not_loaded(model, trusted=trusted):
+        if not trusted and not why_not_loaded(model, trusted=True):
+            why += "; the checkpoint names code of its own: read it, then run it with "
+            why += "--trust-remote-code"
         raise UnsupportedModelError(f"{model.name} cannot be calibrated: {why}.")
+    absent = missing_code(model.checkpoint.path) if trusted else ()
+    if absent:
+        raise CheckpointError(
+            f"{model.name} cannot be calibrated with its own code: {absent[0]} is missing from "
+            f"{model.checkpoint.path}; fetch it."
+        )
 
 
 def dequantising_config(model: MoEModel) -> Any:

@@ -1,16 +1,17 @@
 """What a model and a text rule out, told before torch and the model's tokenizer are imported."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
+from analysis.companions import TOKENIZER, missing_vocabulary, tokenizer_code
 from analysis.corpora.sampling import too_short
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError
 from analysis.model import MoEModel
 
-TOKENIZER = "tokenizer.json"
 # transformers makes an empty tokenizer if a checkpoint has none of these.
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
 # A text of more characters per token of a sequence is not counted: it will do, or take long.
@@ -19,12 +20,36 @@ _FEW_BYTES = 64
 _SPECIAL_TOKENS = 4  # at most, that a tokenizer of transformers adds to a document
 
 
-def check_vocabulary(model: MoEModel, instead: str = "use a corpus of input_ids") -> None:
-    """Refuse a checkpoint without a tokenizer; `instead` is what works without one."""
+def check_vocabulary(
+    model: MoEModel, instead: str = "use a corpus of input_ids", *, trusted: bool = False
+) -> None:
+    """Refuse a checkpoint without a tokenizer; `instead` is what works without one.
+
+    A tokenizer that is code needs its files, and to be `trusted`.
+    """
     folder = model.checkpoint.path
+    if code := tokenizer_code(folder):
+        _check_code(model, code, instead, trusted=trusted)
+        return
     has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
     if not has_one or _is_cut(folder / TOKENIZER):
         raise CheckpointError(f"{model.name} has no readable tokenizer; {instead}.")
+
+
+def _check_code(model: MoEModel, code: Collection[str], instead: str, *, trusted: bool) -> None:
+    folder, what = model.checkpoint.path, f"the tokenizer of {model.name} is code"
+    absent = [file for file in code if not (folder / file).is_file()] or missing_vocabulary(folder)
+    # Without its code transformers may read the same files in another way, and split otherwise.
+    if absent and not (folder / TOKENIZER).is_file():
+        raise CheckpointError(
+            f"{what[0].upper()}{what[1:]}, and {absent[0]} is missing from {folder}; fetch it, or "
+            f"{instead}."
+        )
+    if not trusted and not (folder / TOKENIZER).is_file():
+        raise CheckpointError(
+            f"{what[0].upper()}{what[1:]} ({', '.join(code)}); read it, then run it with "
+            f"--trust-remote-code, or {instead}."
+        )
 
 
 def _is_cut(file: Path) -> bool:
@@ -40,24 +65,62 @@ def _is_cut(file: Path) -> bool:
 
 def check_positions(model: MoEModel, seq_len: int | None) -> None:
     """Refuse sequences that were asked for and are longer than the model's context."""
-    most = model.config.get("max_position_embeddings")
-    if not seq_len or type(most) is not int or most < 1:
-        return
-    context = int(most * max(1.0, _factor(model.config)))
-    if seq_len > context:
+    context = context_of(model)
+    if seq_len and context and seq_len > context:
         raise CorpusError(
             f"Sequences of {seq_len:,} tokens are longer than the context of {model.name}; use a "
             f"sequence length of {context} or less."
         )
 
 
-def _factor(config: Any) -> float:
-    """How much a rotary embedding is stretched; configurations may give the context before it."""
+def within_context(model: MoEModel, seq_len: int, asked: int | None) -> int:
+    """A sequence length: as `asked` for, else the usual one, at most the model's context."""
+    context = context_of(model)
+    return asked or (min(seq_len, context) if context else seq_len)
+
+
+def shorter_note(model: MoEModel, seq_len: int, usual: int) -> str:
+    """A line on sequences that are shorter than usual; empty if they are not."""
+    if seq_len >= usual:
+        return ""
+    return f"sequences of {seq_len} tokens instead of {usual}: {model.name} was made for no more"
+
+
+def check_context(model: MoEModel, sequences: TokenSequences) -> None:
+    """Refuse sequences in which a token is beyond the model's context, at an untrained position.
+
+    Documents that are packed count from 0 each.
+    """
+    context = context_of(model)
+    if not context:
+        return
+    lengths = map(len, sequences.rows)
+    if sequences.positions is not None:
+        lengths = (int(places.max(initial=-1)) + 1 for places in sequences.positions)
+    longer = [length for length in lengths if length > context]
+    if longer:
+        raise CorpusError(
+            f"{len(longer)} of {len(sequences.rows)} sequences of the corpus {sequences.corpus} "
+            f"are longer than the context of {model.name}, {context} tokens; the longest has "
+            f"{max(longer):,}. Use --seq-len {context} or less, which cuts longer documents (with "
+            "--truncate drop they are left out)."
+        )
+
+
+def context_of(model: MoEModel) -> int | None:
+    """Positions that the model was made for, stretched ones included; None if it does not say."""
+    most = model.config.get("max_position_embeddings")
+    if type(most) is not int or most < 1:
+        return None
     for name in ("rope_scaling", "rope_parameters"):
-        factor = section.get("factor") if isinstance(section := config.get(name), dict) else None
-        if isinstance(factor, int | float):
-            return factor
-    return 1.0
+        section = model.config.get(name)
+        factor = section.get("factor") if isinstance(section, dict) else None
+        if isinstance(factor, int | float) and factor > 1:
+            # Stated beside it, the original context says that the other one is stretched already.
+            original = section.get("original_max_position_embeddings")
+            is_stated = type(original) is int and original > 0
+            return max(most, int((original if is_stated else most) * factor))
+    return most
 
 
 def check_reaches(source: Source, corpus: str, seq_len: int, seed: int, folder: Path) -> None:

@@ -115,7 +115,9 @@ def intervals_of(results: pd.DataFrame) -> str:
     documents = usual["num_documents"].dropna()
     fewest = int(documents.min()) if len(documents) else None
     words = SampleCount(len(usual), fewest).interval_words
-    return f"{words} where fewest" if len(set(documents)) > 1 else words
+    words += " (the corpus with the fewest)" * (len(set(documents)) > 1)
+    is_pooled = (results["criterion"] == RANDOM.name) & (results["plan"] == "")
+    return f"{words}; of Random over its draws" if is_pooled.any() else words
 
 
 def _through(function: Callable[..., Any], rows: pd.DataFrame) -> pd.DataFrame:
@@ -200,6 +202,7 @@ def series_name(row: Mapping[Any, object], way: str = "") -> str:
         str(row["calibrated_on"]),
         str(row.get("bits", "")),
         int(str(row.get("top_k", 0))),
+        int(str(row.get("repair_tokens", 0))),
     )
     return ", ".join(filter(None, (plan, way)))
 

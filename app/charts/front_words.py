@@ -1,6 +1,7 @@
 """Candidates by size in words: their names, and what the front says."""
 
 from collections.abc import Iterable, Mapping
+from math import isnan
 from typing import Any, Final
 
 import pandas as pd
@@ -10,6 +11,7 @@ from app.charts.names import criterion_label
 from pruning.bits import FORMATS, bits_words
 from pruning.evaluate.front import Front, original_in_bits
 from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.record import VARIANT_COLUMNS
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import corpora_words, schedule_words
 from pruning.repair.reference import variant_words
@@ -44,13 +46,18 @@ def candidate_name(row: Mapping[Any, Any]) -> str:
     ranked_on = str(row["calibrated_on"]).split("+")
     if len(ranked_on) == 1 and ranked_on[0]:
         words.append(f"on {corpora_words(ranked_on)}")
-    variant = variant_words(row["repaired_on"], row["calibrated_on"], row["bits"])
+    variant = variant_words(*(row.get(name, 0) for name in VARIANT_COLUMNS))
     return ", ".join(words) + variant
 
 
 def loss_text(increase: float) -> str:
     """A loss increase with three digits; what is nearly nothing has no minus."""
     return f"{round(increase, 3) + 0.0:+.3f}"
+
+
+def range_text(row: Mapping[Any, Any]) -> str:
+    """The interval of a row of a `Front`; empty if a corpus of one document leaves it unknown."""
+    return "" if isnan(row["low"]) else f"{row['low']:+.3f} to {row['high']:+.3f}"
 
 
 def bits_alone(losses: Iterable[PlanLoss]) -> str:

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.front_words import ORIGINAL, describe, named
+from app.charts.front_words import ORIGINAL, describe, named, range_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, stroke
@@ -49,7 +49,12 @@ def draw(loaded: Loaded) -> Drawing:
         row = _predicted_row(loaded, loaded.shown.plan, loaded.predicted)
         rows = pd.concat([rows, pd.DataFrame([row])], ignore_index=True)
     table = named(rows).assign(is_shown=rows["plan"] == digest)
-    about = made_by(loaded.model.name, "loss increase, mean over corpora", "bits are simulated")
+    about = made_by(
+        loaded.model.name,
+        "loss increase, mean over corpora",
+        f"measured: {front.losses[0].count.interval_words} (the corpus with the fewest)",
+        "bits are simulated",
+    )
     chance = random_losses(losses)
     return Drawing(partial(front_figure, table, chance), table, describe(front), about)
 
@@ -126,7 +131,7 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
     look = {"symbol": symbol, "size": 9, "color": colors.get(kind, muted(dark))}
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
-        f" ({row['low']:+.3f} to {row['high']:+.3f}: {row['range']}), "
+        f" ({range_text(row) or 'interval unknown'}: {row['range']}), "
         f"{'measured' if row['is_measured'] else 'predicted'}"
         f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}"
         for row in rows.to_dict("records")

@@ -19,7 +19,12 @@ from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
 from app.loaded import Loaded, made_by
 from pruning.evaluate.quality import record_ways
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.evaluate.record import (
+    VARIANT_COLUMNS,
+    EvaluationRecord,
+    EvaluationStore,
+    evaluation_table,
+)
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
 from pruning.repair.reference import variant_words
@@ -46,6 +51,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     pairs = zip(records, record_ways(records), strict=True)
     table = evaluation_table([record for record, way in pairs if not way])
     kind = table["granularity"] + table["schedule"] + table["repaired_on"]
+    kind += table["repair_tokens"].astype(str)
     table = pool_draws(table.assign(series=kind, way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
     rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
@@ -57,7 +63,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
             f"{criterion_label(row['criterion'])}, "
             f"{WORDS[row['granularity']].removeprefix('whole ')} "
             f"{(schedule_words(row['schedule']) or 'uniform').removeprefix('neurons ')}"
-            f"{variant_words(row['repaired_on'], row['calibrated_on'])}"
+            f"{variant_words(*(row[name] for name in VARIANT_COLUMNS))}"
             for row in rows.to_dict("records")
         ],
         loss=rows["mean"],

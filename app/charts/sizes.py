@@ -8,11 +8,21 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.theme import PATTERNS, contrast, ink, paper, series_color, text_on, themed
+from app.charts.theme import (
+    PATTERNS,
+    SERIES_LIGHT,
+    contrast,
+    ink,
+    paper,
+    series_color,
+    text_on,
+    themed,
+)
 from app.charts.traces import annotation
 from app.loaded import Loaded
 from pruning.planning.make import make_plan
-from pruning.sizes import size_report
+from pruning.size_words import change_words
+from pruning.sizes import ModelPart, size_report
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
@@ -34,7 +44,10 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     totals = {row: float(table[row].sum()) for row in ("before", "after")}
     unit, name = byte_unit(max(totals.values()))
     rows = table[["part", "before", "after"]].to_numpy().tolist()
-    bars = [_segment(place, part, sizes, totals, dark) for place, (part, *sizes) in enumerate(rows)]
+    places = {part: place for place, (part, *_) in enumerate(rows)}
+    if ModelPart.TIED_HEAD in places:  # the hue of what it copies, with a pattern of its own
+        places[ModelPart.TIED_HEAD] = places[ModelPart.EMBEDDINGS] + len(SERIES_LIGHT)
+    bars = [_segment(places[part], part, sizes, totals, dark) for part, *sizes in rows]
     widest = max(totals.values()) / unit
     return themed(
         bars,
@@ -57,11 +70,11 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 
 def describe(table: pd.DataFrame) -> str:
-    """One sentence: both totals, and the part that saves most."""
+    """One sentence: both totals, and the part that saves most; or by how much it grows."""
     before, after = float(table["before"].sum()), float(table["after"].sum())
     most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
-    if before == 0 or after >= before:
-        return f"The weights take {size_text(after)}; nothing is saved."
+    if after >= before:
+        return f"The weights take {size_text(after)}, {change_words(int(before), int(after))}."
     return (
         f"The weights shrink from {size_text(before)} to {size_text(after)} "
         f"(-{1 - after / before:.0%}), mostly in {most['part']}."

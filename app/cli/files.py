@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
+from analysis.model import MoEModel
+from analysis.stats.store import stats_store
 from app.console import note
-from pruning.plan import PruningPlan, load_plan
+from pruning.plan import PruningPlan, fit_plan, load_plan
+from pruning.repair.files import if_here
 from pruning.requests.base import Option
 
 if TYPE_CHECKING:
@@ -42,6 +45,19 @@ def check_free(path: Path, problem: str, *, force: bool) -> None:
     """Refuse to replace a file; `problem` says what is in the way."""
     if path.exists() and not force:
         raise PlanError(f"{path} {problem}; name another file with -o, or replace it with --force.")
+
+
+def read_plan(path: Path, model: MoEModel | None, stats_dir: Path | None = None) -> PruningPlan:
+    """As `load_plan`; see `check_repair`."""
+    plan = load_plan(path, model=model)
+    check_repair(plan, model, stats_dir)
+    return plan
+
+
+def check_repair(plan: PruningPlan, model: MoEModel | None, stats_dir: Path | None = None) -> None:
+    """Refuse a plan whose repair is here with another content; needs the model to know."""
+    if plan.repair and model:
+        if_here(fit_plan(plan, model), stats_store(stats_dir).directories)
 
 
 def save_plan(plan: PruningPlan, path: Path, *, force: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from app.charts.front_words import candidate_name, describe, loss_text
+from app.charts.front_words import candidate_name, describe, loss_text, range_text
 from app.cli.derive import command
 from app.cli.say import export_command, pruned_name
 from app.console import finish, note, show_table
@@ -42,7 +42,7 @@ def fit(request: FitRequest) -> None:
             candidate_name(way),
             format_bytes(way["bytes"]),
             loss_text(way["mean"]),
-            f"{way['low']:+.3f} to {way['high']:+.3f}",
+            range_text(way),
             f"{way['worst']:+.3f} on {way['worst_on']}",
             f"{'measured' if way['is_measured'] else 'sum'}, {way['range']}",
             "alike" if is_alike else "differ",
@@ -57,6 +57,8 @@ def fit(request: FitRequest) -> None:
         whole=("size", "range", "worst"),
     )
     note(describe(front))
+    count = front.losses[0].count
+    note(f"Measured on {count.words} or more of each corpus, {count.interval_words}.")
     if not all(alike):
         words = "Where layers or experts differ in size, only load_pruned loads it this small"
         note(

@@ -26,6 +26,7 @@ from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import ConfigOnly
 from pruning.sizes import BYTES, format_bytes, format_count, size_report
+from pruning.source_checks import source_notes
 
 _SHOWN = 6
 _CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")
@@ -69,6 +70,8 @@ def inspect(
     )
     for caveat in outline.caveats if outline else ():
         out.print(f"  {caveat}")
+    for each in source_notes(model):
+        out.print(f"  {each}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
     sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
@@ -101,7 +104,7 @@ def inspect(
             "experts": report.experts_before,
             "layers": len(model.layers),
             "plans": [{"sparsity": share, **cut_numbers(cut)} for share, cut in cuts if cut],
-            "caveats": outline.caveats if outline else (),
+            "caveats": (*(outline.caveats if outline else ()), *source_notes(model)),
         },
         *following,
     )

@@ -1,6 +1,6 @@
 """Commands that measure what pruning changes: evaluate, sweep, sensitivity, variance, bins, ask."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -11,6 +11,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
 from analysis.model import MoEModel, load_model_index
+from analysis.stats.store import stats_store
 from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
@@ -22,17 +23,21 @@ from app.cli.say import (
     loss_increase,
     next_plan,
     plan_command,
+    say_notes,
     show_records,
     usual_budget,
 )
 from app.console import counted, finish, follow, out, say, show_frame, show_table, small
 from pruning.bits import bits_words
+from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
-from pruning.evaluate.quality import LossIncrease, is_random
+from pruning.evaluate.quality import LossIncrease, is_random, stored_losses
 from pruning.evaluate.record import (
     VARIANT_COLUMNS,
     EvaluationRecord,
+    EvaluationStore,
+    PlanFacts,
     evaluation_table,
     result_json,
 )
@@ -41,7 +46,7 @@ from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
 from pruning.experts_per_token import top_k_words
 from pruning.plan import PruningPlan, keep_all, load_plan, takes_repair
-from pruning.repair.reference import repaired_name, variant_words
+from pruning.repair.reference import repaired_name, tokens_words, variant_words
 from pruning.requests.base import Option, command_line, option_words, repeated
 from pruning.requests.evaluation import (
     AskRequest,
@@ -81,13 +86,16 @@ def evaluate(
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
-    candidates = _candidates(
-        _names(plan) or ["original"], plans or [keep_all(model)], request, model
-    )
+    named = dict(zip(_names(plan) or ["original"], plans or [keep_all(model)], strict=True))
+    made = [each.plan for each in records[: len(records) // len(request.corpora)]]
+    candidates = _candidates(named, made, request, model)
     names = list(candidates)
     best, loss_words = _least_loss(records, names)
     show_records(records, names * len(request.corpora))
     write_result(out_file, result_json(records))
+    store = EvaluationStore(stats_store(request.stats_dir).directories)
+    losses = stored_losses(store, model.identity)
+    say_notes(random_warnings(dict(zip(names, records, strict=False)), losses))
     finish(
         f"{out_file}: {counted(len(records), 'evaluation')}{loss_words}",
         {"file": str(out_file), "evaluations": [_numbers(each) for each in records]},
@@ -102,22 +110,37 @@ def _names(plans: Sequence[Path]) -> list[str]:
 
 
 def _candidates(
-    names: Sequence[str], plans: Sequence[PruningPlan], request: EvaluateRequest, model: MoEModel
+    plans: Mapping[str, PruningPlan],
+    made: Iterable[PlanFacts],
+    request: EvaluateRequest,
+    model: MoEModel,
 ) -> dict[str, int]:
     """Name of each candidate -> index of its plan; a plan is followed by its repair if made too.
 
-    Each comes in all bits that are asked for, with the experts per token that are.
+    Each comes in all bits that are asked for, with the experts per token that are. `made` are the
+    facts of all of them.
     """
     candidates: dict[str, int] = {}
-    for index, (name, plan) in enumerate(zip(names, plans, strict=True)):
-        variants = [f"{name} (repaired)" if plan.repair else name]
-        if request.repair and takes_repair(plan, model):
-            variants.append(repaired_name(name))
-        bits = (plan.bits,) if plan.bits else request.bits
-        fewer = top_k_words(request.top_k or plan.top_k)
-        variant_names = (f"{each}{bits_words(bit)}{fewer}" for each in variants for bit in bits)
-        candidates |= dict.fromkeys(variant_names, index)
+    facts = iter(made)
+    for index, (name, plan) in enumerate(plans.items()):
+        repairs = 2 if request.repair and takes_repair(plan, model) else 1
+        for _ in range(repairs * (1 if plan.bits else len(request.bits))):
+            candidates[name + _variant(plan, next(facts))] = index
     return candidates
+
+
+def _variant(plan: PruningPlan, made: PlanFacts) -> str:
+    """What follows the name of a plan's file: how it is repaired, in fewer bits, or selects fewer.
+
+    `made` are the facts of what was evaluated.
+    """
+    repair = ""
+    if made.repair:
+        tokens = made.repair_tokens
+        repair = repaired_name("", tokens)
+        if plan.repair:
+            repair = f" (repaired on {tokens_words(tokens)})"
+    return repair + bits_words(made.bits) + top_k_words(made.top_k)
 
 
 def _least_loss(records: Sequence[EvaluationRecord], names: Sequence[str]) -> tuple[str, str]:
@@ -322,7 +345,9 @@ def sensitivity(request: SensitivityRequest) -> None:
         _say_curves(each, request)
     _say_rounds(measurement, request)
     if measurement.evaluations:
-        plans = [name for words in request.budget_words for name in (words, repaired_name(words))]
+        tokens = max(each.plan.repair_tokens for each in measurement.evaluations)
+        pairs = ((words, repaired_name(words, tokens)) for words in request.budget_words)
+        plans = [name for pair in pairs for name in pair]
         show_records(measurement.evaluations, plans * len(request.corpora))
     names = (
         "granularity",
@@ -402,7 +427,9 @@ def _plans_of(request: ModelRequest, paths: Sequence[Path]) -> dict[str, tuple[o
     plans: dict[str, dict[str, object]] = {}
     for number, path in enumerate(paths, 1):
         each = load_plan(path, model=model)
-        name = f"{path.name} (repaired)" if each.repair else path.name
+        name = path.name
+        if each.repair:
+            name += f" (repaired on {tokens_words(each.repair.tokens)})"
         plans[name if name not in plans else f"{name} ({number})"] = each.to_dict()
     return {"plans": tuple(plans.values()), "names": tuple(plans)}
 

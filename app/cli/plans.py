@@ -19,7 +19,7 @@ from analysis.stats.samples import joined_stats
 from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import save_plan, write_csv
+from app.cli.files import check_repair, read_plan, save_plan, write_csv
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import (
@@ -125,9 +125,8 @@ def show(
     Example: moeprune plans show plan.json
     """
     described = load_model_index(model, revision=revision) if model else None
-    loaded = load_plan(path, model=described)
-    if described is None and (described := model_of(loaded, path)):
-        loaded = load_plan(path, model=described)  # refuses what does not fit
+    described = described or model_of(load_plan(path), path)
+    loaded = read_plan(path, described, stats_dir)  # refuses what does not fit
     provenance = loaded.provenance
     how = ", ".join(
         filter(
@@ -176,6 +175,8 @@ def diff(
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one, first)
+    for each in (one, other):
+        check_repair(each, described)
     by_neuron = NEURON_GRANULARITY in (one.granularity, other.granularity)
     layers = described.layers if described else ()
     table = neuron_diff(one, other, described) if by_neuron else plan_diff(one, other, layers)

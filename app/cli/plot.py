@@ -15,8 +15,8 @@ from analysis.sparsity import as_percent
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.files import check_free, write_csv
-from app.cli.say import export_command, less_in_words, say_notes
+from app.cli.files import check_free, read_plan, write_csv
+from app.cli.say import export_command, say_notes
 from app.console import counted, finish, follow, note, show_table
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
@@ -27,13 +27,13 @@ from pruning.plan import (
     NEURON_GRANULARITY,
     PruningPlan,
     fit_plan,
-    load_plan,
 )
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
 from pruning.planning.super_experts import super_note
 from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
+from pruning.size_words import less_in_words
 from pruning.sizes import size_report
 from pruning.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
@@ -127,7 +127,7 @@ def _loaded(
     from app.loaded import loaded_of
 
     described = load_model_index(request.model, revision=request.revision)
-    plan = load_plan(plan_file, model=described) if plan_file else None
+    plan = read_plan(plan_file, described, request.stats_dir) if plan_file else None
     spec = request.plan
     if plan and plan.provenance.spec:
         spec = _ordered(spec, _asked_of(plan, described))
@@ -200,7 +200,7 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     from app.report.decision import answer_pair, decision_html, decision_of
 
     model = load_model_index(request.model, revision=request.revision)
-    plan = load_plan(path, model=model)
+    plan = read_plan(path, model, request.stats_dir)
     current_plan = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
     store = stats_store(request.stats_dir)
     folders = store.directories

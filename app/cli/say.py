@@ -48,6 +48,7 @@ from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.serving import serve_commands, serve_gguf
+from pruning.size_words import growth_words, less_in_words
 from pruning.sizes import (
     SizeReport,
     format_bytes,
@@ -99,6 +100,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     report, budget = size_report(model, plan), plan.provenance.budget
     target = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
     result = {"file": str(path), "digest": plan.digest, **_sizes(report)}
+    warn_of_growth(report.bytes_before, report.bytes_after)
     if plan.granularity == NEURON_GRANULARITY:
         kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
@@ -113,7 +115,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
-        f"({each} of {sizes} per layer), {saved_in_words(report, target)}"
+        f"({each} of {sizes} per layer), {_change(report, target)}"
         f"{top_k_words(plan.top_k)}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
@@ -125,11 +127,6 @@ def experts_in_words(counts: Iterable[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def saved_in_words(report: SizeReport, target: str = "") -> str:
-    """Bytes before and after: 10.3 MiB -> 6.1 MiB (-40.7%), and what was asked for."""
-    return less_in_words(report.bytes_before, report.bytes_after, target)
-
-
 def per_token_in_words(report: SizeReport) -> str:
     """Parameters that a token uses, before and after where the plan changes them."""
     before, after = map(format_count, (report.active_before, report.active_after))
@@ -137,10 +134,14 @@ def per_token_in_words(report: SizeReport) -> str:
     return f"{words} parameters per token"
 
 
-def less_in_words(before: int, after: int, target: str = "") -> str:
-    """See `saved_in_words`."""
-    shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", target)))
-    return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"
+def _change(report: SizeReport, target: str) -> str:
+    return less_in_words(report.bytes_before, report.bytes_after, target)
+
+
+def warn_of_growth(before: int, after: int) -> None:
+    """Say in one line that an export is larger than its source, if it is."""
+    if growth := growth_words(before, after):
+        note(f"warning: the export is {growth}")
 
 
 def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
@@ -161,7 +162,7 @@ def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
     words = (
         f"{model.name}: {report.experts_after} of {report.experts_before} experts ({each} of "
-        f"{sizes} per layer) would stay, {saved_in_words(report, target_words)}, "
+        f"{sizes} per layer) would stay, {_change(report, target_words)}, "
         f"{format_count(report.params_after)} of {format_count(report.params_before)} parameters, "
         f"{format_count(report.active_after)} per token"
     )
@@ -396,11 +397,9 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     for number, (name, cells) in enumerate(tables.items()):
         title = "\n" * (number > 0) + name
         show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
-    for each in corpora.values():
-        note(
-            f"{each.corpus['name']}: {each.count.words}, {each.corpus['drawn']}; "
-            f"[] {each.count.interval_words}; {each.settings['dtype']}"
-        )
+    for name, each in corpora.items():
+        note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
+        note(f"{name}: [] {each.count.interval_words}")
 
 
 def _metric(metric: Metric | None) -> str:
@@ -464,6 +463,7 @@ def say_export(
     verify = command_line("verify", str(folder), "--source", source, *place)
     following = () if checked else (verify,)
     files = f"files with headers {less_in_words(before, after)}"
+    warn_of_growth(before, after)
     words = f"{folder}: {files}, plan {result['plan_digest'][:8]}"
     finish(words, numbers, *following)
     if checked:

@@ -9,7 +9,13 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import less_in_words, report_checks, say_export, say_gguf, show_width_options
+from app.cli.say import (
+    report_checks,
+    say_export,
+    say_gguf,
+    show_width_options,
+    warn_of_growth,
+)
 from app.console import finish, follow, note, out
 from pruning.active import plan_routing
 from pruning.copies import plan_for_copy
@@ -18,6 +24,8 @@ from pruning.plan import NEURON_GRANULARITY, load_plan
 from pruning.requests.base import Option
 from pruning.requests.model import ExportRequest, PrunedRequest
 from pruning.requests.options import StatsDir, Text
+from pruning.size_words import less_in_words
+from pruning.source_checks import left_behind, missing_files
 from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
 _SOURCE = Option(
@@ -56,6 +64,7 @@ def export(
     export_request = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
         before, after = model.checkpoint.nbytes, dry_export(export_request, model).tensor_bytes
+        warn_of_growth(before, after)
         again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
         words += (
@@ -74,6 +83,8 @@ def export(
 
 def write_export(request: ExportRequest, model: MoEModel) -> None:
     """Write an export, or leave the one that is there finished, and say so."""
+    for words in (*map("Left out: {}".format, left_behind(model)), *missing_files(model)):
+        note(words)
     result = follow(export_run(request))
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)

@@ -12,6 +12,7 @@ from pruning.evaluate.record import AnswerRecord
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
+from pruning.size_words import change_words
 from pruning.sizes import format_bytes
 
 _MOST_LETTERS, _MOST_LINES = 240, 6  # of an answer, on one page
@@ -40,11 +41,14 @@ class DecisionReport:
     command: str  # command that makes the plan
     answers: AnswerPair | None = None
     warning: str = ""  # of `super_note`, if there is something to say
+    alarm: str = ""  # of `AgainstRandom`: the plan loses more than Random
 
     @property
-    def saved(self) -> float:
-        """Share of the bytes saved."""
-        return 1 - self.after / self.before
+    def change(self) -> str:
+        """The share of the bytes saved, or by how much the export is larger."""
+        if self.after < self.before:
+            return f"{100 * (self.after / self.before - 1):.0f}%"
+        return change_words(self.before, self.after)
 
     @property
     def most(self) -> float:
@@ -78,6 +82,7 @@ def decision_of(
         after=num_bytes,
         verdict=cost.verdict + _bits_words(losses),
         rows=cost.rows,
+        alarm=cost.warning,
         facts=_facts(model, plan, cost),
         command=command,
     )

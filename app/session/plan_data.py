@@ -23,6 +23,7 @@ from pruning.plan_tables import neuron_summary
 from pruning.planning.choice import CountsError, check_counts, counts_text
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
+from pruning.repair.files import if_here
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import budget_notes
 from pruning.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report
@@ -34,8 +35,14 @@ MOST_BYTES_READ = 1 << 28
 
 
 def current_plan(loaded: Loaded) -> CurrentPlan:
-    """The plan of the imported file or the controls: one for all pages."""
+    """The plan of the imported file or the controls: one for all pages.
+
+    Raises:
+        PlanError: a repair that the file names has another content.
+        NoPlan: the controls give none.
+    """
     if (imported := imported_plan(loaded.model)) is not None:
+        if_here(imported.plan, loaded.store.directories)
         return imported
     if loaded.choices.spec.by_neuron:
         return shown_neurons(loaded)

@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Final
 
 from analysis.corpora import bare_name, corpus_name
+from analysis.errors import PlanError
 from analysis.stats.choose import corpus_weight_text
 from app.loaded import Loaded
 from app.session.data import corpus_files, records_of, shown_model, shown_stats_dir
 from app.session.job_queue import own_model
 from pruning.plan import PruningPlan
 from pruning.planning.make import CurrentPlan
+from pruning.repair.files import if_here
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.requests.base import validated
 from pruning.requests.options import DEFAULT_SEED
@@ -21,9 +23,12 @@ AS_PRUNED: Final = "as pruned"
 
 
 def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, RepairRecord]:
-    """Words -> repair of this plan, the newest first; equal words get the record's id."""
-    digest = current_plan.plan.unrepaired.digest
-    records = [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
+    """Words -> repair of this plan, the newest first; equal words get the record's id.
+
+    Those whose files are not what was made are left out; see `changed_repairs`.
+    """
+    store = RepairStore(loaded.store.directories)
+    records = [each for each in _of_plan(loaded, current_plan) if store.is_whole(each)]
     words: dict[str, RepairRecord] = {}
     for record in sorted(records, key=lambda each: each.created_at, reverse=True):
         names = [each.name for each in record.corpora]
@@ -31,6 +36,23 @@ def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, Repair
         name = f"repaired on {where}, {record.reference.tokens:,} tokens"
         words[name if name not in words else f"{name} ({record.digest[:8]})"] = record
     return words
+
+
+def changed_repairs(loaded: Loaded, current_plan: CurrentPlan) -> list[str]:
+    """What is wrong with each repair of this plan that is not what was made."""
+    problems = []
+    for record in _of_plan(loaded, current_plan):
+        repaired = replace(current_plan.plan, repair=record.reference)
+        try:
+            if_here(repaired, loaded.store.directories)
+        except PlanError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _of_plan(loaded: Loaded, current_plan: CurrentPlan) -> list[RepairRecord]:
+    digest = current_plan.plan.unrepaired.digest
+    return [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
 
 
 def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord) -> CurrentPlan:

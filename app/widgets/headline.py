@@ -6,6 +6,7 @@ from app.loaded import Loaded
 from app.session.plan_data import bytes_after
 from pruning.evaluate.quality import PlanLoss, RandomLoss
 from pruning.planning.make import CurrentPlan
+from pruning.size_words import change_words
 
 
 def headline(
@@ -13,8 +14,7 @@ def headline(
 ) -> str:
     """What goes, what that saves, and what it and chance cost, in words that everybody knows."""
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, current_plan)
-    smaller = f"{1 - after / before:.0%} smaller" if after < before else "nothing saved"
-    words = f"{removed_share(loaded)}: {smaller}"
+    words = f"{removed_share(loaded)}: {change_words(before, after)}"
     if loss is None:
         about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
         return f"{words}{about}."

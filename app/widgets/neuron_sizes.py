@@ -12,6 +12,7 @@ from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.notes import card, saved_metric
 from pruning.neurons.selection import NeuronScope
 from pruning.planning.choice import WIDTH_MODES
+from pruning.size_words import change_words
 from pruning.sizes import PLAN_ALONE, format_bytes, format_count
 
 _ROWS = 12  # height of the table by layer
@@ -99,28 +100,36 @@ def saved_sentence(table: pd.DataFrame, before: int) -> str:
     `table` is of `neuron_plan_sizes`, `before` are bytes of the source.
     """
     alone = table[table["mode"] == PLAN_ALONE]
-    if int(alone["disk"].iloc[0]) >= before:
-        return "Nothing is removed, so nothing is saved."
+    if (disk := int(alone["disk"].iloc[0])) >= before:
+        return f"Even without padding the export is {change_words(before, disk)}."
     rows = table[(table["mode"] != PLAN_ALONE) & (table["refused"] == "")]
-    empty = [str(mode) for mode in rows.loc[rows["disk"] >= before, "mode"]]
     saved: dict[str, list[str]] = {}  # what is saved -> the modes that save it
+    padded: dict[str, list[str]] = {}  # what nothing is saved of -> the modes
     for row in rows.to_dict("records"):
         if int(row["disk"]) < before:
             loaded = int(row["loaded"])
-            memory = f"{1 - loaded / before:.0%}" if loaded < before else "nothing"
-            savings = f"{1 - int(row['disk']) / before:.0%} on disk and {memory} in memory."
+            memory = f" and {1 - loaded / before:.0%} in memory"
+            if loaded >= before:
+                memory = f"; in memory the model is {change_words(before, loaded)}"
+            savings = f"{1 - int(row['disk']) / before:.0%} on disk{memory}."
             saved.setdefault(savings, []).append(str(row["mode"]))
+        else:
+            padded.setdefault(change_words(before, int(row["disk"])), []).append(str(row["mode"]))
     words = [
         f"{_in_words(modes)} {'save' if len(modes) > 1 else 'saves'} {savings}"
         for savings, modes in saved.items()
     ]
-    if empty:
+    if padded:
+        sizes = [
+            f"{_in_words(modes)} {'are' if len(modes) > 1 else 'is'} {size}"
+            for size, modes in padded.items()
+        ]
         words.insert(
             0,
-            f"{_in_words(empty)} {'save' if len(empty) > 1 else 'saves'} nothing: experts are "
-            "padded to the widest of the model or layer, and some expert keeps all its neurons.",
+            f"{', '.join(sizes)}: experts are padded to the widest of the model or layer, and some "
+            "expert keeps all its neurons.",
         )
-    if empty and len(empty) == len(rows):
+    if padded and not saved:
         words.append("Let neurons compete within each expert, which narrows all equally.")
     return " ".join(words)
 

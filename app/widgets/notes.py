@@ -8,6 +8,7 @@ import streamlit as st
 
 from analysis.model import DEMO_MODEL, MoEModel
 from app.literal import literal
+from pruning.size_words import change_words
 from pruning.sizes import format_bytes
 
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
@@ -86,14 +87,15 @@ def badge(words: str, *, is_good: bool = True) -> None:
 def saved_metric(
     draw: Callable[..., object], label: str, before: int, after: int, note: str | None = None
 ) -> None:
-    """Bytes and the saving; `draw` is `st.metric` or a column's."""
-    less = before > after
+    """Bytes, and what is saved or added; `draw` is `st.metric` or a column's."""
+    less, is_changed = before - after, before != after
+    below = f"-{format_bytes(less)} ({less / before:.0%})" if less > 0 else ""
     draw(
         label,
         format_bytes(after),
-        f"-{format_bytes(before - after)} ({1 - after / before:.0%})" if less else "nothing saved",
-        delta_color="inverse" if less else "off",
-        delta_arrow="auto" if less else "off",
+        below or change_words(before, after),
+        delta_color="inverse" if is_changed else "off",
+        delta_arrow="auto" if is_changed else "off",
         border=True,
         height="stretch",
         help=note,

@@ -1,6 +1,6 @@
 """The plan in one line on every page: name, savings, loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,13 +20,15 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
-from pruning.engines import contents_of, readers, verdicts
+from pruning.engines import Readers, contents_of, readers, verdicts
+from pruning.evaluate.against_random import AgainstRandom, verdict_on
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan import NEURON_GRANULARITY, fit_plan
 from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RefitRequest
+from pruning.size_words import change_words
 from pruning.sizes import format_bytes
 
 
@@ -60,15 +62,19 @@ def plan_line(loaded: Loaded) -> Loaded:
     loaded = replace(loaded, shown=plan)
     before, after = loaded.model.checkpoint.nbytes, bytes_after(loaded, plan)
     loss, chance = loss_of_plan(loaded)
-    saved = f"-{1 - after / before:.0%}" if after < before else "nothing saved"
-    names = programs(loaded, plan)
-    where = f" · :green[:material/check:] {', '.join(names)}" if names else ""
+    saved = f"-{1 - after / before:.0%}" if after < before else change_words(before, after)
+    saved = f":orange[{saved}]" if after > before else saved
+    against = against_chance_of(loaded)
+    alarm = f" · :red[:material/warning: {against.alarm}]" if against and against.is_worse else ""
+    found = programs(loaded, plan)
+    icon = ":green[:material/check:]" if found.plain else ":orange[:material/warning:]"
+    where = f" · {icon} {found.words}" if found.words else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
             f":material/arrow_right_alt: **{format_bytes(after)}** "
             f"({saved}) · {loss_words(loaded, loss, chance)}"
-            f"{where}",
+            f"{alarm}{where}",
             width="content",
         )
         if loss is None or loss.missing:
@@ -85,12 +91,12 @@ def plan_line(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def programs(loaded: Loaded, shown: CurrentPlan) -> Sequence[str]:
-    """The programs that were tried and load the export; of neurons, in uniform widths only."""
-    budget = loaded.choices.spec.budget
+def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
+    """The programs that were tried and load the export, in the chosen width mode."""
+    contents, budget = contents_of(loaded.model, shown.plan), loaded.choices.spec.budget
     if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
-        return ()
-    return readers(verdicts(contents_of(loaded.model, shown.plan)))
+        contents = replace(contents, has_own_widths=True)
+    return readers(verdicts(contents))
 
 
 def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:
@@ -132,6 +138,20 @@ def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     if loss is None or loss.way or loss.missing:
         return loss, None
     return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
+
+
+def against_chance_of(loaded: Loaded) -> AgainstRandom | None:
+    """The verdict on the plan on screen, as it was measured, else as it is predicted."""
+    if loaded.shown is None:
+        return None
+    plan, losses = loaded.shown.plan, losses_of(loaded.model)
+    return verdict_on(fit_plan(plan, loaded.model), loaded.model, losses, loaded.predicted)
+
+
+def chance_warning(loaded: Loaded) -> None:
+    """Warn of a plan that loses more than Random."""
+    if (against := against_chance_of(loaded)) and against.warning:
+        st.warning(against.warning, icon=":material/warning:")
 
 
 def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) -> str:

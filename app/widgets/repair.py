@@ -12,6 +12,7 @@ from app.session.job_queue import job_store, queue, queued_key, shown_request
 from app.session.repairs import (
     AS_PRUNED,
     REPAIR,
+    changed_repairs,
     known_repairs,
     new_repair_request,
     with_repair,
@@ -28,7 +29,11 @@ _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 def repair_choice(loaded: Loaded, current_plan: CurrentPlan) -> CurrentPlan:
     """Draw which repair of the plan is used, if any is known; the plan with it."""
-    if current_plan.plan.repair or not (records := known_repairs(loaded, current_plan)):
+    if current_plan.plan.repair:
+        return current_plan
+    for problem in changed_repairs(loaded, current_plan):
+        st.warning(literal(problem), icon=":material/warning:")
+    if not (records := known_repairs(loaded, current_plan)):
         return current_plan
     options = [AS_PRUNED, *records]
     if st.session_state.get(REPAIR, AS_PRUNED) not in options:

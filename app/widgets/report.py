@@ -15,9 +15,11 @@ from app.session.data import shown_model
 from app.session.plan_data import bytes_after
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
+from pruning.evaluate.against_random import verdict_on
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore
 from pruning.evaluate.store import readable_records
+from pruning.plan import fit_plan
 from pruning.planning.make import CurrentPlan
 from pruning.planning.super_experts import super_note
 
@@ -48,7 +50,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
     """Download of the one-page report on a plan; `key` is the widget's."""
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
-    model, store = loaded.model, loaded.store
+    model, store, predicted = loaded.model, loaded.store, loaded.predicted
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
@@ -57,7 +59,9 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
         decision = decision_of(model, current_plan, num_bytes, losses, command)
         warning = super_note(current_plan.plan, model, store) or ""
         pair = answer_pair(answers, current_plan.plan.digest)
-        return decision_html(replace(decision, answers=pair, warning=warning))
+        against = verdict_on(fit_plan(current_plan.plan, model), model, losses, predicted)
+        alarm = against.warning if against else ""
+        return decision_html(replace(decision, answers=pair, warning=warning, alarm=alarm))
 
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
     download_button("For decisions", page, file, key, icon=icon)

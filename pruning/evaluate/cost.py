@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pruning.evaluate.against_random import AgainstRandom, against_random
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.plan import PruningPlan
 
@@ -27,6 +28,7 @@ class PlanCost:
     chance: RandomLoss | None
     unrepaired: PlanLoss | None  # of a repaired plan, measured in the same way
     full: Mapping[str, float]  # corpus -> loss of the original model
+    warning: str  # of `AgainstRandom`; empty if there is nothing to warn of
 
     @property
     def verdict(self) -> str:
@@ -49,10 +51,7 @@ class PlanCost:
         if chance is None:
             return f"{text} Random pruning at this sparsity was not measured."
         repair = " without repair" if loss.is_repaired else ""
-        away, spread = chance.mean - loss.mean, chance.mean_spread or 0.0
-        words = "less than" if away > 0 else "more than"
-        if abs(away) <= spread:
-            words = "indistinguishable from"
+        words = AgainstRandom(loss.mean, chance, loss.is_repaired).comparison
         draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
         text += (
             f" That is {words} Random pruning{repair} at this sparsity "
@@ -108,4 +107,6 @@ def cost_of(plan: PruningPlan, losses: Sequence[PlanLoss]) -> PlanCost:
         before = loss_of(losses, plan.unrepaired.digest)
         if before and (before.way, before.change.keys()) == (loss.way, loss.change.keys()):
             unrepaired = before
-    return PlanCost(loss, chance, unrepaired, full_losses(losses))
+    against = against_random(loss, loss.facts, losses) if loss else None
+    warning = against.warning if against else ""
+    return PlanCost(loss, chance, unrepaired, full_losses(losses), warning)

@@ -1,8 +1,9 @@
 """Draws evaluation documents of a corpus that calibration has not read, as far as known.
 
 Calibration reads documents in a seeded order, and its manifest says how many. Those that follow in
-the same order are new to it. The demo's corpora have parts that neither training, calibration nor
-benchmarks use.
+the same order are new to it, but may repeat what it read: tokens of long runs that it read as well
+are not predicted. The demo's corpora have parts that neither training, calibration nor benchmarks
+use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from analysis.corpora import (
+    ChatFormat,
     Document,
     DocumentSelection,
     Sampling,
@@ -25,6 +27,9 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
+from analysis.corpora.cutting import Extent
+from analysis.corpora.encoding import encode
+from analysis.corpora.near_copies import NewTokens, TokenRuns
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
 from analysis.stats.tables import CorpusRef
@@ -112,6 +117,7 @@ class _UnreadDocuments(NamedTuple):
     seed: int
     skipped: int
     words: str  # what is known of them
+    tokens_read: int = 0  # at most, of the documents skipped
 
 
 def draw(
@@ -135,13 +141,18 @@ def draw(
     is_running = first is None or first.text is not None
     has_answers = first is not None and (first.messages is not None or first.answer is not None)
     by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
-    first_documents = DocumentSelection(
-        lambda stream, _seed: islice(stream, settings.samples),  # already in drawn order
-        f"the first {settings.samples} documents",
-    )
+    reader = tokenizer() if first is None or first.input_ids is None else None
+    new = NewTokens(_runs_read(source, unread, name, reader, settings.template_args))
+    selection = DocumentSelection(lambda stream, _seed: new.of(stream), new.words)
+    if not is_running:
+        selection = DocumentSelection(
+            # Already in drawn order.
+            lambda stream, _seed: islice(new.of(stream), settings.samples),
+            f"the first {settings.samples} documents",
+        )
     sequences = tokenize(
         documents,
-        tokenizer() if first is None or first.input_ids is None else None,
+        reader,
         Sampling(
             settings.samples * settings.seq_len,
             settings.seq_len,
@@ -152,9 +163,11 @@ def draw(
             windows_per_document=settings.windows_of(unread.source),
         ),
         corpus=name,
-        selection=None if is_running else first_documents,
+        selection=selection if unread.skipped or not is_running else None,
     )
     facts = {"seed": unread.seed, "drawn": unread.words, "skipped": unread.skipped}
+    if unread.skipped:
+        facts |= {"near_copies": new.num_left_out}
     facts |= {"seq_len": settings.seq_len, **sequences.prepared}
     return DrawnSamples(sequences, facts, _shortfall(sequences, settings.samples))
 
@@ -170,6 +183,19 @@ def _shortfall(sequences: TokenSequences, asked: int) -> str:
             "documents, or --windows-per-document 0 for intervals that rest on few."
         )
     return f"{words}: it has no more text."
+
+
+def _runs_read(
+    source: Source,
+    unread: _UnreadDocuments,
+    name: str,
+    tokenizer: Tokenizer | None,
+    template_args: Mapping[str, Any],
+) -> TokenRuns:
+    """The runs of tokens of the documents that were skipped, as calibration read them."""
+    chat, extent = ChatFormat(arguments=template_args), Extent(unread.tokens_read)
+    read = islice(source.draw(unread.seed), unread.skipped)
+    return TokenRuns.of(encode(each, tokenizer, chat, name, extent).ids for each in read)
 
 
 def _find_unread(
@@ -195,7 +221,9 @@ def _find_unread(
         return islice(source.draw(order), skipped, None)
 
     words = BEYOND if len(read) == 1 else UNSURE
-    return _UnreadDocuments(replace(source, draw=draw), seed, skipped, words)
+    same = (ref for run in runs for ref in run.corpora if is_same_corpus(ref.name, name))
+    tokens_read = max(ref.num_tokens + ref.num_dropped for ref in same)
+    return _UnreadDocuments(replace(source, draw=draw), seed, skipped, words, tokens_read)
 
 
 def _documents_read(name: str, runs: Iterable[Reading]) -> dict[int, int | None]:

@@ -24,13 +24,14 @@ from pruning.evaluate.quality import PlanLoss, stored_losses
 from pruning.evaluate.record import EvaluationStore, PlanFacts
 from pruning.evaluate.result import interval_of
 from pruning.plan import keep_all
-from pruning.sizes import size_report, size_up
+from pruning.sizes import BYTES, ModelPart, size_report, size_up
 
 FRONT_COLUMNS: Final = (
     "plan",
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "bits",
@@ -182,9 +183,14 @@ def _rivals(cells: Iterable[Cell]) -> list[Cell]:
 def _bytes_saved(model: MoEModel) -> dict[str, int]:
     """Bits that make the checkpoint smaller -> bytes that they save of all its experts."""
     original = keep_all(model)
-    full = size_report(model, original).bytes_after
+
+    def expert_bytes(bits: str) -> int:
+        after = size_report(model, replace(original, bits=bits)).after
+        return int(after[ModelPart.EXPERTS][BYTES])
+
+    full = expert_bytes("")
     return {
-        bits: full - size_report(model, replace(original, bits=bits)).bytes_after
+        bits: full - expert_bytes(bits)
         for bits, form in FORMATS.items()
         if form.per_weight < own_bits(model)
     }

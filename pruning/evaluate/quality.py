@@ -6,7 +6,7 @@ Losses by sample choose a plan on one half and report the other, and tell whethe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
@@ -15,8 +15,9 @@ from typing import Any, Final
 from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, SampleLosses
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
 from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
 
 LOSS: Final = "nll"
@@ -26,6 +27,7 @@ CANDIDATE_COLUMNS: Final = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "sparsity",
@@ -218,7 +220,13 @@ def candidates_at(
         facts = each.facts
         kind: tuple[object, ...] = (place,)
         if each.is_random:
-            kind = (facts.granularity, facts.schedule, facts.repair_corpora, each.missing)
+            kind = (
+                facts.granularity,
+                facts.schedule,
+                facts.repair_corpora,
+                facts.repair_tokens,
+                each.missing,
+            )
         pooled[(each.way, *kind)].append(each)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
     table = table.astype({"num_documents": "Int64"})
@@ -226,18 +234,29 @@ def candidates_at(
 
 
 def random_at(
-    losses: Iterable[PlanLoss], share: float, granularity: str = "expert"
+    losses: Iterable[PlanLoss],
+    share: float,
+    granularity: str = "expert",
+    corpora: Collection[str] | None = None,
 ) -> RandomLoss | None:
     """The loss of Random at one share of the expert weights, on the samples of most plans.
 
-    Without a repair: Random is what chance alone gives.
+    Without a repair: Random is what chance alone gives. `corpora`: on these alone, if any of them
+    was measured.
     """
     draws = [
         each
         for each in losses_at(losses, share)
         if each.is_random and not (each.is_repaired or each.way or each.missing)
     ]
-    return _pool([each for each in draws if each.facts.granularity == granularity])
+    if corpora is not None:
+        draws = [replace(each, change=_only(each.change, corpora)) for each in draws]
+    return _pool([each for each in draws if each.facts.granularity == granularity and each.change])
+
+
+def _only(change: Mapping[str, float], corpora: Collection[str]) -> dict[str, float]:
+    """The loss increase on these corpora."""
+    return {name: value for name, value in change.items() if name in corpora}
 
 
 def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
@@ -21,12 +19,9 @@ from pruning.evaluate.result import (
     Evaluation,
     Metric,
     SampleCount,
-    SampleSums,
-    SampleValues,
     check_metrics,
-    check_possible,
-    document_places,
 )
+from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
     Count,
@@ -52,6 +47,7 @@ TABLE_COLUMNS = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "bits",
     "top_k",
     "schedule",
@@ -74,12 +70,11 @@ TABLE_COLUMNS = (
     "dtype",
     "created_at",
 )
-VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k")  # see `variant_words`
+# The values of `variant_words`.
+VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_tokens")
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
-_SUMMED = ("nll", "full_nll")
-_DIGITS = 6  # decimals of a sum
 
 
 class PlanFacts(RecordPart):
@@ -94,6 +89,7 @@ class PlanFacts(RecordPart):
     spec: Mapping[str, Any] = {}  # `PlanSpec.to_json`; empty for plans that are made otherwise
     repair: str = ""  # id of the repair; empty for a plan without one
     repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
+    repair_tokens: Count = 0  # of these together; 0 without a repair
     # The format in which the experts' weights were simulated; empty: as they are.
     bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2"] = ""
     top_k: Count = 0  # experts per token, if fewer than the model's own; else 0
@@ -125,7 +121,7 @@ class PlanFacts(RecordPart):
     def variant_words(self) -> str:
         """What follows the plan's name; see `variant_words`."""
         repaired_on, corpora = "+".join(self.repair_corpora), "+".join(self.corpora)
-        return variant_words(repaired_on, corpora, self.bits, self.top_k)
+        return variant_words(repaired_on, corpora, self.bits, self.top_k, self.repair_tokens)
 
     @property
     def is_plain(self) -> bool:
@@ -135,17 +131,15 @@ class PlanFacts(RecordPart):
     @property
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
-        # The original model is what it is, not its export, which may hold a tied head as well.
-        is_original = self.removed == 0 and self.is_plain
-        original_bytes = self.bytes_before if is_original else None
         return {
             **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
             "calibrated_on": "+".join(self.corpora),
             "repaired_on": "+".join(self.repair_corpora),
+            "repair_tokens": self.repair_tokens,
             "bits": self.bits,
             "top_k": self.top_k,
             "removed": self.removed,
-            "bytes": original_bytes or self.bytes_after,
+            "bytes": self.bytes_after,
             "active_params": self.active_after,
             "expert_flops": self.flops_after,
         }
@@ -236,60 +230,6 @@ class PlanRecord(RecordOfPlan):
         return {}
 
 
-class SampleLosses(RecordPart):
-    """The loss of every sample, in nats, summed over its scored positions."""
-
-    tokens: tuple[Annotated[int, Field(ge=1)], ...]  # scored positions of each sample
-    nll: tuple[float, ...]  # of the pruned model
-    full_nll: tuple[float, ...]  # of the original model
-    # The document of each sample, see `TokenSequences.documents`; None: windows of one text.
-    documents: tuple[Count, ...] | None
-
-    @classmethod
-    def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
-        """From the sums of an evaluation; None if the loss was not measured."""
-        if not {"nll", "full_nll"} <= samples.keys():
-            return None
-        sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
-        losses = samples["nll"]
-        return cls(tokens=losses.counts.tolist(), **sums, documents=losses.documents)
-
-    @property
-    def means(self) -> FloatArray:
-        """(samples,) loss of the pruned model, nats per token."""
-        return np.divide(self.nll, self.tokens)
-
-    @property
-    def full_means(self) -> FloatArray:
-        """(samples,) loss of the original model, nats per token."""
-        return np.divide(self.full_nll, self.tokens)
-
-    @property
-    def change(self) -> SampleValues:
-        """(samples,) loss increase, nats per token."""
-        return SampleValues(self.means - self.full_means, self.documents)
-
-    @property
-    def num_documents(self) -> int | None:
-        """Of all samples; None for windows of one text."""
-        return None if self.documents is None else len(set(self.documents))
-
-    def picked(self, documents: slice) -> Self:
-        """The losses of the samples of some documents, by their place in order."""
-        places = document_places(self.documents, len(self.tokens))
-        chosen = {*range(len(places))[documents]}
-        at = [number for number, place in enumerate(places.tolist()) if place in chosen]
-        parts = {name: values and tuple(values[n] for n in at) for name, values in self}
-        return type(self)(**parts)
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Self:
-        if len({len(values) for _, values in self if values is not None}) > 1:
-            raise ValueError("it has another number of samples than of their losses")
-        check_possible("nll", *self.nll, *self.full_nll)
-        return self
-
-
 class EvaluationRecord(DisplayMixin, PlanRecord):
     """The measures of one plan on one set of samples; `result.json`.
 
@@ -371,7 +311,11 @@ def made_facts(plan: PruningPlan) -> PlanFacts:
     named = {"bits": plan.bits, "top_k": plan.top_k}
     changes: dict[str, Any] = {name: value for name, value in named.items() if value}
     if plan.repair:
-        changes |= {"repair": plan.repair.record_id, "repaired_on": plan.repair.corpora}
+        changes |= {
+            "repair": plan.repair.record_id,
+            "repaired_on": plan.repair.corpora,
+            "repair_tokens": plan.repair.tokens,
+        }
     return facts.model_copy(update=changes)
 
 

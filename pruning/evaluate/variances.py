@@ -21,6 +21,7 @@ VARIANCE_TABLE_COLUMNS = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "sparsity",

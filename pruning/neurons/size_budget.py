@@ -44,7 +44,13 @@ def neuron_size_budget(
     # Where experts of a pool differ in width, largest remainders may widen one again.
     while size_after(totals[first]) > most:
         first += 1
-    return target.budget(totals[first], words=f", {stored.mode}" if stored else "")
+    least = target.least(
+        model,
+        size_after(totals[first]),
+        size_after(totals[first - 1]) if first else None,
+        f"{totals[first]} of {contest.size} neurons",
+    )
+    return target.budget(totals[first], words=f", {stored.mode}" if stored else "", least=least)
 
 
 def widths_left(

@@ -21,9 +21,11 @@ from pruning.budget import (
 )
 from pruning.constraints import check_multiple, check_total, rooms_of
 from pruning.experts_per_token import check_top_k
+from pruning.keep_list import read_keep_list
 from pruning.plan import (
     Provenance,
     PruningPlan,
+    fit_plan,
     model_ref,
     select_experts,
     tool_version,
@@ -40,7 +42,7 @@ from pruning.planning.ranking import (
     sensitivity_for,
 )
 from pruning.planning.super_experts import super_note
-from pruning.repair.reference import variant_words
+from pruning.repair.reference import tokens_words, variant_words
 from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
@@ -54,6 +56,7 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
+from pruning.source_checks import source_notes
 from pruning.spec import PlanSpec
 
 PLAN_FILE = "plan.json"  # that commands write and read
@@ -98,10 +101,10 @@ class CurrentPlan:
         if repair is None or not name:
             return name + variant_words("", "", *changes)
         if self.file and self.repaired_by is None:
-            return f"{name} (repaired)" + variant_words("", "", *changes)
-        return name + variant_words(
-            "+".join(repair.corpora), "+".join(provenance.corpora), *changes
-        )
+            fitted = f" (repaired on {tokens_words(repair.tokens)})"
+            return name + fitted + variant_words("", "", *changes)
+        names = ("+".join(each) for each in (repair.corpora, provenance.corpora))
+        return name + variant_words(*names, *changes, tokens=repair.tokens)
 
     @property
     def file_name(self) -> str:
@@ -158,14 +161,31 @@ def plan_from_stats(
 ) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
     """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
     spec = request.plan
-    if spec.spread.kept_neurons is not None:
-        plan = with_top_k(plan_of_file(spec, model), model, spec.budget.top_k)
-        return Decision(plan), None
+    if spec.spread.full_file:
+        by_file = plan_of_file if spec.by_neuron else plan_of_list
+        plan = with_top_k(by_file(spec, model), model, spec.budget.top_k)
+        return Decision(plan, tuple(source_notes(model, plan.kept))), None
     selection = yield from select_measured(request, model, store, parts)
     selection = with_sensitivity(selection, spec, store)
     decision = make_plan(selection, spec)
-    notes = (*decision.notes, super_note(decision.plan, model, store))
+    odd = source_notes(model, decision.plan.kept)
+    notes = (*decision.notes, super_note(decision.plan, model, store), *odd)
     return replace(decision, notes=tuple(filter(None, notes))), selection
+
+
+def plan_of_list(spec: PlanSpec, model: MoEModel) -> PruningPlan:
+    """The plan of `kept_experts`, which names the experts that stay."""
+    path = spec.spread.kept_experts
+    if path is None:
+        raise ValueError("the spec names no file")
+    provenance = Provenance(
+        schedule="file",
+        tool_version=tool_version(),
+        schedule_parameters={"file": path.name},
+        spec=recorded(spec),
+    )
+    kept = read_keep_list(path, model.layers)
+    return fit_plan(PruningPlan(model_ref(model), kept, provenance), model)
 
 
 def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
@@ -258,6 +278,9 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
         check_top_k(model, spec.budget.top_k)
     if spec.by_neuron:
         check_neurons(spec, model)
+        return
+    if spec.spread.kept_experts is not None:
+        read_keep_list(spec.spread.kept_experts, model.layers)
         return
     evidence = file_evidence(spec, model)
     spending = spending_of(spec, model, evidence)

@@ -150,7 +150,7 @@ class _Again:
     def plan(self, loss: PlanLoss) -> PruningPlan | None:
         """The plan of a loss; None if what was asked gives another plan by now."""
         spec = loss.facts.asked
-        if spec is None or spec.spread.schedule_file or spec.spread.kept_neurons:
+        if spec is None or spec.spread.schedule_file or spec.spread.full_file:
             return None
         spread = spec.spread.model_dump_json()
         key = spread + spec.limits.model_dump_json()

@@ -231,7 +231,7 @@ def recorded(spec: PlanSpec, ranking: Ranking | None = None) -> dict[str, Any]:
     corpora = next((each.corpora for each in choices if each and each.corpora), ())
     spread = spec.spread
     changes: dict[str, Any] = {"measured_on": tuple(map(corpus_name, spread.measured_on))}
-    for name in ("schedule_file", "kept_neurons"):
+    for name in ("schedule_file", "kept_experts", "kept_neurons"):
         if path := getattr(spread, name):
             changes[name] = path.name
     if spec.reads_text:

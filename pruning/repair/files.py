@@ -1,12 +1,11 @@
 """The files of a repair as an export reads them: the source's tensors, with other bytes."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from analysis.checkpoint import TensorEntry, read_shard
-from analysis.content import file_sha256
-from analysis.errors import ExportError
+from analysis.errors import ExportError, PlanError
 from analysis.fp8_matrices import fp8_matrix
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
@@ -24,17 +23,11 @@ class RepairedTensor:
     file: Path
 
 
-def layer_files(repair: Repair) -> dict[str, Path]:
-    """Name -> file of all layers that gained something, as far as they are here."""
-    paths = sorted(repair.folder.glob("layer-*.safetensors")) if repair.folder else ()
-    return {path.name: path for path in paths}
-
-
 def repaired_tensors(repair: Repair | None) -> dict[str, RepairedTensor]:
     """Name in the source -> the tensor in a repair."""
     return {
         entry.name: RepairedTensor(entry, path)
-        for path in (layer_files(repair).values() if repair else ())
+        for path in (repair.files.values() if repair else ())
         for entry in read_shard(path).tensors
     }
 
@@ -42,25 +35,55 @@ def repaired_tensors(repair: Repair | None) -> dict[str, RepairedTensor]:
 def stored_repair(repair: Repair) -> RepairRecord:
     """The record of a repair whose files were looked up."""
     if repair.folder is None:
-        raise ExportError(f"The files of the repair {repair.record_id} are not here; {_AGAIN}.")
+        raise PlanError(f"The files of the repair {repair.record_id} are not here; {_AGAIN}.")
     return RepairRecord.read(repair.folder.with_suffix(".json"))
 
 
-def checked_record(plan: PruningPlan, model: MoEModel) -> RepairRecord | None:
-    """The record of a plan's repair; refuses other files than it has, and what no repair holds."""
+def with_repair_files(plan: PruningPlan, directories: Iterable[Path]) -> PruningPlan:
+    """The plan with the files of its repair, which lie in one of these statistics folders.
+
+    Refuses a repair that is not there, or whose content is not what the plan names.
+    """
+    located = if_here(plan, directories)
+    if located.repair and not located.repair.folder:
+        raise PlanError(
+            f"The plan names the repair {located.repair.record_id}, which is not in the statistics "
+            "folder; make it again with `moeprune repair`, or name its folder with --stats-dir."
+        )
+    return located
+
+
+def if_here(plan: PruningPlan, directories: Iterable[Path]) -> PruningPlan:
+    """As `with_repair_files`, but a repair that is not there is left without its files."""
+    if plan.repair is None or not (folder := plan.repair.place(directories)):
+        return plan
+    located = replace(plan, repair=replace(plan.repair, folder=folder))
+    content_record(located)
+    return located
+
+
+def content_record(plan: PruningPlan) -> RepairRecord | None:
+    """The record of a plan's repair; refuses a content that is not what the plan names."""
     repair = plan.repair
     if repair is None:
         return None
-    record = stored_repair(repair)
-    if record.digest != repair.digest or record.plan_digest != plan.unrepaired.digest:
-        raise ExportError(f"The repair {repair.record_id} is of another plan; {_AGAIN}.")
-    present = layer_files(repair)
-    for name in sorted(record.files.keys() | present.keys()):
-        if name not in present:
-            raise ExportError(f"The repair {repair.record_id} lacks {name}; {_AGAIN}.")
-        if record.files.get(name) != file_sha256(present[name]):
-            raise ExportError(f"{name} of the repair {repair.record_id} was changed; {_AGAIN}.")
-    _check_tensors(repaired_tensors(repair), model)
+    record, name = stored_repair(repair), repair.record_id
+    if record.plan_digest != plan.unrepaired.digest:
+        raise PlanError(f"The repair {name} is of another plan; {_AGAIN}.")
+    if record.reference != repair:
+        raise PlanError(
+            f"The plan names a repair {name} of another content ({repair.digest[:8]}) than the one "
+            f"in the statistics folder ({record.digest[:8]}); {_AGAIN}."
+        )
+    if problem := record.wrong_file(repair.files):
+        raise PlanError(f"The repair {name} is not what was made: {problem}; {_AGAIN}.")
+    return record
+
+
+def checked_record(plan: PruningPlan, model: MoEModel) -> RepairRecord | None:
+    """As `content_record`; also refuses what no repair holds."""
+    record = content_record(plan)
+    _check_tensors(repaired_tensors(plan.repair), model)
     return record
 
 

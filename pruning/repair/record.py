@@ -1,22 +1,31 @@
-"""Records of repairs: of which plan, fitted on which text, with what outcome in each layer."""
+"""Records of repairs: of which plan, fitted on which text, with what outcome in each layer.
+
+A repair has two digests. `digest` is its identity: of the plan, the text and the bytes of its
+files. Plans, evaluations and exports name it. `request_digest` is of what was asked, and of the
+solver; it finds a repair that is there already.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from analysis.content import file_sha256, known_sha256
+from analysis.content import known_sha256
+from analysis.durable import partial_of, sync_folder
 from analysis.model import MoEModel
+from analysis.stats.store import digest_of, run_name
 from analysis.stats.tables import CorpusRef
 from pruning.evaluate.record import PlanFacts, RecordOfPlan, plan_facts
 from pruning.evaluate.store import Count, RecordPart, RecordStore
 from pruning.plan import PruningPlan
 from pruning.repair.reference import REPAIRS, Repair, layer_file
 
-METHOD = 1  # raised when the same request would give other weights
+_EIGHT = 8  # digits of a digest at the end of an id
 Share = Annotated[float, Field(ge=0)]
 
 
@@ -58,6 +67,7 @@ class RepairRecord(RecordOfPlan):
     measured = "layers"
 
     record_id: str = Field(alias="repair_id")
+    request_digest: str = ""  # of what was asked, and of the method
     plan: PlanFacts
     corpora: tuple[CorpusRef, ...]  # that it was fitted on
     layers: tuple[LayerFit, ...] = ()
@@ -71,7 +81,16 @@ class RepairRecord(RecordOfPlan):
         fitted = [layer_file(each.layer) for each in self.layers if each.damping is not None]
         if sorted(self.files) != fitted:
             raise ValueError(f"it has files {', '.join(self.files)} of {', '.join(fitted)}")
+        if self.layers and (self.record_id, self.digest) != self._identity:
+            raise ValueError(f"its files are of another repair, {self._identity[0]}")
         return self
+
+    @property
+    def _identity(self) -> tuple[str, str]:
+        """Id and digest of a finished repair."""
+        named = self.reference
+        digest = content_digest(self.plan_digest, named.corpora, named.tokens, self.files)
+        return run_name(self.record_id[: -_EIGHT - 1], digest=digest), digest
 
     @classmethod
     def new(
@@ -80,23 +99,28 @@ class RepairRecord(RecordOfPlan):
         plan: PruningPlan,
         corpora: Sequence[CorpusRef],
         settings: Mapping[str, Any],
+        method: Any,
     ) -> Self:
-        """A record without results."""
+        """A record without results; until it has some, its id and digest are of the request.
+
+        `method` is what decides the weights besides the request, as JSON.
+        """
         facts = plan_facts(plan, model)
         words = (facts.criterion or "plan", facts.sparsity.rstrip("%"), "repair")
-        return cls.begun_with(
+        begun = cls.begun_with(
             model,
             plan.digest,
             words,
             {
                 "corpora": [(each.name, each.digest) for each in corpora],
                 "settings": dict(settings),
-                "method": METHOD,
+                "method": method,
             },
             plan=facts,
             corpora=tuple(corpora),
             settings=settings,
         )
+        return begun.model_copy(update={"request_digest": begun.digest})
 
     @property
     def reference(self) -> Repair:
@@ -122,8 +146,23 @@ class RepairRecord(RecordOfPlan):
     ) -> Self:
         """The record of a finished repair, whose files are in `folder`."""
         paths = [folder / layer_file(each.layer) for each in layers if each.damping is not None]
-        files = {path.name: file_sha256(path) for path in paths}
-        return self.finished(made, layers=tuple(layers), files=files)
+        files = {path.name: known_sha256(path) for path in paths}
+        return self.finished(made, layers=tuple(layers)).with_files(files)
+
+    def with_files(self, files: Mapping[str, str]) -> Self:
+        """The record with these files, by their SHA-256, and the identity that follows."""
+        record = self.model_copy(update={"files": files})
+        record_id, digest = record._identity
+        return record.model_copy(update={"record_id": record_id, "digest": digest})
+
+    def wrong_file(self, present: Mapping[str, Path]) -> str:
+        """What is wrong with these files, as "X was changed"; empty if nothing is."""
+        for name in sorted(self.files.keys() | present.keys()):
+            if name not in present:
+                return f"{name} is not there"
+            if self.files.get(name) != known_sha256(present[name]):
+                return f"{name} was changed"
+        return ""
 
 
 class RepairStore(RecordStore[RepairRecord]):
@@ -131,15 +170,40 @@ class RepairStore(RecordStore[RepairRecord]):
 
     kind = RepairRecord
 
-    def files(self, record: RepairRecord) -> Path:
-        """The folder of a new repair's files."""
-        return self.path(record).with_suffix("")
+    def find(self, new: RepairRecord) -> RepairRecord:
+        """The latest repair of the same request whose files are whole, or `new` itself."""
+        known = sorted(self.records(new.model.identity), key=lambda each: each.created_at)
+        same = (each for each in reversed(known) if each.request_digest == new.request_digest)
+        return next(filter(self.is_whole, same), new)
+
+    def unfinished(self, record: RepairRecord) -> Path:
+        """The folder of a repair's files while they are made; its name is of the request."""
+        return partial_of(self.folder / record.record_id)
+
+    def finish(self, record: RepairRecord, made: Path) -> None:
+        """Move the files of a finished repair from where they were made, and write its record."""
+        if record.files:
+            folder = made.with_name(record.record_id)
+            shutil.rmtree(folder, ignore_errors=True)  # the same repair, with damaged files
+            made.rename(folder)
+            sync_folder(folder.parent)
+        self.save(record)
 
     def is_whole(self, record: RepairRecord) -> bool:
         """Whether a stored record's files are there as they were written."""
         stored = (folder / f"{record.record_id}.json" for folder in self._folders)
         folder = next(path for path in stored if path.is_file()).with_suffix("")
-        return all(
-            (path := folder / name).is_file() and known_sha256(path) == digest
-            for name, digest in record.files.items()
-        )
+        return not record.wrong_file(replace(record.reference, folder=folder).files)
+
+
+def content_digest(
+    plan_digest: str, corpora: Sequence[str], tokens: int, files: Mapping[str, str]
+) -> str:
+    """The identity of a repair: of its plan, text and files, as 64 hex digits."""
+    decides = {
+        "plan": plan_digest,
+        "corpora": list(corpora),
+        "tokens": tokens,
+        "files": dict(files),
+    }
+    return digest_of(decides)

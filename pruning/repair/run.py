@@ -41,6 +41,7 @@ from pruning.changed_weights import ChangedWeights
 from pruning.evaluate.run import how_made
 from pruning.masking import masked
 from pruning.plan import PruningPlan, changes_nothing
+from pruning.repair.method import method
 from pruning.repair.record import LayerFit, RepairRecord, RepairStore
 from pruning.repair.reference import layer_file
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
@@ -317,16 +318,16 @@ class RepairPass:
 
 @contextmanager
 def _locked(store: RepairStore, record: RepairRecord) -> Iterator[Path]:
-    """The folder of a repair's files, for this process and those of its launcher."""
-    folder = store.files(record)
+    """The folder of the files while they are made, for this process and those of its launcher."""
+    folder = store.unfinished(record)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{folder.name}{PARTIAL}.lock"), timeout=0)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
     try:
         with lock:
             try:
                 yield folder
             finally:
-                if not any(folder.iterdir()):  # nothing to resume from
+                if folder.is_dir() and not any(folder.iterdir()):  # nothing to resume from
                     folder.rmdir()
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout as error:
@@ -354,8 +355,7 @@ def repair_plan(
         batches = placed_batches(corpora, settings.batch_size, processes)
         new = new_repair(model, plan, corpora, settings)
         known = store.find(new)
-        is_known = known.is_measured and store.is_whole(known)
-    if is_known:
+    if known.is_measured:
         yield Progress("cached", 1, 1, "repairs", f"{known.record_id} is in the cache")
         return known
     started = time.monotonic()
@@ -364,7 +364,7 @@ def repair_plan(
         with processes.together():
             if processes.is_first:
                 stack.enter_context(_locked(store, new))
-        files = store.files(new)
+        files = store.unfinished(new)
         states = _states(new, settings, processes, files)
         nbytes = 2 * sum(hidden_bytes(model, each, settings) for each in corpora)
         on_disk = bool(settings.placement.hidden_states_dir) or are_too_large(nbytes)
@@ -384,10 +384,11 @@ def repair_plan(
         with processes.together():
             made = how_made(settings, time.monotonic() - started)
             record = new.with_layers(layers, files, {**made, "processes": processes.world})
+        with processes.together():  # all of them have read the files
             if processes.is_first:
-                store.save(record)
                 for state in files.glob("*.json"):
                     state.unlink()
+                store.finish(record, files)
     return record
 
 
@@ -407,7 +408,7 @@ def new_repair(
         "seq_len": settings.seq_len,
     }
     refs = [corpus_ref(each, settings.batch_size) for each in corpora]
-    return RepairRecord.new(model, plan, refs, numbers)
+    return RepairRecord.new(model, plan, refs, numbers, method())
 
 
 def _states(

@@ -34,7 +34,7 @@ class SpecRequest(ModelRequest):
     def _says_what_ranks(self) -> "SpecRequest":
         if self.config_only:
             self._check_counts()
-        else:
+        elif self.plan.spread.kept_experts is None:
             check_criterion(self.plan.ranking, self.asked_by)
         return self
 
@@ -45,6 +45,8 @@ class SpecRequest(ModelRequest):
             flags.append("--stats-dir")
         if self.plan.limits.keep_super:
             flags.append("--keep-super")
+        if self.plan.spread.kept_experts is not None:
+            flags.append("--keep-list")
         schedule = self.plan.spread.schedule
         if not get_schedule(schedule).needs <= {"counts"}:
             flags.append(f"--schedule {schedule}")

@@ -141,6 +141,14 @@ Refine = Annotated[
 ScheduleFile = Annotated[
     Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
 ]
+KeptExperts = Annotated[
+    Path,
+    Option(
+        "JSON or JSON lines: layer -> ids of the experts that stay, or go; an export's "
+        "kept_experts.json, or another program's.",
+        ("--keep-list",),
+    ),
+]
 MultipleOf = Annotated[
     Whole,
     Field(ge=1, le=4096),

@@ -189,7 +189,7 @@ class DrawRequest(SecondRequest):
         plan = values.get("plan") if isinstance(values, dict) else None
         if not isinstance(plan, dict):
             return values
-        has_file = {"schedule_file", "kept_neurons"} & plan.get("spread", {}).keys()
+        has_file = {"schedule_file", "kept_experts", "kept_neurons"} & plan.get("spread", {}).keys()
         if has_file or set(BUDGETS) & plan.get("budget", {}).keys():
             return values
         return {**values, "plan": {**plan, "budget": {**plan.get("budget", {}), "sparsity": HALF}}}

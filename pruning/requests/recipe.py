@@ -87,7 +87,9 @@ def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
 
     Norms of neurons are not stored: they are measured when needed.
     """
-    if recipe.plan.by_neuron or recipe.plan.ranking.rule.source != "weights":
+    plan = recipe.plan
+    names_all = plan.by_neuron or plan.spread.kept_experts is not None
+    if names_all or plan.ranking.rule.source != "weights":
         return None
     return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
 

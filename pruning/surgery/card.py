@@ -23,7 +23,9 @@ from pruning.neurons.widths import WidthPlan
 from pruning.plan import PruningPlan, tool_version
 from pruning.repair.record import RepairRecord
 from pruning.serving import serve_commands
+from pruning.size_words import growth_words
 from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.source_checks import left_behind, missing_files
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
 from pruning.surgery.width_sizes import option_with_sizes
@@ -94,6 +96,8 @@ def _facts(
         "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
         "Prediction heads (MTP)": heads_in_words(model, heads),
+        "Files of the source that are not here": "; ".join(left_behind(model)),
+        "Files that the source lacks": "; ".join(missing_files(model)),
         "Tables of token ids": renumbered and f"{tables}; {others}",
         "Output head": sizes.copied and f"{copied}, counted once below and twice in bytes",
         "Architecture": assumed and f"discovered from the checkpoint, assuming that {assumed}",
@@ -108,8 +112,10 @@ def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
         f"{_number(row.random, '+.2f')} |"
         for row in cost.rows
     )
-    table = _LOSSES.format(rows="\n".join(rows)) if cost.rows else ""
-    return _COST.format(verdict=in_markdown(cost.verdict), table=table)
+    samples = cost.loss.count.words if cost.loss else ""
+    table = _LOSSES.format(rows="\n".join(rows), samples=samples) if cost.rows else ""
+    warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
+    return _COST.format(verdict=warning + in_markdown(cost.verdict), table=table)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -196,7 +202,8 @@ _COST = """## What it costs
 {verdict}
 
 {table}"""
-_LOSSES = """Loss in nats per token, of the original model and what is added to it:
+_LOSSES = """Loss in nats per token, of the original model and what is added to it, on {samples} or
+more of each corpus:
 
 | text | original | this plan adds | Random adds |
 |---|---|---|---|
@@ -247,13 +254,15 @@ def model_card(  # noqa: PLR0913
     padding: Padding | None = None,
     repair: RepairRecord | None = None,
     losses: Sequence[PlanLoss] = (),
-    in_bf16: int = 0,
+    num_bytes: int | None = None,
+    in_bf16: bool = False,
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
     `repair` is the record of the plan's repair; `losses` are the measured plans of the model;
-    `in_bf16` are the bytes of weights if FP8 of the source is in BF16, else 0.
+    `num_bytes` are those of the weights that the export writes; None for those of the plan;
+    `in_bf16`: FP8 of the source is in BF16.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
@@ -263,7 +272,9 @@ def model_card(  # noqa: PLR0913
     found = verdicts(contents)
     readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
     serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
-    before, after = sizes.loaded()
+    before = model.checkpoint.nbytes
+    after = sizes.bytes_after if num_bytes is None else num_bytes
+    growth = growth_words(before, after)
     text = _CARD.format(
         metadata=_metadata(model, source).to_yaml(),
         model=in_markdown(model.name),
@@ -273,7 +284,7 @@ def model_card(  # noqa: PLR0913
         code=fenced(load_code(model, contents, _FOLDER), "python"),
         readers="\n".join(readers),
         serving=_SERVING.format(commands=fenced("\n".join(serving), "bash")) if serving else "",
-        repair=", with FP8 written in bfloat16" * bool(in_bf16)
+        repair=", with FP8 written in bfloat16" * in_bf16
         + ", except the down projections of experts, which were refitted" * bool(repair),
         cost=_cost_part(plan, losses) if losses else "",
         repaired=_repair_part(repair) if repair else "",
@@ -282,10 +293,11 @@ def model_card(  # noqa: PLR0913
             (
                 _facts(model, plan, heads, sizes, repair),
                 *_filling_facts(model, plan, widths, padding),
+                *([f"- Weights on disk: {growth}"] if growth else []),
             )
         ),
         sizes=sizes,
-        on_disk=" | ".join(map(format_bytes, (before, in_bf16 or after))),
+        on_disk=" | ".join(map(format_bytes, (before, after))),
         loaded=" | ".join(map(format_bytes, sizes.loaded("bfloat16"))),
         recipe=_RECIPE.format(recipe=fenced(recipe, "yaml")) if recipe else "",
     )

@@ -11,15 +11,19 @@ from typing import TypeVar
 import numpy as np
 
 from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
+from analysis.companions import TOKENIZER_FILES, companions_of, missing_code
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
+from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.progress import Progress
+from analysis.weight_files import read_index
 from pruning.neurons.widths import plan_widths
 from pruning.plan import fit_plan
+from pruning.source_checks import part_problems
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record
 from pruning.surgery.repair_checks import repairs_of
-from pruning.surgery.shards import check_located, read_index
+from pruning.surgery.shards import check_located
 
 _SHOWN = 3
 _MAX_WORKERS = 4
@@ -132,6 +136,7 @@ def _check_files(path: Path, manifest: Manifest) -> Check:
             problems.append(f"{name} was changed after the export: its SHA-256 differs")
         elif actual.bytes != record.bytes:
             problems.append(f"{name} has {actual.bytes} bytes instead of {record.bytes}")
+    problems += [f"{phrase} is missing" for phrase in missing_code(path)]
     return check_that("files", problems, f"{len(manifest.files)} other files as they were written")
 
 
@@ -146,9 +151,9 @@ def _header_problems(checkpoint: Checkpoint, manifest: Manifest) -> list[str]:
             problems.append(f"{shard.name} has bytes that belong to no tensor")
     if (index := read_index(checkpoint.path)) is None:
         return problems
-    unlisted = sorted(set(checkpoint.tensors) - set(index["weight_map"]))
+    unlisted = sorted(set(checkpoint.tensors) - set(index.weight_map))
     problems.extend(f"{INDEX_NAME} does not list {name}" for name in unlisted)
-    total = index.get("metadata", {}).get("total_size", checkpoint.nbytes)
+    total = index.metadata.get("total_size", checkpoint.nbytes)
     if total != checkpoint.nbytes:
         problems.append(f"{INDEX_NAME} gives {total} bytes in all instead of {checkpoint.nbytes}")
     return problems
@@ -176,6 +181,7 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
         for layer in sorted(kept.keys() | counts.keys())
         if counts.get(layer) != kept.get(layer)
     ]
+    problems.extend(part_problems(model))
     fewest, most = min(counts.values()), max(counts.values())
     spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
     fine = f"ids {spans} in each of {len(counts)} sparse layers, as config.json says"
@@ -266,6 +272,13 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     )
     if len(expected) > len(stay):  # only an embedding has two names
         fine += "; the embedding is written again as the head"
+    # Our own modeling file is written anew.
+    tokenizer = [n for n in companions_of(pairs.source, TOKENIZER_FILES) if n != MODELING_NAME]
+    problems += [
+        f"{name} of the source has no counterpart"
+        for name in tokenizer
+        if name not in manifest.files
+    ]
     # Counts only make sense if the tensors are right.
     problems = problems or _number_problems(pairs, manifest, source)
     return check_that(SOURCE, problems, fine)

@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.companions import SETTINGS_FILES, companions_of
 from analysis.durable import PARTIAL, partial_of, sync_folder
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
@@ -26,43 +27,25 @@ from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_
 from analysis.progress import Progress
 from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
+from pruning.keep_list import KEEP_LIST_NAME
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.plan import PruningPlan, fit_plan, tool_version
 from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
+from pruning.source_checks import check_source
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, library_versions
-from pruning.surgery.module_names import SETTINGS_FILES, experts_in_shards, renumbered_file
+from pruning.surgery.module_names import experts_in_shards, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
 from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
 from pruning.surgery.writing import write_file, write_shards
 
-# What a reader needs besides weights, configuration and index.
-_COPIED_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template*",
-    "additional_chat_templates/*",
-    "generation_config.json",
-    "*processor_config.json",
-    "*.py",
-    *SETTINGS_FILES,
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
-)
 RECIPE_NAME = "recipe.yaml"
-KEEP_LIST_NAME = "kept_experts.json"
+_ONE_SHARD = 1 << 62  # bytes
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 
@@ -128,6 +111,7 @@ def planned_export(
 ) -> PreparedExport:
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
+    check_source(model, plan.kept, options.heads)
     repair = checked_record(plan, model)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
@@ -139,8 +123,12 @@ def planned_export(
         model, widths, is_asked_for=options.dequantise, is_repaired=repair is not None
     )
     shards = plan_shards(model, plan, heads, widths, padding, dequantisation)
-    if options.max_shard_bytes:
-        shards = reshard(model, shards, options.max_shard_bytes)
+    most = options.max_shard_bytes
+    if most is None and len(shards) > 1 and not (model.checkpoint.path / INDEX_NAME).is_file():
+        # Heads of a file of their own join the single file, which readers take without an index.
+        most = _ONE_SHARD
+    if most:
+        shards = reshard(model, shards, most)
     # In writing order: the index after the configuration, both after the rest.
     files = _companions(model, plan, options)
     experts = experts_in_shards(shards)
@@ -152,10 +140,9 @@ def planned_export(
     config = renumbered_file(config, experts, is_config=True)
     files |= _modeling_file(model, json.loads(config))
     files[CONFIG_NAME] = config
-    if index := new_index(shards) if options.max_shard_bytes else pruned_index(model, shards):
+    if index := new_index(shards) if most else pruned_index(model, shards):
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
-    in_bf16 = sum(each.nbytes for shard in shards for each in shard.tensors)
     card = model_card(
         model,
         plan,
@@ -165,7 +152,8 @@ def planned_export(
         padding,
         repair,
         options.losses,
-        in_bf16=in_bf16 if dequantisation else 0,
+        num_bytes=sum(each.nbytes for shard in shards for each in shard.tensors),
+        in_bf16=dequantisation is not None,
     )
     return PreparedExport(
         model, plan, heads, widths, padding, dequantisation, target, shards, files, card
@@ -193,9 +181,7 @@ def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, byte
 
 def _companions(model: MoEModel, plan: PruningPlan, options: ExportSettings) -> dict[str, bytes]:
     source = model.checkpoint.path
-    paths = {path for pattern in _COPIED_FILES for path in source.glob(pattern) if path.is_file()}
-    names = sorted(str(path.relative_to(source)) for path in paths)
-    files = {name: (source / name).read_bytes() for name in names}
+    files = {name: (source / name).read_bytes() for name in companions_of(source)}
     # The modeling file of an already pruned source does not fit these counts.
     files.pop(MODELING_NAME, None)
     if TOKENIZER_SETTINGS in files:

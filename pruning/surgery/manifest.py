@@ -20,6 +20,7 @@ from analysis.json_text import parse_json_once
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import PruningPlan, plan_from_dict
+from pruning.repair.record import content_digest
 
 MANIFEST_NAME = "moeprune_manifest.json"
 SCHEMA_VERSION = 1
@@ -192,6 +193,11 @@ def read_manifest(path: Path) -> Manifest:
         raise ExportError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.plan.digest != raw.get("plan_digest"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its plan does not have its plan_digest.")
+    repair = manifest.plan.repair
+    if repair and repair.digest != content_digest(
+        manifest.plan.unrepaired.digest, repair.corpora, repair.tokens, manifest.repair_files
+    ):
+        raise ExportError(f"{MANIFEST_NAME} is damaged: its repair_files are not its plan's.")
     if manifest.has_uniform_counts != raw.get("uniform_counts"):
         raise ExportError(f"{MANIFEST_NAME} is damaged: its uniform_counts is not its plan's.")
     return manifest

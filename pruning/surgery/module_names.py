@@ -22,9 +22,8 @@ from analysis.errors import ExportError
 from pruning.surgery.config import json_file
 from pruning.surgery.shards import PlannedShard
 
-# Keys of config.json with such settings, and files of some checkpoints that hold nothing else.
+# Keys of config.json with such settings.
 _KEYS = ("quantization_config", "compression_config")
-SETTINGS_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 _TENSOR = re.compile(r"(?P<stack>(?:.*\.)?experts\.)(?P<expert>\d+)\.(?P<part>.+)\.\w+")
 # A name, whole or from some module on, perhaps with the marks of a pattern around it.
 _NAME = re.compile(

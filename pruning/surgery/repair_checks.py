@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.content import file_sha256
-from analysis.errors import ExportError, PlanError
+from analysis.errors import ExportError
 from analysis.families import SlotKind
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan
 from pruning.repair.files import (
     RepairedTensor,
-    layer_files,
     repaired_dtype,
     repaired_tensors,
 )
@@ -22,12 +21,10 @@ from pruning.surgery.manifest import Manifest
 def with_files(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
     """The manifest, its plan with the repair's files if one of these folders has all of them."""
     repair = manifest.plan.repair
-    for directory in directories if repair else ():
-        try:
-            located = repair and repair.among([directory])
-        except PlanError:  # said by the checks that cannot be made
-            continue
-        if located and manifest.repair_files.keys() <= layer_files(located).keys():
+    places = (repair.place([directory]) for directory in directories) if repair else ()
+    for folder in filter(None, places):
+        located = replace(repair, folder=folder)
+        if manifest.repair_files.keys() <= located.files.keys():
             return replace(manifest, plan=replace(manifest.plan, repair=located))
     return manifest
 
@@ -43,7 +40,7 @@ def repairs_of(
     if plan.repair is None or plan.repair.folder is None:
         return dict.fromkeys(names)
     which = f"the repair {plan.repair.record_id}"
-    for file, path in layer_files(plan.repair).items():
+    for file, path in plan.repair.files.items():
         if manifest.repair_files.get(file) != file_sha256(path):
             raise ExportError(
                 f"{file} of {which} is not the one that was exported; name the statistics folder "

@@ -18,6 +18,7 @@ from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.fp8_matrices import Fp8Matrix
 from analysis.model import OUTPUT_HEAD, MoEModel
+from analysis.weight_files import read_index
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan
@@ -408,7 +409,12 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
     index = read_index(model.checkpoint.path)
     if index is None:
         return None
-    if unlisted := [name for name in model.checkpoint.tensors if name not in index["weight_map"]]:
+    # What is read of files that the source does not list is listed from here on.
+    beside = {file.name for file in model.other_files if file.is_read}
+    entries = model.checkpoint.tensors.items()
+    added = [name for name, entry in entries if entry.shard in beside]
+    listed = {**index.weight_map, **dict.fromkeys(added, "")}
+    if unlisted := [name for name, _ in entries if name not in listed]:
         shard = model.checkpoint.tensors[unlisted[0]].shard
         raise ExportError(
             f"{shard} holds {unlisted[0]}, which {INDEX_NAME} does not list ({len(unlisted)} such "
@@ -416,28 +422,25 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
             "again, or give --max-shard-size, which writes and lists all tensors."
         )
     tensors = [(shard.name, tensor) for shard in shards for tensor in shard.tensors]
-    if len(tensors) == len(model.checkpoint.tensors) and not any(
-        tensor.name != tensor.source.name
-        or (tensor.shape, tensor.dtype) != (tensor.source.shape, tensor.source.dtype)
-        for _, tensor in tensors
+    if (
+        not added
+        and len(tensors) == len(model.checkpoint.tensors)
+        and not any(
+            tensor.name != tensor.source.name
+            or (tensor.shape, tensor.dtype) != (tensor.source.shape, tensor.source.dtype)
+            for _, tensor in tensors
+        )
     ):
         return (model.checkpoint.path / INDEX_NAME).read_bytes()
     placed: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for shard, tensor in tensors:
         placed[tensor.source.name][tensor.name] = shard
     total = sum(tensor.nbytes for _, tensor in tensors)
-    metadata = {**index.get("metadata", {}), "total_size": total}
+    metadata = {**index.metadata, "total_size": total}
     if "total_parameters" in metadata:
         metadata["total_parameters"] = sum(math.prod(tensor.shape) for _, tensor in tensors)
-    weight_map = {name: at for source in index["weight_map"] for name, at in placed[source].items()}
-    return json_file({**index, "metadata": metadata, "weight_map": weight_map})
-
-
-def read_index(path: Path) -> dict[str, Any] | None:
-    """The shard index of a checkpoint; None without one."""
-    file = path / INDEX_NAME
-    index: dict[str, Any] | None = json.loads(file.read_bytes()) if file.is_file() else None
-    return index
+    weight_map = {name: at for source in listed for name, at in placed[source].items()}
+    return json_file({**index.raw, "metadata": metadata, "weight_map": weight_map})
 
 
 def new_index(shards: Sequence[PlannedShard]) -> bytes | None:

@@ -13,7 +13,7 @@ from pruning.neurons.widths import (
     plan_widths,
     widths_config,
 )
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, untied_embedding
 from pruning.sizes import BYTES, total_size, width_sizes
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.shards import plan_shards
@@ -76,7 +76,8 @@ def option_with_sizes(model: MoEModel, plan: PruningPlan, widths: WidthPlan) -> 
     """What a complete plan saves with these widths."""
     shards = plan_shards(model, plan, plan_heads(model, plan, None, widths), widths)
     kept = kept_widths(plan.kept_neurons, plan.kept, model)
-    loaded = width_sizes(model, kept, widths.choice).loaded
+    is_untied = untied_embedding(model, plan) is not None
+    loaded = width_sizes(model, kept, widths.choice, is_untied=is_untied).loaded
     return replace(
         _bare_option(model, plan, widths),
         disk_bytes=sum(shard.nbytes for shard in shards),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from analysis.corpora import (
     Document,
+    Sampling,
     Source,
     TokenSequences,
     corpus_name,
@@ -14,7 +15,14 @@ from analysis.corpora import (
     peek,
     tokenize,
 )
-from analysis.corpora.early import check_positions, check_reaches, check_vocabulary
+from analysis.corpora.early import (
+    check_context,
+    check_positions,
+    check_reaches,
+    check_vocabulary,
+    shorter_note,
+    within_context,
+)
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.corpora.sampling import packing_of
 from analysis.demo.texts import TEXTS
@@ -58,7 +66,7 @@ def prepare_calibration(
 ) -> "Steps[tuple[MoEModel, TokenSequences, CalibrationSettings]]":
     """The model, the token sequences and the settings to run."""
     model = load_model_index(request.model, revision=request.revision)
-    groups, sampling = request.collected, request.sampling()
+    groups, sampling = request.collected, _sampling(request, model)
     if "heads" in groups:
         runnable_heads(model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
@@ -75,10 +83,19 @@ def prepare_calibration(
         sampling = answered_sampling(sampling, was_text=tokenizer is not None)
         selection = None  # the answered documents were selected already
     sequences = tokenize(source, tokenizer, sampling, corpus=answering.corpus, selection=selection)
+    check_context(model, sequences)
+    if note := shorter_note(model, sampling.seq_len, request.sampling().seq_len):
+        yield Progress("reading the corpus", sampling.tokens, sampling.tokens, "tokens", note)
     longest = max(sampling.seq_len, sequences.longest)
     path = parse_corpus(request.corpus).path
     sequences = replace(sequences, path="/".join(path.resolve().parts[-2:]) if path else "")
     return model, sequences, replace(settings, seq_len=longest)
+
+
+def _sampling(request: CalibrateRequest, model: MoEModel) -> Sampling:
+    """How the corpus is cut for this model, whose context may be shorter than usual sequences."""
+    sampling = request.sampling()
+    return replace(sampling, seq_len=within_context(model, sampling.seq_len, request.seq_len))
 
 
 def _answering(
@@ -90,7 +107,7 @@ def _answering(
 
     answering = Answering(
         corpus_name(request.corpus),
-        request.sampling(),
+        _sampling(request, model),
         # Token ids need no tokenizer, and a checkpoint may lack one.
         load_tokenizer(model, trust_remote_code=request.trust_remote_code)
         if first is None or first.input_ids is None
@@ -111,7 +128,7 @@ def _answering(
 
 def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, Source]:
     """The first document of the corpus, and the corpus; refuses what the model cannot read."""
-    sampling, store = request.sampling(), stats_store(request.stats_dir)
+    sampling, store = _sampling(request, model), stats_store(request.stats_dir)
     name = corpus_name(request.corpus)
     # What is cached need not be written; a folder that was asked for is to hold it itself.
     held = (StatsStore(store.target) if request.stats_dir else store).runs()
@@ -135,11 +152,11 @@ def _check_documents(request: CalibrateRequest, model: MoEModel, first: Document
     """Refuse documents like the first if no sequences come of them; whether they are joined."""
     if request.answers != "given":
         return False  # others are written
-    packing = packing_of(request.sampling(), first)
+    packing = packing_of(_sampling(request, model), first)
     if packing == "concatenate":
         check_positions(model, request.seq_len)
     if first.input_ids is None:
-        check_vocabulary(model)
+        check_vocabulary(model, trusted=request.trust_remote_code)
     return packing == "concatenate"
 
 

@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.corpora.early import check_reaches
+from analysis.corpora.early import (
+    check_context,
+    check_reaches,
+    shorter_note,
+    within_context,
+)
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -137,14 +142,20 @@ def drawn_corpora(
     runs += RepairStore(store.directories).records(model.identity)
     allowed = request.allow_test_set
     sources = {corpus: open_checked(corpus, store, allowed=allowed) for corpus in request.corpora}
+    settings = {}
     for corpus, source in sources.items():
-        settings = request.sample_settings(corpus)
-        seed = DEFAULT_SEED if settings.seed is None else settings.seed
-        check_reaches(source, corpus, settings.seq_len, seed, model.checkpoint.path)
+        usual = request.sample_settings(corpus)
+        seq_len = within_context(model, usual.seq_len, request.seq_len)
+        settings[corpus] = replace(usual, seq_len=seq_len)
+        seed = DEFAULT_SEED if usual.seed is None else usual.seed
+        check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
-        draws.append(draw(corpus, source, runs, request.sample_settings(corpus), tokenizer))
-        if shortfall := draws[-1].shortfall:
-            yield Progress("reading the corpora", number + 1, len(sources), "corpora", shortfall)
+        draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
+        check_context(model, draws[-1].sequences)
+        usual_length = request.sample_settings(corpus).seq_len
+        notes = (shorter_note(model, settings[corpus].seq_len, usual_length), draws[-1].shortfall)
+        for note in filter(None, notes):
+            yield Progress("reading the corpora", number + 1, len(sources), "corpora", note)
     return draws

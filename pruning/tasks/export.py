@@ -13,13 +13,13 @@ from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import EvaluationStore
 from pruning.gguf import Converter, converter_options, find_converter, write_gguf
 from pruning.heads import HeadChoice, head_ranking, heads_in_words
+from pruning.keep_list import KEEP_LIST_NAME
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import PruningPlan, plan_from_dict, with_top_k
 from pruning.repair.files import stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.sizes import parse_size
 from pruning.surgery.export import (
-    KEEP_LIST_NAME,
     ExportSettings,
     PreparedExport,
     export_checkpoint,
@@ -28,7 +28,7 @@ from pruning.surgery.export import (
 )
 from pruning.surgery.manifest import MANIFEST_NAME, SourceRecord, read_manifest
 from pruning.tasks import Steps
-from pruning.tasks.loading import located_plan, quiet_transformers
+from pruning.tasks.loading import open_plan, quiet_transformers
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
 
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
-    plan = located_plan(request.plan, model, stats_store(request.stats_dir))
+    plan = open_plan(request.plan, model, stats_store(request.stats_dir))
     return replace(with_top_k(plan, model, request.top_k), bits="")  # only simulated
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from analysis.model import MoEModel
 from analysis.stats.store import StatsStore, stats_store
 from pruning.evaluate.store import RecordStore
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict
-from pruning.repair.files import checked_record
+from pruning.repair.files import checked_record, with_repair_files
 from pruning.requests.base import Request
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def tokenizer_loader(model: MoEModel, *, trusted: bool) -> Callable[[], Tokenize
 
     @cache
     def load() -> Tokenizer:
-        check_vocabulary(model)
+        check_vocabulary(model, trusted=trusted)
         from analysis.calibration.loading import load_tokenizer
 
         quiet_transformers()
@@ -95,15 +95,7 @@ def loaded_model(model: MoEModel, settings: "CalibrationSettings") -> "Iterator[
 
 
 def open_plan(raw: dict[str, Any], model: MoEModel, store: StatsStore) -> PruningPlan:
-    """The plan as `located_plan`; refuses files of its repair that are not its record's."""
-    plan = located_plan(raw, model, store)
+    """The complete plan of a plan.json, with the files of its repair, which are checked."""
+    plan = with_repair_files(fit_plan(plan_from_dict(raw), model), store.directories)
     checked_record(plan, model)
     return plan
-
-
-def located_plan(raw: dict[str, Any], model: MoEModel, store: StatsStore) -> PruningPlan:
-    """The complete plan of a plan.json, with the files of its repair if it names one."""
-    plan = fit_plan(plan_from_dict(raw), model)
-    if plan.repair is None:
-        return plan
-    return replace(plan, repair=plan.repair.among(store.directories))

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from analysis.corpora.early import check_positions
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -69,6 +70,7 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
         arguments=request.template_args,
     )
     num_new = request.max_new_tokens if request.prompt else 0
+    check_positions(model, len(ids) + num_new)
     settings = run_settings(request, len(ids) + num_new, batch_size=1)
     how: dict[str, object] = {"raw": request.raw}
     how |= {"template_args": request.template_args} if request.template_args else {}

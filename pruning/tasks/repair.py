@@ -9,6 +9,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.choose import is_at_hand, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
+from pruning.repair.files import with_repair_files
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.repair.reference import repaired_name
 from pruning.requests.model import ModelRequest
@@ -105,7 +106,8 @@ def with_named_repairs(
         candidates[name] = plan
         if takes_repair(plan, model):
             record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
-            candidates[repaired_name(name)] = replace(
-                plan, repair=record.reference.among(directories)
+            repaired = replace(plan, repair=record.reference)
+            candidates[repaired_name(name, record.reference.tokens)] = with_repair_files(
+                repaired, directories
             )
     return candidates

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.corpora.early import check_context, within_context
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -94,14 +95,15 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             [run.manifest for run in store.of_model(model.identity, "routed")],
             SampleSettings(
                 section.samples,
-                seq_len_of(section.corpus, recipe.seq_len),
+                within_context(model, seq_len_of(section.corpus, recipe.seq_len), recipe.seq_len),
                 template_args=recipe.template_args,
                 windows_per_document=recipe.windows_per_document,
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
-        if drawn_samples.shortfall:
-            yield Progress("reading the search samples", 0, 0, note=drawn_samples.shortfall)
+    check_context(model, drawn_samples.sequences)
+    if drawn_samples.shortfall:
+        yield Progress("reading the search samples", 0, 0, note=drawn_samples.shortfall)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

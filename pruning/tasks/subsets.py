@@ -15,6 +15,7 @@ from pruning.evaluate.subsets import SubsetRecord, SubsetStore
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection, select
+from pruning.repair.files import with_repair_files
 from pruning.requests.evaluation import SubsetsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
@@ -100,5 +101,5 @@ def _repairs(request: SubsetsRequest, plan: PruningPlan) -> Steps[list[PruningPl
         for seed in SEEDS:
             values = {**shared_options(request), "plan": plan.to_dict()}
             record = yield from repair_run(RepairRequest(**values, tokens=tokens, seed=seed))
-            repaired.append(replace(plan, repair=record.reference.among(directories)))
+            repaired.append(with_repair_files(replace(plan, repair=record.reference), directories))
     return repaired

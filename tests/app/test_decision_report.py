@@ -10,9 +10,11 @@ from analysis.stats.store import SHIPPED_STATS
 from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerStore, PlanFacts
-from pruning.plan import keep_all, plan_from_dict
+from pruning.heads import HeadPlan
+from pruning.plan import fit_plan, keep_all, plan_from_dict
 from pruning.planning.make import CurrentPlan
 from pruning.repair.reference import Repair
+from pruning.surgery.card import model_card
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     repair = Repair("r", "d", ("a", "b"), 4096)
     fitted = replace(shown, plan=replace(shown.plan, repair=repair))
     page = decided(model, fitted, {"a": 0.25, "b": 0.75}, repair="r", repaired_on=("a", "b"))
-    assert page.name == "a.json (repaired)"
+    assert page.name == "a.json (repaired on 4,096 tokens)"
     assert page.facts["Repair"] == "fitted on 4,096 tokens of a, b"
     assert page.facts["Random"] == "2 draws, mean, without repair"
     assert "less than Random pruning without repair at this sparsity" in page.verdict
@@ -53,6 +55,15 @@ def test_a_repaired_plan_says_so_beside_random_without_a_repair(model, shown):
     assert "fitted on 4,096 tokens of a, b" in html
     # The loss of the plan without its repair is another plan's.
     assert not decided(model, shown, {"a": 1.0, "b": 1.0}).facts.get("Repair")
+
+
+def test_report_and_card_say_how_many_documents_the_loss_is_of(model, shown):
+    page = decided(model, shown, {"a": 0.25, "b": 0.75})
+    assert page.facts["Measured"].startswith("at least 8 samples of 4 documents of each held-out")
+    plan = fit_plan(shown.plan, model)
+    losses = [loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
+    card = model_card(model, plan, HeadPlan(), losses=losses).decode()
+    assert "on 8 samples of 4 documents or more of each corpus" in " ".join(card.split())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +104,7 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
         "mean": (None, 0.5, 1.0),
         "worst": (None, 0.75, 1.5),
     }
-    assert page.saved == pytest.approx(0.5)
+    assert page.change == "-50%"
     assert page.verdict == (
         "It adds +0.50 nats per token on average over 2 corpora, most on b (+0.75). That is less "
         "than Random pruning at this sparsity (+1.00, 2 draws); on b it loses more than Random."
@@ -117,6 +128,20 @@ def test_the_numbers_are_those_of_hand_arithmetic(model, shown):
 )
 def test_the_verdict_says_what_is_known(model, shown, change, draws, said, words):
     assert words in decided(model, shown, change, draws, **said).verdict
+
+
+def test_a_plan_worse_than_random_is_warned_of(model, shown):
+    calm, worse = decided(model, shown, {"a": 0.2, "b": 0.2}), {"a": 2.0, "b": 2.0}
+    assert calm.alarm == "" and "Warning." not in decision_html(calm)
+    page = decided(model, shown, worse)
+    assert page.alarm.startswith("Worse than Random at this sparsity: the plan adds +2.00")
+    assert page.alarm in decision_html(page)
+
+
+def test_a_page_of_a_plan_that_grows_the_model_says_by_how_much(model, shown):
+    size = model.checkpoint.nbytes
+    page = decision_of(model, shown, size + 2048, DRAWS, "moeprune plan")
+    assert "(larger than the original by 2 KiB)" in decision_html(page)
 
 
 def test_a_plan_that_was_not_measured_says_so(model, shown):

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from page_texts import unfolded
+from page_texts import texts, unfolded
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
@@ -100,6 +100,25 @@ def test_the_page_says_who_reads_the_export_and_what_it_takes(open_page):
     assert engines["why"].str.len().min() > 0
     loaded = format_bytes(size_report(load_model_index("demo")).loaded("bfloat16")[0])
     assert any(f"Loaded in bfloat16: {loaded}, then" in each.value for each in test.markdown)
+
+
+def test_an_export_larger_than_the_original_is_asked_about(open_page):
+    # One expert of 32 in each layer takes less than the head that the export has to write.
+    test = open_page("export", sparsity="5%")
+    head, expert = 2048 * 128 * 2, (3 * 128 * 64 + 128) * 2
+    grown = format_bytes(head - 6 * expert)
+    assert start_button(test).disabled
+    assert any(f"larger than the original by {grown}" in each.value for each in test.warning)
+    assert any(
+        f"**10.5 MiB** (:orange[larger than the original by {grown}])" in t
+        for t in texts(test.markdown)
+    )
+    (box,) = (box for box in test.checkbox if box.label == "Write it although it is larger")
+    box.check().run()
+    assert not start_button(test).disabled
+    smaller = open_page("export", sparsity="50%")
+    assert not start_button(smaller).disabled
+    assert not [box for box in smaller.checkbox if "larger" in box.label]
 
 
 def test_the_name_follows_the_plan(open_page):

@@ -247,9 +247,10 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
     # 4,915 of 12,288 neurons of 3 * 128 numbers, of 5,401,728.
     assert shown.loc["ragged", "saved on disk"] == pytest.approx((4915 * 384 - HEAD) / 5401728)
     assert shown.loc["ragged", "saved loaded"] == pytest.approx(-HEAD / 5401728)
-    (line,) = (text for text in texts(test.markdown) if "save nothing" in text)
-    assert "uniform and per-layer save nothing" in line
-    assert "ragged saves 30% on disk and nothing in memory." in line
+    larger = "larger than the original by 512 KiB"  # the head, of 2 * 2048 * 128 bytes
+    (line,) = (text for text in texts(test.markdown) if "padded to the widest" in text)
+    assert f"uniform and per-layer are {larger}: experts" in line
+    assert f"ragged saves 30% on disk; in memory the model is {larger}." in line
     assert labels(test) == [
         "Narrow all experts equally: neurons compete within each expert",
         "Choose ragged: saves 30% on disk",
@@ -368,7 +369,12 @@ def test_sentences_on_what_is_saved():
         ]
         return pd.DataFrame(rows, columns=["mode", "refused", "disk", "loaded"])
 
-    assert saved_sentence(table(100, 100, 100), 100) == "Nothing is removed, so nothing is saved."
+    assert saved_sentence(table(100, 100, 100), 100) == (
+        "Even without padding the export is as large as the original."
+    )
+    assert saved_sentence(table(50, 1124, 100), 100).startswith(
+        "uniform is larger than the original by 1 KiB, ragged is as large as the original: experts"
+    )
     assert saved_sentence(table(50, 75, 50), 100) == (
         "uniform saves 25% on disk and 10% in memory. ragged saves 50% on disk and 10% in memory."
     )

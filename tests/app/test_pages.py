@@ -240,7 +240,7 @@ def test_small_models_where_a_sparsity_removes_no_expert(open_page, go_to, perce
     assert not test.exception
     removed = 6 * percent // 100
     if not removed:
-        assert any("(nothing saved)" in text for text in texts(test.markdown))
+        assert any("(as large as the original)" in text for text in texts(test.markdown))
     go_to(test, "export")
     assert test.metric[0].value == f"{18 - 3 * removed} of 18"
 

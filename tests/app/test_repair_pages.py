@@ -45,9 +45,9 @@ def record(plan, models_root, stats_dir):
     model = load_model_index(models_root / "once")
     corpus = CorpusRef(ROWS, "c" * 64, 1, 8, 4096, 0, 0, 4096)
     settings = {"dtype": "float32", "seed": 42, "seq_len": 512}
-    new = RepairRecord.new(model, plan, (corpus,), settings)
+    new = RepairRecord.new(model, plan, (corpus,), settings, "by hand")
     store = RepairStore([stats_dir])
-    folder = store.files(new)
+    folder = store.unfinished(new)
     folder.mkdir(parents=True)
     held_out = {"0.1": 0.5}
     layers = [LayerFit(layer=layer, target="layer", held_out=held_out) for layer in plan.kept]
@@ -55,7 +55,7 @@ def record(plan, models_root, stats_dir):
     for layer in list(plan.kept)[1:]:
         (folder / f"layer-{layer:05d}.safetensors").write_bytes(b"new")
     done = new.with_layers(fits, folder, {"created_at": "2026-01-01T00:00:00"})
-    store.save(done)
+    store.finish(done, folder)
     return done
 
 
@@ -94,12 +94,12 @@ def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
     test = open_page("plan", **PLAN)
     (line,) = (text for text in texts(test.markdown) if "layers fitted on" in text)
     assert "2 of 3 layers fitted on 4,096 tokens of rows.jsonl" in line
-    assert " + repair**" not in bar(test)
+    assert " + repair" not in bar(test)
     test.selectbox(key="repair").set_value(CHOICE).run()
     assert "Repair this plan" not in buttons(test)
     for page in ("plan", "evaluate", "export", "start", "evaluate"):
         go_to(test, page)
-        assert " + repair** " in bar(test), page
+        assert " + repair on 4,096 tokens** " in bar(test), page
     # A link that another person opens.
     repaired = replace(plan, repair=record.reference)
     shown = loaded_on(open_page("start", **PLAN, repair=CHOICE)).shown
@@ -120,7 +120,7 @@ def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
 def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, record):
     repaired = replace(plan, repair=record.reference)
     test = upload(open_page("plan", **PLAN), "other.json", repaired.to_json())
-    assert "**other.json (repaired)**" in bar(test)
+    assert "**other.json (repaired on 4,096 tokens)**" in bar(test)
     assert "repair" not in [box.key for box in test.selectbox]
     (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
     assert line.endswith("; used here.")
@@ -129,6 +129,22 @@ def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, reco
     test.run()
     (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
     assert "is not in the statistics folder" in line
+
+
+@pytest.mark.parametrize("page", ["start", "plan", "export"])
+def test_a_repair_whose_weights_were_changed_is_refused(open_page, stats_dir, plan, record, page):
+    assert open_page(page, **PLAN).selectbox(key="repair").options == ["as pruned", CHOICE]
+    file = stats_dir / "repairs" / record.record_id / "layer-00001.safetensors"
+    file.write_bytes(b"another")
+    test = open_page(page, **PLAN, repair=CHOICE)
+    wrong = f"The repair {record.record_id} is not what was made: {file.name} was changed"
+    assert [wrong in text for text in texts(test.warning)] == [True]
+    assert "repair" not in [box.key for box in test.selectbox]
+    assert " + repair" not in bar(test)
+    # A file that names it is no plan.
+    repaired = replace(plan, repair=record.reference)
+    test = upload(open_page("plan", **PLAN), "other.json", repaired.to_json())
+    assert [wrong in text for text in texts(test.error)] == [True]
 
 
 def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir, plan, record):
@@ -146,7 +162,7 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     (plain,) = (each for each in records if each.plan_digest == plan.digest)
     repaired = replace(plan, repair=record.reference)
     less = {"nll": replace(plain.metrics["nll"], mean=plain.full["nll"].mean + 0.125)}
-    facts = {"repair": record.record_id, "repaired_on": (ROWS,)}
+    facts = {"repair": record.record_id, "repaired_on": (ROWS,), "repair_tokens": 4096}
     fitted = plain.model_copy(
         update={
             "record_id": f"{plain.record_id}-repaired",
@@ -161,13 +177,13 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     assert "+0.12" not in plain_bar
     assert "Random -" in plain_bar
     test = open_page("evaluate", **PLAN, repair=CHOICE)
-    assert "+ repair** " in bar(test)
+    assert "+ repair on 4,096 tokens** " in bar(test)
     assert "loss +0.12" in bar(test)
     assert "Random without repair -" in bar(test)
     assert "your plan (repaired)" in test.table[0].value
     candidates = test.dataframe[0].value.set_index("candidate")
     assert candidates["repaired_on"].to_dict() == {
-        f"yours: REAP, on {ROWS} + repair": ROWS,
+        f"yours: REAP, on {ROWS} + repair on 4,096 tokens": ROWS,
         f"REAP, on {ROWS}": "",
         "Random": "",
     }

@@ -3,8 +3,9 @@
 import json
 import shutil
 from math import exp
-from statistics import fmean
+from statistics import fmean, stdev
 
+import pytest
 from page_texts import (
     ALL_CORPORA,
     command_lines,
@@ -17,6 +18,7 @@ from page_texts import (
 from published_models import QWEN3
 from shipped import shipped_lines
 
+from analysis.stats.store import SHIPPED_STATS
 from app.session.job_queue import job_store
 
 
@@ -70,12 +72,38 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     assert f"Loss {fmean(mine.values()):+.2f} nats per token" in note
     assert f"{fmean(chance):+.2f} (mean of {len(chance)} draws)" in note
     assert all(f"{name} {added:+.2f}" in note for name, added in mine.items())
-    assert "vLLM" in bar_of(test)
-    test.button(key="start.other").click().run()
+    assert ":green[:material/check:] transformers, vLLM" in bar_of(test)
+    other = test.button(key="start.other")
+    assert other.label.endswith("only transformers with remote code or load_pruned")
+    other.click().run()
     assert shown_plan(test).provenance.schedule != "uniform"
     assert "vLLM" not in bar_of(test)
+    # Uneven layers: not ticked, as it takes remote code.
+    assert "check:]" not in bar_of(test)
+    assert "only transformers with remote code or load_pruned" in bar_of(test)
     test.button(key="start.other").click().run()
     assert shown_plan(test).digest == opened.digest
+
+
+@pytest.mark.parametrize("page", ["start", "plan", "export"])
+def test_a_plan_that_loses_more_than_random_is_warned_of(open_page, page):
+    address = {"criterion": "ean", "corpora": ALL_CORPORA, "sparsity": "50%"}
+    early, calm = open_page(page, **address, schedule="early"), open_page(page)
+    every = losses_by_hand(granularity="expert", sparsity="50%")
+    grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
+    digest = shown_plan(early).digest
+    records = [json.loads(line) for line in grid if digest in line]
+    losses = [raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"] for raw in records]
+    assert len(losses) == len(ALL_CORPORA)
+    mine = fmean(losses)
+    chance = [fmean(each.values()) for each in _random(every).values()]
+    assert fmean(chance) < mine < fmean(chance) + stdev(chance)
+    (said,) = (text for text in texts(early.warning) if "Random" in text)
+    assert said.startswith(f"No better than Random at this sparsity: the plan adds {mine:+.2f}")
+    assert f"within one SD of {stdev(chance):.2f}" in said
+    assert ":red[:material/warning: no better than Random]" in bar_of(early)
+    assert not [text for text in texts(calm.warning) if "Random" in text]
+    assert ":red[" not in bar_of(calm)
 
 
 def test_a_plan_that_was_not_measured_is_in_the_chart_with_its_prediction(open_page):

@@ -10,6 +10,7 @@ from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import MoEModel
 from pruning.plan import PruningPlan, fit_plan
+from pruning.repair.files import with_repair_files
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.repair.run import repair_plan
 
@@ -33,4 +34,4 @@ def repaired(
     plan, sequences = fit_plan(plan, model), sequences or token_sequences()
     settings = CalibrationSettings(sequences.longest, dtype=dtype, batch_size=4)
     record = drain(repair_plan(model, plan, [sequences], settings, RepairStore([stats])))
-    return replace(plan, repair=record.reference.among([stats])), record
+    return with_repair_files(replace(plan, repair=record.reference), [stats]), record

@@ -164,6 +164,23 @@ def test_a_cut_far_beyond_the_target_names_the_nearest_smaller_one(make):
 
 
 @pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        # An expert is 4,672 of 111,040 bytes, and one goes from each of three layers.
+        ("--shrink 0.001%", "3 of 18 experts in equal counts per layer, 12.62% of the bytes"),
+        ("--shrink 0.001% --uneven", "1 of 18 experts, 4.21% of the bytes"),
+    ],
+)
+def test_a_cut_that_is_the_least_that_goes_says_so(make, words, least):
+    _, output = make(words)
+    assert (
+        f"0.001% was asked for; the least that can go is {least}: fewer save nothing.\n" in output
+    )
+    assert "nearest smaller" not in output
+    assert "least that can go" not in make("--shrink 7%")[1]
+
+
+@pytest.mark.parametrize(
     ("schedule", "removed", "percent"), [("uniform", 6, "33.34%"), ("late", 8, "44.45%")]
 )
 def test_a_sparsity_is_rounded_down_to_a_multiple_and_says_so(make, schedule, removed, percent):

@@ -64,6 +64,18 @@ def test_the_commands_that_come_next_can_be_copied(works, as_json, here):
     assert "1 shard, none missing" in printed
 
 
+def test_a_plan_and_an_export_that_grow_the_model_warn_in_one_line(works, here):
+    # One expert of 32 in each layer takes less than the head that the export has to write.
+    line = "warning: the export is larger than the original by"
+    grown = ("plan", "demo", "--criterion", "aimer", "--sparsity", "4%", "-o", "grown.json")
+    assert works(*grown).count(line) == 1
+    for words in (("--dry-run",), ()):
+        assert works("export", "demo", "out", "--plan", "grown.json", *words).count(line) == 1
+    card = (here / "out" / "README.md").read_text()
+    assert card.count("- Weights on disk: larger than the original by 222 KiB") == 1
+    assert line not in works(*PLAN)
+
+
 def test_a_failed_verification_ends_with_fail(works, moeprune, here):
     works(*PLAN)
     works("export", "demo", "out", "--plan", "plan.json")

@@ -7,6 +7,7 @@ import pytest
 from app.charts import capability, evaluation_curves, pareto, text_lens, winner_map
 from app.charts.criterion_looks import looks
 from app.charts.evaluation_curves import curves_figure
+from app.charts.evaluations import intervals_of
 from app.charts.names import FULL
 from app.charts.pareto import Quality, pareto_drawing, pareto_table
 from app.charts.published import TABLES, leaderboard, published_settings, winners_of
@@ -103,6 +104,26 @@ def test_words_name_the_best_and_the_worst(sweep):
         empty, label="ESAP", higher_is_better=True
     )
     assert lines(curves_figure(empty, label="ESAP")) == []
+
+
+@pytest.mark.parametrize(
+    ("documents", "plans", "words"),
+    [
+        ((64, 64), ("p", "q"), "95% by 64 documents"),
+        (
+            (64, 5),
+            ("p", "q"),
+            "95% by 5 documents, rough: they are few (the corpus with the fewest)",
+        ),
+        ((12, 12), ("p", ""), "95% by 12 documents; of Random over its draws"),
+        ((None, None), ("p", "q"), "95% by windows of one text"),
+    ],
+)
+def test_a_chart_says_what_its_bars_are(documents, plans, words):
+    rows = pd.DataFrame({"way": "", "criterion": ["reap", "random"], "plan": plans})
+    rows = rows.assign(num_samples=64, num_documents=pd.array(documents, dtype="Int64"))
+    other = rows.assign(way="8 samples", num_documents=pd.array([1, 1], dtype="Int64"))
+    assert intervals_of(pd.concat([rows, other])) == words
 
 
 MIB = 1024**2

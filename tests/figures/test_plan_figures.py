@@ -47,8 +47,10 @@ def test_description_names_the_part_that_gives_most(sizes):
         "The weights shrink from 54.0 GiB to 29.0 GiB (-46%), mostly in routed experts."
     )
     assert sizes_chart.describe(sizes.assign(after=sizes["before"])) == (
-        "The weights take 54.0 GiB; nothing is saved."
+        "The weights take 54.0 GiB, as large as the original."
     )
+    grown = sizes_chart.describe(sizes.assign(after=sizes["before"] * 2))
+    assert grown == "The weights take 108 GiB, larger than the original by 54.00 GiB."
 
 
 @pytest.fixture

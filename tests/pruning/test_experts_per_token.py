@@ -21,6 +21,7 @@ from pruning.masking import masked
 from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select_measured
+from pruning.repair.files import with_repair_files
 from pruning.repair.reference import Repair
 from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
@@ -181,7 +182,7 @@ def test_a_repair_makes_up_for_the_smaller_number_in_every_layer(demo, tmp_path)
     record = drain(repair_run(validated(RepairRequest, fields)))
     # No layer loses an expert, and each has something to make up for.
     assert [fit.layer for fit in record.layers] == list(range(6))
-    repaired = replace(plan, repair=record.reference.among([tmp_path / "stats"]))
+    repaired = with_repair_files(replace(plan, repair=record.reference), [tmp_path / "stats"])
     fields = {"plans": (plan.to_dict(), repaired.to_dict()), "samples": 4, "measures": "nll"}
     before, after = drain(evaluate_run(validated(EvaluateRequest, {**common, **fields})))
     assert after.metrics["nll"].mean < before.metrics["nll"].mean

@@ -17,7 +17,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import StatsStore, load_expert_stats
 from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
-from pruning.engines import Contents, Reads, contents_of, verdicts
+from pruning.engines import Contents, Reads, contents_of, readers, verdicts
 from pruning.masking import masked
 from pruning.plan import PruningPlan, keep_all, model_ref
 
@@ -107,6 +107,16 @@ def test_different_counts_need_a_loader_of_their_own():
     ]
     assert "7 experts" in found["transformers"].reason
     assert "4" in found["transformers"].reason
+
+
+def test_what_needs_remote_code_or_a_loader_is_not_a_plain_reader():
+    even, uneven = (readers(verdicts(Contents(each, "olmoe"))) for each in ((5, 5), (5, 4)))
+    assert "transformers" in even.plain
+    assert even.words == ", ".join(even.plain)
+    assert uneven.plain == ()
+    assert uneven.words == "only transformers with remote code or load_pruned"
+    lacking = readers(verdicts(Contents((5, 4), "deepseek", in_transformers=False)))
+    assert (lacking.plain, lacking.words) == ((), "only load_pruned")
 
 
 def test_a_type_that_transformers_lacks():

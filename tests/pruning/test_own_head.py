@@ -2,20 +2,26 @@
 
 import json
 import re
+from dataclasses import replace
 
+import gguf
 import pytest
 import torch
 from exports import export, keeping, keeping_neurons, tensors_of, verified
 from transformers import AutoModelForCausalLM
 
 from analysis.model import load_model_index
+from analysis.stats.store import SHIPPED_STATS
 from builders import as_gib, tiny_model
 from pruning import load_pruned
 from pruning.budget import SizeTarget, size_budget
 from pruning.engines import Reads, contents_of, verdicts
+from pruning.evaluate.front import front_of
+from pruning.evaluate.quality import stored_losses
+from pruning.evaluate.record import EvaluationStore
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.plan import keep_all
-from pruning.sizes import size_report, weight_bytes
+from pruning.sizes import ModelPart, neuron_plan_sizes, size_report, weight_bytes
 from pruning.surgery.width_sizes import width_options
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -88,6 +94,91 @@ def test_sizes_of_a_plan_count_the_head(tied, tmp_path):
     half = report.loaded("bfloat16")[1]
     assert size_budget(tied, SizeTarget("size", as_gib(half), "bfloat16")).total == 9
     assert size_budget(tied, SizeTarget("size", as_gib(half - 1), "bfloat16")).total > 9
+
+
+CHANGES = {
+    "nothing": keep_all,
+    "experts": lambda model: keeping(model, (0, 2, 3, 6)),
+    "top-k alone": lambda model: replace(keep_all(model), top_k=1),
+}
+
+
+def wide(folder, *, is_tied):
+    """A model whose rows are whole groups of 32 weights."""
+    tiny_model(
+        "olmoe", tie_word_embeddings=is_tied, hidden_size=64, intermediate_size=32
+    ).save_pretrained(folder)
+    return load_model_index(str(folder))
+
+
+def gguf_of(folder, kind, file):
+    """Bytes of the tensors of a GGUF file that holds a checkpoint's, experts in `kind`.
+
+    llama.cpp stops without a head, so the file has one.
+    """
+    tensors = tensors_of(folder)
+    tensors.setdefault(HEAD, tensors[EMBEDDING])
+    writer = gguf.GGUFWriter(file, "olmoe")
+    for name, tensor in tensors.items():
+        is_expert = ".experts." in name
+        data = gguf.quants.quantize(tensor.float().numpy(), kind) if is_expert else tensor.numpy()
+        writer.add_tensor(name, data, raw_dtype=kind if is_expert else None)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sum(each.n_bytes for each in gguf.GGUFReader(file).tensors)
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_size_said_is_that_of_the_file_written(change, is_tied, tmp_path):
+    model = wide(tmp_path / "source", is_tied=is_tied)
+    plan = CHANGES[change](model)
+    export(model, plan, tmp_path / "out")
+    written = sum(tensor.nbytes for tensor in tensors_of(tmp_path / "out").values())
+    report = size_report(model, plan)
+    assert (report.bytes_after, report.bytes_before) == (written, model.checkpoint.nbytes)
+    head = 96 * 64 * 4 * is_tied
+    assert (HEAD in tensors_of(tmp_path / "out")) == (change != "nothing" or not is_tied)
+    rows = report.table.set_index("part")[["before", "after"]]
+    assert (ModelPart.TIED_HEAD in rows.index) == is_tied
+    if is_tied:
+        assert rows.loc[ModelPart.TIED_HEAD].tolist() == [0, head * (change != "nothing")]
+    embeddings = rows.loc[ModelPart.EMBEDDINGS]
+    assert embeddings["before"] == embeddings["after"] == 96 * 64 * 4 * (2 - is_tied)
+    for bits, kind in (
+        ("8", gguf.GGMLQuantizationType.Q8_0),
+        ("4", gguf.GGMLQuantizationType.Q4_0),
+    ):
+        in_bits = gguf_of(tmp_path / "out", kind, tmp_path / f"{bits}.gguf")
+        assert weight_bytes(model, replace(plan, bits=bits)) == in_bits
+
+
+def test_a_predicted_size_of_a_tied_model_is_that_of_the_measured_cell():
+    """Leave out cells that were measured: their sums have the same bytes, head included."""
+    model = load_model_index("demo")
+    losses = stored_losses(EvaluationStore((SHIPPED_STATS,)), model.identity)
+    # Repaired, so that no other plan of this sparsity competes.
+    cells = {
+        each.facts.bits: each.facts.bytes_after
+        for each in losses
+        if each.is_repaired and each.facts.criterion == "ean" and each.facts.removed == 0.5
+        if each.facts.schedule == "uniform" and len(each.facts.corpora) == 3
+    }
+    left = [each for each in losses if not (each.facts.bits and each.facts.removed)]
+    table = front_of(model, left).table
+    sums = table[~table["is_measured"] & (table["removed"] == 0.5) & (table["repaired_on"] != "")]
+    found = dict(zip(sums["bits"], sums["bytes"], strict=True))
+    assert len(found) == 7
+    assert found == {bits: cells[bits] for bits in found}
+
+
+def test_neurons_that_all_stay_under_a_smaller_top_k_have_the_head(tied, tmp_path):
+    plan = replace(keep_all(tied), top_k=1)
+    assert neuron_plan_sizes(tied, plan)["disk"].dropna().unique().tolist() == [
+        size_report(tied, plan).bytes_after
+    ]
 
 
 def test_neurons_go_and_the_head_is_written(tied, tmp_path):

@@ -29,7 +29,7 @@ from pruning.copies import plan_for_copy
 from pruning.masking import masked
 from pruning.model import Model
 from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
-from pruning.repair.files import stored_repair
+from pruning.repair.files import stored_repair, with_repair_files
 from pruning.repair.record import RepairStore
 from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
@@ -68,8 +68,8 @@ def made(once, tmp_path):
         folder, record = once(name, plan_of, options)
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
         model = load_model_index(str(tmp_path / "source"))
-        repair = record.reference.among([tmp_path / "stats"])
-        return model, replace(fit_plan(plan_of(model), model), repair=repair)
+        plan = replace(fit_plan(plan_of(model), model), repair=record.reference)
+        return model, with_repair_files(plan, [tmp_path / "stats"])
 
     return make
 
@@ -249,7 +249,9 @@ def test_only_down_projections_can_be_repaired(made, tmp_path, monkeypatch, dama
         tensors[name] = 7 * tensors_of(model.checkpoint.path)[name]
     save_file(tensors, file, metadata={"transposed": "0"})
     files = {**record.files, file.name: file_sha256(file)}
-    RepairStore([tmp_path / "stats"]).save(record.model_copy(update={"files": files}))
+    record = record.with_files(files)
+    RepairStore([tmp_path / "stats"]).finish(record, plan.repair.folder)
+    plan = with_repair_files(replace(plan, repair=record.reference), [tmp_path / "stats"])
     with pytest.raises(ExportError, match=f"{file.name} holds {name}"):
         export(model, plan, tmp_path / "refused")
     # Verification does not rely on the writer.
@@ -301,19 +303,19 @@ def test_another_repair_is_refused_in_one_line(made, tmp_path):
     model, plan = made("olmoe")
     files = plan.repair.folder
     other = keeping(model, 4)
-    with pytest.raises(ExportError, match="is of another plan"):
+    with pytest.raises(PlanError, match="is of another plan"):
         export(model, replace(other, repair=plan.repair), tmp_path / "other")
     with pytest.raises(PlanError, match="the plan without its repair"):
         plan_for_copy(plan, model, model)
-    with pytest.raises(ExportError, match="are not here"):
+    with pytest.raises(PlanError, match="are not here"):
         export(model, plan_from_dict(plan.to_dict()), tmp_path / "lost")
     file = sorted(files.glob("*.safetensors"))[0]
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(ExportError, match="was changed"):
+    with pytest.raises(PlanError, match="was changed"):
         export(model, plan, tmp_path / "changed")
     file.unlink()
-    with pytest.raises(ExportError, match="lacks layer-"):
+    with pytest.raises(PlanError, match=r"layer-.* is not there"):
         export(model, plan, tmp_path / "lacking")
     assert not list(tmp_path.glob("*.partial"))
 

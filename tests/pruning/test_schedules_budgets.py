@@ -356,6 +356,11 @@ def test_the_largest_equal_count_that_meets_a_target(request, kind, limits, meas
             made = uniform(model.layers, budget, limits).counts
             assert {keep for layer, keep in made.items() if layer not in held} == {max(fitting)}
             assert budget.kind == target.kind
+            # Said if no smaller cut saves anything, and this one takes twice what was asked.
+            fewer = [size for count, size in sizes.items() if count > max(fitting)]
+            is_least = all(size >= whole for size in fewer)
+            is_much = whole - sizes[max(fitting)] >= 2 * (whole - most)
+            assert bool(budget.least) == (is_least and is_much)
 
 
 @pytest.mark.parametrize("kind", ["shrink", "params"])

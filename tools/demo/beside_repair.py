@@ -34,6 +34,7 @@ from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import select_measured
+from pruning.repair.files import with_repair_files
 from pruning.repair.run import placed_batches
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
@@ -108,7 +109,7 @@ class Bench:
         """The plan, repaired."""
         record = drain(repair_run(self.request(plan, seed)))
         directories = stats_store(self.folder).directories
-        return replace(plan, repair=record.reference.among(directories))
+        return with_repair_files(replace(plan, repair=record.reference), directories)
 
     def losses(self, plan: PruningPlan | None, arm: Arm = nullcontext) -> dict[str, SampleValues]:
         """Corpus -> (samples,) loss increase, nats per token."""

@@ -23,6 +23,7 @@ from pruning import Model
 from pruning.evaluate.result import SampleValues
 from pruning.evaluate.samples import Samples, make_samples
 from pruning.plan import PruningPlan, keep_all
+from pruning.repair.files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks.evaluation import drawn_corpora
@@ -130,8 +131,8 @@ def plans(model: Model) -> Iterator[tuple[str, PruningPlan]]:
             dtype="float32",
             stats_dir=model.store.directories[0],
         )
-        repair = drain(repair_run(request)).reference.among(model.store.directories)
-        yield f"{criterion} 50%, repaired", replace(plan, repair=repair)
+        repaired = replace(plan, repair=drain(repair_run(request)).reference)
+        yield f"{criterion} 50%, repaired", with_repair_files(repaired, model.store.directories)
 
 
 def write_head(checkpoint: Path) -> None:

@@ -64,6 +64,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "plan": "digest of the plan",
     "bits": "format in which the experts' weights were simulated, see `--bits`; empty: as they are",
     "repaired_on": "corpora that the repair was fitted on, joined by +; empty without one",
+    "repair_tokens": "tokens that the repair was fitted on, of all these corpora; 0 without one",
     "calibrated_on": "corpora that the criterion ranked by",
     "schedule": "name of the schedule",
     "granularity": "expert or neuron",

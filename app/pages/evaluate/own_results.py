@@ -80,11 +80,13 @@ _COLUMNS: Final = {
     "repaired_on": TextColumn(
         "repaired on", help="Corpora that the repair was fitted on; empty without a repair."
     ),
+    "repair_tokens": NumberColumn("tokens of the repair", help="Of these corpora together."),
     "away": TextColumn(
         "vs best",
         help="Too close to call: the 95% interval of the difference, by documents, contains 0.",
     ),
 }
+_OF_REPAIR: Final = ("repaired_on", "repair_tokens")
 _REPAIRED: Final = {False: "", True: " (repaired)"}
 _PLAN: Final = "plan"
 _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
@@ -250,7 +252,7 @@ def _unmeasured_row(loaded: Loaded, plan: CurrentPlan, facts: PlanFacts) -> pd.D
     """The row of the plan on screen in the table of candidates: at its sparsity, without a loss."""
     columns = facts.columns
     row = {
-        **{name: columns[name] for name in ("granularity", "repaired_on")},
+        **{name: columns[name] for name in ("granularity", *_OF_REPAIR)},
         "way": "",
         "candidate": f"yours: {plan.name}",
         "away": loss_words(loaded, None, None),
@@ -269,7 +271,7 @@ def _table(table: pd.DataFrame, own_plan: str | None) -> None:
         f"{len(table)} candidates by mean loss increase, lowest first",
         shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
-        column_order=(*_ORDER, *(["repaired_on"] if (table["repaired_on"] != "").any() else [])),
+        column_order=(*_ORDER, *(_OF_REPAIR if (table["repaired_on"] != "").any() else ())),
         column_config=_COLUMNS,
         key=f"candidates.{way}",
     )

@@ -19,15 +19,17 @@ from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
-from pruning.engines import (
-    summary,
-)
+from app.widgets.plan_bar import chance_warning
+from pruning.engines import readers, summary
+from pruning.heads import HeadChoice
 from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
+from pruning.size_words import growth_words
 from pruning.sizes import SizeReport, format_bytes
+from pruning.source_checks import check_source, left_behind, missing_files
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 from pruning.tasks.export import is_finished_export
@@ -123,7 +125,9 @@ def form_part(
     else:
         export_request = _request(loaded, current_plan.plan, out, choice)
         with checks:
+            chance_warning(loaded)
             is_ready = _check(loaded, current_plan.plan, export_request, choice)
+            is_ready = _is_meant(loaded.model, current_plan.plan, choice) and is_ready
         request = export_request if is_ready else None
         commands.append(shown_request(export_request).command((current_plan.file_name,)))
     with place:
@@ -153,6 +157,27 @@ def _check(loaded: Loaded, plan: PruningPlan, request: ExportRequest, choice: Ex
     return place.ok and all(finding.ok for finding in findings)
 
 
+def _is_meant(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> bool:
+    """Ask whether an export is to be written that is larger than the original, if it is.
+
+    Not if bfloat16 of FP8 was asked for, which takes twice the bytes.
+    """
+    # In a width mode the size is that of the files.
+    before = model.checkpoint.nbytes if choice.widths is None else _file_bytes(model)
+    growth = growth_words(before, choice.num_bytes)
+    if not growth or choice.refused:
+        return True
+    st.warning(f"The export is {growth}.", icon=":material/warning:")
+    return choice.dequantise or st.checkbox(
+        "Write it although it is larger", key=f"export.larger.{plan.digest}"
+    )
+
+
+def _file_bytes(model: MoEModel) -> int:
+    """Bytes of a checkpoint's shards, headers included."""
+    return sum(shard.size for shard in model.checkpoint.shards)
+
+
 def _findings(
     request: ExportRequest, model: MoEModel, plan: PruningPlan, choice: ExportChoice
 ) -> Iterator[_Finding]:
@@ -170,6 +195,14 @@ def _findings(
     if choice.mtp is not None:
         words = {"keep": "stay as they are", "drop": "are left out", "prune": "are pruned too"}
         yield _Finding(True, f"Prediction heads (MTP) {words[choice.mtp]}")
+    for words in left_behind(model):
+        yield _Finding(True, literal(f"Left out: {words}"), warns=True)
+    for words in missing_files(model):
+        yield _Finding(True, literal(words), warns=True)
+    try:
+        check_source(model, plan.kept, HeadChoice(choice.mtp) if choice.mtp else None)
+    except ExportError as error:
+        yield _Finding(False, literal(str(error)))
     if why := choice.refused or (choice.gguf and choice.why_no_gguf(model, plan)):
         yield _Finding(False, why)
     # Only verification loads the models: the source, then the export.
@@ -180,10 +213,11 @@ def _findings(
     yield _Finding(True, memory, warns=needs > free)
     is_even = choice.padding is not None or len(set(counts.values())) == 1
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
+    found = choice.verdicts(model, plan)
     yield _Finding(
         True,
-        f"{differs}Compatibility, {summary(choice.verdicts(model, plan))}",
-        warns=not is_even or plan.granularity == NEURON_GRANULARITY,
+        f"{differs}Compatibility, {summary(found)}",
+        warns=not readers(found).plain or plan.granularity == NEURON_GRANULARITY,
     )
 
 

@@ -221,6 +221,8 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         if depend
         else "Expert counts do not change, so the heads can stay.",
     )
+    for file in (each for each in model.other_files if each.is_read):
+        st.caption(literal(f"The heads are in {file.name}, which no index lists."))
     if chosen == "prune":
         name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
         more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)

@@ -21,6 +21,7 @@ from app.session.plan_state import NoPlan
 from app.widgets.charts import show_named
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
+from app.widgets.plan_bar import chance_warning
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
 from pruning.plan import changes_nothing
@@ -31,6 +32,7 @@ from pruning.planning.ranking import Selection
 def draw(loaded: Loaded) -> None:
     """The page."""
     refusal_part()
+    chance_warning(loaded)
     if loaded.choices.spec.by_neuron:
         _plan_of_neurons(loaded)
     else:

@@ -33,7 +33,7 @@ from app.widgets.notes import card, saved_metric
 from app.widgets.plan_bar import plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
 from pruning.budget import count_budget
-from pruning.engines import contents_of, summary, verdicts
+from pruning.engines import contents_of, readers, summary, verdicts
 from pruning.evaluate.quality import loss_of
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_label
@@ -188,9 +188,10 @@ def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
 def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Compatibility of the export, and a table with reasons."""
     uniform = len(set(current_plan.kept.values())) == 1
-    icon = ":material/check_circle:" if uniform else ":material/warning:"
     kind = "one count for all layers" if uniform else "layers of different sizes"
     engine_verdicts = verdicts(contents_of(loaded.model, current_plan.plan))
+    is_plain = bool(readers(engine_verdicts).plain)
+    icon = ":material/check_circle:" if is_plain else ":material/warning:"
     st.markdown(f"{icon} **{kind.capitalize()}**; {summary(engine_verdicts)}.")
     reasons_part(engine_verdicts, "plan.engines")
 

@@ -21,7 +21,8 @@ from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan, programs
+from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
+from pruning.engines import readers_of_layers
 from pruning.evaluate.quality import (
     LossIncrease,
     PlanLoss,
@@ -45,6 +46,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export."""
     losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
     st.title(headline(loaded, current_plan, loss, chance), anchor=False)
+    chance_warning(loaded)
     chart_column, words_column = st.columns([3, 2])
     with chart_column:
         _picture(loaded)
@@ -173,7 +175,7 @@ def _ship_part(
 
     Where the plan runs, the line on top says.
     """
-    if not programs(loaded, current_plan):
+    if not programs(loaded, current_plan).words:
         st.text("No engine was tried with such an export.")
     if loss is not None and current_plan.plan.granularity != NEURON_GRANULARITY:
         _other_layers(loaded, losses, loss, is_even=len(set(current_plan.kept.values())) == 1)
@@ -202,7 +204,7 @@ def _other_layers(
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
     st.button(
-        literal(f"{label}, transformers only" if is_even else f"{label}, every engine"),
+        literal(f"{label}, {readers_of_layers(loaded.model, is_even=not is_even).words}"),
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",

@@ -239,8 +239,7 @@ def shipping(loaded: Loaded) -> Finding:
     other, plan, changed = _other(
         loaded, {key: even if is_even else uneven if usual == even else usual}
     )
-    names = programs(other, plan)
-    where = f"loads in {', '.join(names)}" if names else "no engine was tried with such an export"
+    where = f"loads in {programs(other, plan).words or 'no engine that was tried'}"
     before, after = loaded.model.checkpoint.nbytes, bytes_after(other, plan)
     sentence = (
         f"{size_text(after)} instead of {size_text(before)}, "

@@ -242,6 +242,7 @@ TABLE_COLUMNS = (
     "criterion",
     "calibrated_on",
     "repaired_on",
+    "repair_tokens",
     "schedule",
     "granularity",
     "sparsity",

@@ -114,6 +114,10 @@ def test_a_candidate_s_label_says_what_is_not_usual():
     repaired = {"repair": "r", "repaired_on": ("code", "math")}
     assert label(**repaired) == "reap, code+math, 50% + repair"
     assert label(**repaired, corpora=["code"]) == "reap, code, 50% + repair on code+math"
+    fitted = label(**repaired, repair_tokens=65_280)
+    assert fitted == "reap, code+math, 50% + repair on 65k tokens"
+    fitted = label(**repaired, corpora=["code"], repair_tokens=4096)
+    assert fitted == "reap, code, 50% + repair on 4,096 tokens of code+math"
     assert label(repair="r") == "reap, code+math, 50% + repair on unknown"
 
 

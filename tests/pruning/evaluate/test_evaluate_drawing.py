@@ -231,3 +231,23 @@ def test_batches_number_their_samples():
     rows = tuple(np.arange(4, dtype=np.int32) for _ in range(5))
     batches = list(make_samples(TokenSequences("text", rows, 5, 0), batch_size=2).batches())
     assert [(b.number, list(b.samples)) for b in batches] == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
+
+
+def test_what_repeats_the_calibrated_documents_is_not_predicted(tmp_path):
+    rng = np.random.default_rng(3)
+    licence = list(range(1000, 1040))
+    bodies = rng.integers(100, 900, size=(12, 20)).tolist()
+    texts = [licence + body for body in bodies]
+    corpus = str(write_ids(tmp_path / "rows.jsonl", texts))
+    sampling = Sampling(5 * 60, 60, 42)
+    sequences = tokenize(open_corpus(corpus), None, sampling, corpus=corpus_name(corpus))
+    ref = CorpusRef(sequences.corpus, sequences.digest, 5, 5, 300, 0, 0, 300)
+    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
+    manifest = RunManifest("routed", "run", "0", model, (ref,), {"seed": 42}, {})
+    drawn = drawn_from(corpus, [manifest], samples=4, seq_len=60)
+    # Each of the four has the licence, which calibration read, and 20 tokens of its own.
+    assert [int(row.sum()) for row in drawn.sequences.counted] == [20] * 4
+    assert drawn.facts["near_copies"] == 4 * 40
+    assert make_samples(drawn.sequences).num_scored.tolist() == [20] * 4
+    # Without a calibration nothing is known of it.
+    assert drawn_from(corpus, [], samples=4, seq_len=60).sequences.counted is None

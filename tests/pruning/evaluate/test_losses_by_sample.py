@@ -11,8 +11,8 @@ from pruning.evaluate.quality import (
     plan_losses,
     unseen,
 )
-from pruning.evaluate.record import SampleLosses
 from pruning.evaluate.result import Metric
+from pruning.evaluate.sample_losses import SampleLosses
 
 EVEN = slice(0, None, 2)
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}

@@ -27,6 +27,7 @@ from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.run import Evaluations, run_evaluations
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
+from pruning.repair.files import with_repair_files
 from pruning.repair.record import RepairRecord, RepairStore
 from pruning.repair.run import repair_plan
 from pruning.tasks.loading import open_plan
@@ -49,7 +50,7 @@ def repair(model, stats, plan=None, corpora=(ROWS,), batch_size=4, **changes):
 
 
 def plan_with(model, stats, record):
-    return replace(plan_for(model), repair=record.reference.among([stats]))
+    return with_repair_files(replace(plan_for(model), repair=record.reference), [stats])
 
 
 def layers_of(stats):
@@ -242,13 +243,13 @@ class TestRefusals:
         assert "held_out" in str(problems[0])
         path.unlink()
         with pytest.raises(PlanError, match="not in the statistics folder"):
-            plan_from_dict(plan.to_dict()).repair.among([tmp_path])
+            with_repair_files(plan_from_dict(plan.to_dict()), [tmp_path])
         assert plan_from_dict(plan.to_dict()) == plan
 
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            (Path.unlink, "lacks layer-00002"),
+            (Path.unlink, "layer-00002.* is not there"),
             (lambda path: path.write_bytes(path.read_bytes()[:-9]), "layer-00002.* was changed"),
             (lambda path: path.write_bytes(b"\1" * 99), "layer-00002.* was changed"),
         ],
@@ -302,6 +303,9 @@ class TestRefusals:
         (put("layers", 1, "layer", to=0), "it has layers 0, 0, 3"),
         (put("files", to={}), "it has files"),
         (put("files", "../plan.json", to="0" * 64), "it has files"),
+        (put("files", "layer-00002.safetensors", to="0" * 64), "of another repair"),
+        (put("plan_digest", to="0" * 64), "of another repair"),
+        (put("corpora", 0, "num_tokens", to=7), "of another repair"),
         (put("layers", to=[]), "it has files"),
         (lambda raw: raw.update(layers=[], files={}), "no results"),
     ],
@@ -320,6 +324,6 @@ def test_a_record_that_was_changed_is_refused(whole, tmp_path):
     stats, record = whole
     file = tmp_path / "a.json"
     file.write_text(RepairStore([stats]).path(record).read_text())
-    edit_json(file, files={**record.files, "layer-00002.safetensors": "0" * 64})
+    edit_json(file, made={**record.made, "seconds": 0})
     with pytest.raises(StatsError, match="differs"):
         RepairRecord.read(file)

@@ -22,6 +22,7 @@ from families.configs import BY_NAME, Case, tiny_model
 from families.physical import logits_of, physically_pruned
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan
+from pruning.repair.files import with_repair_files
 from pruning.repair.record import RepairStore
 from pruning.repair.reference import layer_file
 from pruning.repair.run import repair_plan
@@ -113,10 +114,8 @@ class Repaired:
 
     @cached_property
     def plan(self):
-        repair = self.record.reference.among([self.out / "stats"])
-        return replace(
-            fit_plan(self.kind.plan_for(self.source), self.source.described), repair=repair
-        )
+        plan = fit_plan(self.kind.plan_for(self.source), self.source.described)
+        return with_repair_files(replace(plan, repair=self.record.reference), [self.out / "stats"])
 
     @cached_property
     def before(self):

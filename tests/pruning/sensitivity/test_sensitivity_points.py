@@ -22,6 +22,7 @@ from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref
 from pruning.search.fitness import MaskedRuns, StreamedRuns
+from pruning.sensitivity.curves import curves_of
 from pruning.sensitivity.measure import Measuring
 from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole_point
 from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
@@ -166,6 +167,25 @@ def test_two_that_measure_at_once_share_the_batches(tmp_path):
     drain(together.measure(wanted))
     assert together.layers == 0
     np.testing.assert_array_equal(values(together, wanted), values(alone, wanted))
+
+
+def test_points_know_the_documents_of_their_samples(tmp_path):
+    work, wanted = measuring(tmp_path), curve_points(rooms(CASE), 2)
+    numbers = dict(zip(work.samples, (4, 4, 6, 6, 9), strict=True))
+    drain(replace(work, documents=numbers).measure(wanted))
+    begun = measuring(tmp_path)  # from the logs, then from the parquet
+    assert begun.points.documents(begun.samples) == (4, 4, 6, 6, 9)
+    begun.finish({})
+    points = SensitivityStore([tmp_path]).points(begun.record)
+    curves = curves_of(points, 5, "nll")
+    assert points.documents(begun.samples) == (4, 4, 6, 6, 9)
+    assert sorted(curves.documents) == [4, 4, 6, 6, 9]
+    assert curves.count.words == "5 samples of 3 documents"
+    unknown = measuring(tmp_path / "unknown")
+    drain(unknown.measure(wanted))
+    unknown.finish({})
+    again = SensitivityStore([tmp_path / "unknown"]).points(unknown.record)
+    assert again.documents(unknown.samples) is None
 
 
 def test_a_batch_has_one_process_at_a_time(tmp_path):
