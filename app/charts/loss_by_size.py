@@ -17,7 +17,7 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
 from app.loaded import Loaded, made_by
-from pruning.evaluate.front import FRONT_COLUMNS, Front, stored_front
+from pruning.evaluate.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
 from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
 from pruning.evaluate.record import EvaluationStore, plan_facts
 from pruning.plan import EXPERT_GRANULARITY, PruningPlan
@@ -81,6 +81,7 @@ def _predicted_row(loaded: Loaded, plan: PruningPlan, loss: PredictedLoss) -> di
         "mean": loss.mean,
         "low": loss.low,
         "high": loss.high,
+        "range": OF_PLANS,
         "worst": loss.worst,
         "worst_on": loss.worst_on,
         "is_measured": False,
@@ -158,7 +159,7 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
     look = {"symbol": symbol, "size": 9, "color": colors.get(kind, muted(dark))}
     notes = [
         f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
-        f" ({range_text(row) or 'interval unknown'}), "
+        f" ({range_text(row) or 'interval unknown'}: {row['range']}), "
         f"{'measured' if row['is_measured'] else 'predicted'}"
         f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}{row['click']}"
         for row in rows.to_dict("records")

@@ -22,7 +22,7 @@ from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RefitRequest
 from pruning.sizes import format_bytes
 
-_COLUMNS = ("way", "size", "loss", "95%", "worst", "known by", "layers")
+_COLUMNS = ("way", "size", "loss", "range", "worst", "known by", "layers")
 _GGUF = "model.gguf"
 
 
@@ -44,7 +44,7 @@ def fit(request: FitRequest) -> None:
             loss_text(way["mean"]),
             range_text(way),
             f"{way['worst']:+.3f} on {way['worst_on']}",
-            "measured" if way["is_measured"] else "predicted",
+            f"{'measured' if way['is_measured'] else 'sum'}, {way['range']}",
             "alike" if is_alike else "differ",
         )
         for way, is_alike in zip(ways, alike, strict=True)
@@ -53,8 +53,8 @@ def fit(request: FitRequest) -> None:
         f"at most {format_bytes(nbytes)}",
         _COLUMNS,
         rows,
-        spare=("95%", "worst"),
-        whole=("size", "95%", "worst"),
+        spare=("range", "worst"),
+        whole=("size", "range", "worst"),
     )
     note(describe(front))
     note(measured_on(front))

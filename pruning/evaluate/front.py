@@ -39,11 +39,16 @@ FRONT_COLUMNS: Final = (
     "mean",
     "low",
     "high",
+    "range",
     "worst",
     "worst_on",
     "is_measured",
     "on_front",
 )
+# What `low` and `high` of a row are, its `range`.
+OF_TEXTS: Final = "95% of texts"
+OF_SUMS: Final = "largest error"
+OF_PLANS: Final = "95% of plans"
 _DIGITS: Final = 3  # of a share removed, at which plans compete
 Cell = Mapping[str, PlanLoss]  # bits -> loss of one plan in them
 
@@ -53,7 +58,8 @@ class Front:
     """Candidates by size, and how well the sum predicts."""
 
     # Of FRONT_COLUMNS, by bytes. `plan` is the digest of the plan as it is exported; `low` and
-    # `high` are 95% by documents where measured, else the sum and its largest known error.
+    # `high` are OF_TEXTS, by documents, where measured, else OF_SUMS: `mean` and `most_error`
+    # on both sides.
     table: pd.DataFrame
     compared: int  # cells that are both measured and predicted
     mean_error: float  # of these, absolute, in nats per token; NaN without any
@@ -229,6 +235,7 @@ def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
         "mean": loss.mean,
         "low": low,
         "high": high,
+        "range": OF_TEXTS,
         "worst": loss.worst,
         "worst_on": loss.worst_on,
         "is_measured": True,
@@ -255,6 +262,7 @@ def _sum_row(loss: PlanLoss, alone: PlanLoss, nbytes: int) -> dict[str, Any]:
         "bits": alone.facts.bits,
         "bytes": nbytes,
         "mean": together.mean,
+        "range": OF_SUMS,
         "worst": together.worst,
         "worst_on": together.worst_on,
         "is_measured": False,

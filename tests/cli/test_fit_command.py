@@ -70,6 +70,9 @@ def test_a_front_has_what_is_measured_and_sums_of_the_rest(measure, fit, works, 
         abs(ways["mean"][at] - ways["mean"][at[0], ""] - ways["mean"][0, at[1]]) for at in both
     ]
     assert (sums["high"] - sums["mean"]).tolist() == pytest.approx([max(errors)] * 3)
+    # So it is no 95% of anything, and is not called so.
+    assert set(sums["range"]) == {"largest error"}
+    assert set(ways["range"][ways["is_measured"]]) == {"95% of texts"}
     model = load_model_index(str(tiny))
     own_bytes = ways["bytes"][0, ""]
     tensors = model.checkpoint.tensors.items()
