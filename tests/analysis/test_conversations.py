@@ -541,6 +541,8 @@ def test_bad_rows_are_skipped_and_counted_up_to_a_number(tmp_path, tokenizer):
     path.write_text("\n".join([*bad, *[good] * 9]))
     with pytest.raises(CorpusError, match=r"rows.jsonl, line \d.* Before it, 2 bad rows were skip"):
         tokenize(skipping(path, 2), tokenizer, sampling, corpus="rows")
+    with pytest.raises(CorpusError, match=r"Before it, 1 bad row was skipped"):
+        tokenize(skipping(path, 1), tokenizer, sampling, corpus="rows")
     with pytest.raises(CorpusError, match=r"^rows.jsonl, line \d"):
         tokenize(skipping(path, 0), tokenizer, sampling, corpus="rows")
     path.write_text("\n".join(bad))
