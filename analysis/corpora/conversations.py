@@ -74,7 +74,7 @@ def conversation_in(row: Mapping[str, Any], fields: Fields, where: str) -> Conve
 
 def _says_something(turn: Turn) -> bool:
     content = turn.get("content")
-    texts = texts_of(content) or [content]
+    texts: list[Any] = [*texts_of(content)] or [content]
     is_text = any(not isinstance(each, str) or each.strip() for each in texts if each)
     return is_text or any(turn.get(name) for name in ("tool_calls", *REASONING))
 
