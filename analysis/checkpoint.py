@@ -187,7 +187,7 @@ def _config_file(path: Path) -> Path:
         folder, remedy = path.absolute().parent, f"the folder of a checkpoint, with a {CONFIG_NAME}"
         if (folder / CONFIG_NAME).is_file():
             remedy = f"the checkpoint's folder, {folder}"
-        elif path.suffix in WEIGHT_SUFFIXES and (kind := other_kind(folder)):
+        elif path.suffix.lower() in WEIGHT_SUFFIXES and (kind := other_kind(folder)):
             raise CheckpointError(f"{path} is a file; {folder} {kind}")
         raise CheckpointError(f"{path} is a file; give {remedy}.")
     if not path.is_dir():

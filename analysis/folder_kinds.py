@@ -22,7 +22,8 @@ def other_kind(path: Path) -> str:
 def _cache(path: Path) -> str:
     """A folder of the hub's cache, above the snapshots."""
     roots = [path] if path.name == "snapshots" else [path / "snapshots"]
-    roots += sorted(path.glob("models--*/snapshots"))
+    for models in ("models--*", "hub/models--*"):  # the second in HF_HOME
+        roots += sorted(path.glob(f"{models}/snapshots"))
     snapshots = [each for root in roots for each in _folders(root)]
     if not snapshots:
         return ""
@@ -30,7 +31,10 @@ def _cache(path: Path) -> str:
 
 
 def _gguf(path: Path) -> str:
-    if file := _first(path, (".gguf",)):
+    below = _folders(path)  # one per quantisation
+    if any((each / _CONFIG).is_file() for each in (path, *below)):
+        below = []
+    if file := next(filter(None, (_first(each, (".gguf",)) for each in (path, *below))), ""):
         return (
             f"holds GGUF files ({file}), a format that exports are converted to; give the "
             "checkpoint in safetensors that they were made from."
@@ -107,5 +111,5 @@ def _named(folders: Iterable[Path]) -> str:
 
 
 def _first(path: Path, suffixes: tuple[str, ...]) -> str:
-    names = sorted(each.name for each in path.iterdir() if each.suffix in suffixes)
+    names = sorted(each.name for each in path.iterdir() if each.suffix.lower() in suffixes)
     return next(iter(names), "")

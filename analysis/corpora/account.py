@@ -39,9 +39,10 @@ class RowAccount:
         if self._skips == 0:
             raise problem
         if self._skipped == self._skips:
-            rows = "1 bad row" if self._skipped == 1 else f"{self._skipped:,} bad rows"
+            one = self._skipped == 1
+            rows = "1 bad row was" if one else f"{self._skipped:,} bad rows were"
             raise CorpusError(
-                f"{problem} Before it, {rows} were skipped, as many as --skip-bad-rows allows."
+                f"{problem} Before it, {rows} skipped, as many as --skip-bad-rows allows."
             ) from problem
         self._first = self._first or problem
         self._skipped += 1

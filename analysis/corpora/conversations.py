@@ -24,6 +24,7 @@ _LISTS = ("conversations", "conversation")  # usual names of a list of turns, be
 # A question and its answer, each a text or turns, besides `prompt` and `response`.
 _PAIRS = (("prompt", "completion"), ("prompt", "chosen"), ("instruction", "output"))
 _CALLED = ("query", "answers")  # xlam: a question, and the calls that answer it
+_ARGUMENTS = ("arguments", "parameters", "input")  # of calls: OpenAI's, Llama's, Anthropic's
 _FUNCTIONS = "functions"  # tools in OpenAI's first form
 _BESIDE_INSTRUCTION = ("input", "history")  # of Alpaca
 USUAL = (*_LISTS, *(name for pair in _PAIRS for name in pair), *_CALLED, *_BESIDE_INSTRUCTION)
@@ -36,6 +37,8 @@ _ROLES = {
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
     **dict.fromkeys(("function_response", "tool_response"), "tool"),
 }
+# Roles of other forms that templates write as they stand, or leave out.
+_RENAMED = ("human", "gpt", "chatgpt", "bot", "function")
 _CALLS = ("function_call", "tool_call")  # speakers whose value may be the JSON of calls
 _TEXTS = ("text", "input_text", "output_text")  # types of parts that are text
 _LONGEST_SHOWN = 40  # characters of a value in a message
@@ -56,16 +59,24 @@ def conversation_in(row: Mapping[str, Any], fields: Fields, where: str) -> Conve
     turns = _turns_in(row, fields, where)
     if turns is None:
         return None
+    if not any(map(_says_something, turns)):
+        raise CorpusError(f"{where}: no turn of the conversation has text or calls.")
     system = row.get(fields.system)
-    if isinstance(system, str) and system.strip() and turns[0]["role"] not in _FIRST_ROLES:
+    if system is not None and not isinstance(system, str):
+        raise CorpusError(f"{where}: {fields.system} must be a text, not {shown(system)}.")
+    if system and system.strip() and turns[0]["role"] not in _FIRST_ROLES:
         turns = ({"role": "system", "content": system}, *turns)
     tools = _tools(row.get(fields.tools), f"{where}: {fields.tools}")
     if not tools and fields.has_usual:
-        functions = _tools(row.get(_FUNCTIONS), f"{where}: {_FUNCTIONS}")
-        tools = tuple({"type": "function", "function": each} for each in functions)
-    elif row.get(fields.messages) is None and fields.has_usual and _has(row, _CALLED):
-        tools = tuple(map(_with_type, tools))
+        tools = _tools(row.get(_FUNCTIONS), f"{where}: {_FUNCTIONS}")
     return Conversation(turns, tools)
+
+
+def _says_something(turn: Turn) -> bool:
+    content = turn.get("content")
+    texts: list[Any] = [*texts_of(content)] or [content]
+    is_text = any(not isinstance(each, str) or each.strip() for each in texts if each)
+    return is_text or any(turn.get(name) for name in ("tool_calls", *REASONING))
 
 
 _FIRST_ROLES = ("system", "developer")
@@ -174,11 +185,28 @@ def _calls(value: Any) -> list[Mapping[str, Any]] | None:
         isinstance(e, Mapping) and isinstance(e.get("name"), str) for e in calls
     ):
         return None
-    return [{"type": "function", "function": dict(call)} for call in calls]
+    return [_standard_call(call) for call in calls]
 
 
-def _with_type(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tool if "function" in tool else {"type": "function", "function": tool}
+def _standard_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call in the form that templates read, with arguments: none are an empty object."""
+    function, beside = function_of(call), call
+    if function is call:
+        beside = {"id": call["id"]} if "id" in call else {}
+        function = {key: value for key, value in call.items() if key not in ("id", "type")}
+    name = next((each for each in _ARGUMENTS if function.get(each) not in (None, "")), None)
+    arguments = {} if name is None else function[name]
+    others = {key: value for key, value in function.items() if key not in _ARGUMENTS}
+    kind = beside.get("type") or "function"
+    return {**beside, "type": kind, "function": {**others, "arguments": arguments}}
+
+
+def _standard_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool in the form that templates read, of one that is the function itself."""
+    if "function" in tool or not isinstance(tool.get("name"), str):
+        return tool
+    function = {key: value for key, value in tool.items() if (key, value) != ("type", "function")}
+    return {"type": "function", "function": function}
 
 
 def _tools(value: Any, what: str) -> tuple[Mapping[str, Any], ...]:
@@ -194,7 +222,7 @@ def _tools(value: Any, what: str) -> tuple[Mapping[str, Any], ...]:
             f"{what} must be a list of tools as objects, or its JSON; name the field that holds "
             "them, as ,tools=NAME after the corpus."
         )
-    return tuple(tools)
+    return tuple(map(_standard_tool, tools))
 
 
 def _turn(message: Mapping[str, Any], what: str) -> Turn:
@@ -210,6 +238,8 @@ def _turn(message: Mapping[str, Any], what: str) -> Turn:
         raise CorpusError(
             f"{what} has no role; a turn is an object with role and content, or from and value."
         )
+    if role in _RENAMED:
+        turn["role"] = _ROLES[role]
     if turn.get("content") is None and "value" in turn:
         turn["content"] = turn.pop("value")
     if speaker in _CALLS and (calls := _calls(turn.get("content"))):
@@ -230,7 +260,7 @@ def _with_calls(turn: dict[str, Any], what: str) -> dict[str, Any]:
     )
     if not named:
         raise CorpusError(f"{what}: tool_calls must be a list of calls with name and arguments.")
-    return {**turn, "tool_calls": calls}
+    return {**turn, "tool_calls": [_standard_call(each) for each in calls]}
 
 
 def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -270,8 +300,10 @@ def _part(part: Any, what: str) -> Mapping[str, Any]:
     """A part of text; images and whatever else are refused."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    kind = part.get("type", "text") if isinstance(part, Mapping) else shown(part)
     text = part.get("text") if isinstance(part, Mapping) else None
+    kind = shown(part)
+    if isinstance(part, Mapping):
+        kind = part.get("type", "text" if "text" in part else ", ".join(part))
     if kind not in _TEXTS or not isinstance(text, str):
         raise CorpusError(f"{what} has a part of the type {kind}; only parts of text can be read.")
     return part if part.get("type") == "text" else {"type": "text", "text": text}

@@ -16,7 +16,7 @@ from analysis.corpora.conversations import Turn
 from analysis.corpora.cutting import WHOLE, Extent, TokenizedPart, check_length, tokenize_part
 from analysis.corpora.documents import Document
 from analysis.corpora.sequences import TokenIds
-from analysis.corpora.template_needs import fitted
+from analysis.corpora.template_needs import fitted, takes_tools
 from analysis.corpora.templates import Rendered, render
 from analysis.errors import CorpusError, first_line
 
@@ -201,6 +201,10 @@ class TextReader:
         """
         turns, rendered = self._formatted(messages, tools, **options)
         self.check_complete(turns, tools, rendered.text)
+        template = chat_template(self.tokenizer, tools)
+        # A name that is in a call too says nothing of the tools.
+        if tools and isinstance(template, str) and not takes_tools(template, self._variables):
+            raise self._incomplete("the tools, as it may know none")
         return rendered
 
     def format_part(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
@@ -216,10 +220,10 @@ class TextReader:
         self._check_arguments(template)
         if tools:
             options["tools"] = list(tools)
-        with reading_by_tokenizer(what, instead, self.where):
-            variables = {**self.tokenizer.special_tokens_map, **self.arguments}
+        with reading_by_tokenizer(what, f"{instead}{self._skipping}", self.where):
+            variables = self._variables
             turns = fitted(messages, template, variables) if isinstance(template, str) else messages
-            return turns, render(template, turns, variables, **options)
+            return turns, render(template, turns, variables, keep_nulls=True, **options)
 
     def check_complete(self, turns: Sequence[Turn], tools: Tools, text: str) -> None:
         """Refuse a rendering without the text of every turn and tool."""
@@ -228,12 +232,22 @@ class TextReader:
         except RecursionError as error:
             raise CorpusError(f"{self.name} is nested too deeply.") from error
         if missing:
-            who = f"{self.where}: the" if self.where else "The"
-            skip = ", or skip such rows by --skip-bad-rows" if self.where else ""
-            raise CorpusError(
-                f"{who} model's chat template leaves out {missing}; leave it out of the row, "
-                f"{self.instead_of_chat}{skip}."
-            )
+            raise self._incomplete(missing)
+
+    def _incomplete(self, missing: str) -> CorpusError:
+        who = f"{self.where}: the" if self.where else "The"
+        return CorpusError(
+            f"{who} model's chat template leaves out {missing}; leave it out of the row, "
+            f"{self.instead_of_chat}{self._skipping}."
+        )
+
+    @property
+    def _variables(self) -> Mapping[str, Any]:
+        return {**self.tokenizer.special_tokens_map, **self.arguments}
+
+    @property
+    def _skipping(self) -> str:
+        return ", or skip such rows by --skip-bad-rows" if self.where else ""
 
     def _check_arguments(self, template: object) -> None:
         """Refuse an argument that the template never names: it would change nothing."""

@@ -1,4 +1,4 @@
-"""What a chat template takes: content as text or parts, arguments as text or objects, which ids.
+"""What a chat template takes: content as text or parts, or empty; arguments; ids of calls.
 
 Templates differ, and few say so. Each is asked once, by conversations with words of their own.
 """
@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from analysis.corpora.conversations import Turn, function_of, shown, texts_of
 from analysis.corpora.template_worker import from_json, to_json
-from analysis.corpora.templates import render
+from analysis.corpora.templates import render, without_null_keys
 from analysis.errors import CorpusError
 from analysis.json_text import parse_json
 
 Content = Literal["any", "text", "parts"]
 Arguments = Literal["any", "text", "object"]
 Ids = Literal["any", "nine", "named"]
+Empty = Literal["absent", "text", "null"]  # a content without text: no key, "", or null
 
 _WORDS = ("Zephyrine", "Quillfeather")  # in no template
 _TYPES = ("'type'", '"type"', "\\u0027type", "\\u0022type", "&#39;type", "&#34;type")
@@ -43,7 +44,7 @@ def fitted(turns: Sequence[Turn], template: str, variables: Mapping[str, Any]) -
     known = to_json(dict(variables))
     fitting = [
         _with_content(_with_arguments(turn, f"Turn {number}", template, known), template, known)
-        for number, turn in enumerate(turns, 1)
+        for number, turn in enumerate(map(without_null_keys, turns), 1)
     ]
     has_calls = any(turn.get("tool_calls") for turn in turns)
     style = ids_taken(template, known) if has_calls else "any"
@@ -82,6 +83,14 @@ def _fitting_id(call: Mapping[str, Any], style: Ids, number: int) -> str:
 
 def _with_content(turn: Turn, template: str, variables: bytes) -> Turn:
     content = turn.get("content")
+    if not content and turn.get("tool_calls"):
+        own: Empty = "text" if content == "" else "absent"
+        forms = empty_taken(template, variables)
+        return turn if own in forms else _emptied(turn, next(iter(forms), "text"))
+    if content and not texts_of(content) and not isinstance(content, str):  # a result as data
+        if takes_data(template, variables):
+            return turn
+        turn = {**turn, "content": (content := json.dumps(content, ensure_ascii=False))}
     if isinstance(content, str):
         if content and content_taken(template, variables, str(turn.get("role"))) == "parts":
             return {**turn, "content": [{"type": "text", "text": content}]}
@@ -90,6 +99,12 @@ def _with_content(turn: Turn, template: str, variables: bytes) -> Turn:
     ) == "text":
         return {**turn, "content": "\n".join(texts)}  # as vLLM does it
     return turn
+
+
+def _emptied(turn: Turn, form: Empty) -> Turn:
+    """The turn with a content of no text, in this form."""
+    others = {key: value for key, value in turn.items() if key != "content"}
+    return others if form == "absent" else {**others, "content": "" if form == "text" else None}
 
 
 def _with_arguments(turn: Turn, what: str, template: str, variables: bytes) -> Turn:
@@ -152,7 +167,7 @@ def _turns_of(role: str, content: Any, template: str, variables: bytes) -> list[
         return [_ASKED, turn]
     if role != "tool":
         return [turn, _ASKED]
-    call = _call(_value_for(template, variables))
+    call = _call(_value_for(template, variables), _empty_for(template, variables))
     return [_ASKED, call, {**turn, "tool_call_id": _CALL_ID, "name": "look_up"}]
 
 
@@ -161,10 +176,57 @@ def _value_for(template: str, variables: bytes) -> Any:
     return json.dumps(_VALUE) if as_text else _VALUE
 
 
-def _call(arguments: Any, call_id: str = _CALL_ID) -> Turn:
+def _empty_for(template: str, variables: bytes) -> Empty:
+    return next(iter(empty_taken(template, variables)), "text")
+
+
+def _call(arguments: Any, empty: Empty, call_id: str = _CALL_ID) -> Turn:
     function = {"name": "look_up", "arguments": arguments}
     calls = [{"id": call_id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": "", "tool_calls": calls}
+    return _emptied({"role": "assistant", "tool_calls": calls}, empty)
+
+
+@lru_cache(maxsize=64)
+def empty_taken(template: str, variables: bytes) -> tuple[Empty, ...]:
+    """The forms of a content without text beside which a template shows a call.
+
+    Many templates join the content to other texts, so they fail where it is absent, and DeepSeek's
+    first look for null.
+    """
+    forms: tuple[Empty, ...] = ("absent", "text", "null")
+    examples = [
+        (value, tools) for value in (_VALUE, json.dumps(_VALUE)) for tools in (None, [_TOOL])
+    ]
+    return tuple(
+        form
+        for form in forms
+        if any(
+            _WORDS[0] in _rendered(template, variables, [_ASKED, _call(value, form)], tools=tools)
+            for value, tools in examples
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def takes_data(template: str, variables: bytes) -> bool:
+    """Whether a template shows the result of a tool that is data, and not in Python's way."""
+    data = {"state": _WORDS[1]}
+    text = _rendered(template, variables, _turns_of("tool", data, template, variables))
+    return _WORDS[1] in text and f"'{_WORDS[1]}'" not in text
+
+
+def takes_tools(template: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a template shows the tools it is given; `variables` are the special tokens."""
+    return _shows_tools(template, to_json(dict(variables)))
+
+
+@lru_cache(maxsize=64)
+def _shows_tools(template: str, variables: bytes) -> bool:
+    system = {"role": "system", "content": "Help."}  # some write tools into its turn
+    return any(
+        "look_up" in _rendered(template, variables, turns, tools=[_TOOL])
+        for turns in ([_ASKED], [system, _ASKED])
+    )
 
 
 @lru_cache(maxsize=64)
@@ -175,8 +237,9 @@ def arguments_taken(template: str, variables: bytes) -> Arguments:
     object in Python's way wants text.
     """
     text = json.dumps(_VALUE)
+    empty = _empty_for(template, variables)
     for tools in ([_TOOL], []):
-        turns_with = [[_ASKED, _call(arguments)] for arguments in (_VALUE, text)]
+        turns_with = [[_ASKED, _call(arguments, empty)] for arguments in (_VALUE, text)]
         of_object, of_text = (
             _rendered(template, variables, turns, tools=tools or None) for turns in turns_with
         )
@@ -196,14 +259,14 @@ def ids_taken(template: str, variables: bytes) -> Ids:
 
     Mistral's refuse others; Kimi's write the id in place of the name.
     """
-    value = _value_for(template, variables)
+    value, empty = _value_for(template, variables), _empty_for(template, variables)
     examples: tuple[tuple[Ids, str], ...] = (
         ("any", "call_0a1b2c3d4e5f"),
         ("nine", _CALL_ID),
         ("named", "functions.look_up:0"),
     )
     for style, call_id in examples:
-        text = _rendered(template, variables, [_ASKED, _call(value, call_id)])
+        text = _rendered(template, variables, [_ASKED, _call(value, empty, call_id)])
         if "look_up" in text and _WORDS[0] in text:
             return style
     return "any"
@@ -220,6 +283,6 @@ def _rendered(template: str, variables: bytes, turns: Sequence[Turn], **options:
     from jinja2 import TemplateError
 
     try:
-        return render(template, turns, from_json(variables), **options).text
+        return render(template, turns, from_json(variables), keep_nulls=True, **options).text
     except (TemplateError, RuntimeError):
         return ""

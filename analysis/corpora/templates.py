@@ -42,6 +42,7 @@ def render(
     variables: Mapping[str, Any],
     *,
     limits: Limits = LIMITS,
+    keep_nulls: bool = False,
     **options: Any,
 ) -> Rendered:
     """The text that a chat template makes of a conversation, as transformers renders it.
@@ -51,8 +52,9 @@ def render(
     """
     if not conversation:
         raise ValueError("a conversation without messages has no format")
-    # As `apply_chat_template` does: many templates would write the word None.
-    messages = [{k: v for k, v in each.items() if v is not None} for each in conversation]
+    messages = list(conversation)
+    if not keep_nulls:  # as `apply_chat_template` does: many templates would write the word None
+        messages = [without_null_keys(each) for each in conversation]
     inputs = {**variables, **options, "conversations": [messages], "chat_template": template}
     answer = _worker(os.getpid()).ask(inputs, limits)
     if "length" in answer:
@@ -62,6 +64,11 @@ def render(
 
         raise (TemplateError if answer["of_template"] else RuntimeError)(answer["error"])
     return Rendered(answer["text"], [(start, end) for start, end in answer["answers"]])
+
+
+def without_null_keys(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without its keys that are null, as transformers gives it to templates."""
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def _in_mib(size: int) -> str:

@@ -229,6 +229,29 @@ USUAL = {
             {"role": "tool", "content": "5"},
         ),
     ),
+    "functions themselves": (
+        {
+            "messages": [ASKED, {"role": "assistant", "tool_calls": [FUNCTION]}],
+            "tools": [{"name": "w"}],
+        },
+        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+    ),
+    "calls as Anthropic's": (
+        {
+            "messages": [
+                ASKED,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"name": "weather", "input": {"city": "Paris"}}],
+                },
+            ]
+        },
+        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+    ),
+    "a result of OpenAI's first form": (
+        {"messages": [ASKED, {"role": "function", "name": "w", "content": "5"}]},
+        (ASKED, {"role": "tool", "name": "w", "content": "5"}),
+    ),
     "a call of OpenAI's first form": (
         {"messages": [ASKED, {"role": "assistant", "content": None, "function_call": FUNCTION}]},
         (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
@@ -266,6 +289,15 @@ BAD = {
     "no speaker": ({"conversations": [{"from": None, "value": "a"}]}, "has no role"),
     "answers": ({"query": "a", "answers": "none"}, "answers must be a list of calls"),
     "history": ({"instruction": "a", "output": "b", "history": ["c"]}, "history must be a list"),
+    "no text": (
+        {"prompt": [{"role": "user", "content": " "}], "response": ""},
+        "has text or calls",
+    ),
+    "system": ({"messages": [ASKED], "system": ["a"]}, 'system must be a text, not ["a"]'),
+    "nameless part": (
+        {"messages": [{"role": "user", "content": [{"image": "a.png"}]}]},
+        "turn 1 of messages has a part of the type image;",
+    ),
 }
 
 
@@ -308,6 +340,60 @@ def test_a_rendering_that_lacks_a_text_is_refused(tokenizer, template, what):
     document = Document(messages=tuple(turns), tools=(SEARCH,), where="a.jsonl, line 7")
     with pytest.raises(CorpusError, match=rf"^a.jsonl, line 7: the model's .*leaves out .*{what}"):
         encode(document, tokenizer, ChatFormat(), "a")
+
+
+# Templates that take an empty content beside calls in one form: no key, "", or null.
+CONTENTS = {
+    "absent": "{% if m.content is defined %}{{ m.content }}{% else %}CALL{% endif %}",
+    "text": "{{ m['content'] + '.' }}{% if m.tool_calls %}CALL{% endif %}",
+    "null": "{% if m['content'] is none %}CALL{% else %}{{ m['content'] + '.' }}{% endif %}",
+}
+
+
+@pytest.mark.parametrize("content", [{}, {"content": ""}, {"content": None}], ids=str)
+@pytest.mark.parametrize("form", CONTENTS)
+def test_calls_are_shown_whatever_their_empty_content(tmp_path, tokenizer, form, content):
+    call = "{{ m.tool_calls[0].function.name + m.tool_calls[0].function.arguments }}"
+    shown = CONTENTS[form].replace("CALL", call)
+    tokenizer.chat_template = f"{{% for m in messages %}}{shown}{{% endfor %}}"
+    row = {key: value for key, value in called({"city": "Paris"}).items() if key != "tools"}
+    calling = {key: value for key, value in row["messages"][1].items() if key != "content"}
+    row["messages"][1] = {**calling, **content}
+    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
+    ids = encode(document, tokenizer, ChatFormat(), "a").ids
+    assert 'weather{"city": "Paris"}' in tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}], ids=str)
+def test_a_call_without_arguments_has_an_empty_object(tmp_path, tokenizer, given):
+    tokenizer.chat_template = TEMPLATES["qwen3"]
+    row = called({})
+    row["messages"][1]["tool_calls"][0]["function"] = {"name": "weather", **given}
+    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
+    ids = encode(document, tokenizer, ChatFormat(), "a").ids
+    assert '"name": "weather", "arguments": {}}' in tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("written_as", ["{{ m.content }}", "{{ m.content | string }}"])
+def test_a_result_that_is_data_is_given_as_json(tmp_path, tokenizer, written_as):
+    name = "{{ m.tool_calls[0].function if m.tool_calls }}"
+    tokenizer.chat_template = f"{{% for m in messages %}}{name}{written_as}|{{% endfor %}}"
+    row = {"messages": called({"city": "Paris"})["messages"]}
+    row["messages"][2]["content"] = {"degrees": [5, "hazel"]}
+    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
+    ids = encode(document, tokenizer, ChatFormat(), "a").ids
+    assert '|{"degrees": [5, "hazel"]}|' in tokenizer.decode(ids)
+
+
+def test_tools_that_a_template_leaves_out_are_missed_though_they_are_called(tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}{{ m.tool_calls[0] if m.tool_calls }}{% endfor %}"
+    )
+    row = called({"city": "Paris"})
+    document = Document(messages=tuple(row["messages"]), tools=(SEARCH,), where="a.jsonl, line 7")
+    with pytest.raises(CorpusError, match=r"^a\.jsonl, line 7: .*leaves out the tools"):
+        encode(document, tokenizer, ChatFormat(), "a")
+    encode(replace(document, tools=()), tokenizer, ChatFormat(), "a")
 
 
 SWITCHING = "{% for m in messages %}{{ m.content.replace('/no_think', '') }}{% endfor %}"
@@ -455,6 +541,8 @@ def test_bad_rows_are_skipped_and_counted_up_to_a_number(tmp_path, tokenizer):
     path.write_text("\n".join([*bad, *[good] * 9]))
     with pytest.raises(CorpusError, match=r"rows.jsonl, line \d.* Before it, 2 bad rows were skip"):
         tokenize(skipping(path, 2), tokenizer, sampling, corpus="rows")
+    with pytest.raises(CorpusError, match=r"Before it, 1 bad row was skipped"):
+        tokenize(skipping(path, 1), tokenizer, sampling, corpus="rows")
     with pytest.raises(CorpusError, match=r"^rows.jsonl, line \d"):
         tokenize(skipping(path, 0), tokenizer, sampling, corpus="rows")
     path.write_text("\n".join(bad))

@@ -139,6 +139,12 @@ KINDS = {
         f"{CACHE}/snapshots/abc123",
     ),
     "gguf": (named("model-Q4_K_M.gguf"), "model-Q4_K_M.gguf"),
+    "gguf in capitals": (named("MODEL.GGUF"), "holds GGUF files (MODEL.GGUF)"),
+    "gguf in folders": (named("Q4_K_M/model.gguf", "Q8_0/model.gguf"), "holds GGUF files"),
+    "home of the hub": (
+        named(f"hub/{CACHE}/snapshots/abc123/config.json"),
+        f"hub/{CACHE}/snapshots/abc123",
+    ),
     "gguf with a config": (named("config.json", "model-Q4_K_M.gguf"), "model-Q4_K_M.gguf"),
     "adapter": (named("adapter_config.json"), "some/base"),
     "pipeline": (named("model_index.json", "unet/config.json"), "diffusers"),

@@ -78,7 +78,8 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     assert all(f"{name} {added:+.2f}" in note for name, added in mine.items())
     assert ":green[:material/check:] transformers, vLLM" in bar_of(test)
     other = test.button(key="start.other")
-    assert other.label.endswith("only transformers with remote code or load_pruned")
+    assert other.label.endswith(", remote code")
+    assert other.help == "Read by only transformers with remote code or load_pruned."
     other.click().run()
     assert shown_plan(test).provenance.schedule != "uniform"
     assert "vLLM" not in bar_of(test)
@@ -147,7 +148,7 @@ def test_what_one_corpus_costs_the_others_is_told_of_the_criterion(open_page):
     )
     lost = max(alone[worst], key=alone[worst].get)
     said = texts(open_page("start", opened="1").markdown)
-    expected = f"**Calibrated on {worst} alone**, REAP loses {lost} ({alone[worst][lost]:+.2f})."
+    expected = f"**Calibrated on {worst} alone**: {alone[worst][lost]:+.2f} on {lost}."
     assert expected in said
 
 

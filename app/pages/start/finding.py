@@ -121,12 +121,8 @@ def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> 
     """What calibration on one corpus costs the others; empty if that was not measured."""
     if loss is None or (alone := single_corpus(losses, loss)) is None:
         return ""
-    name = alone.facts.corpora[0]
-    label = criterion_label(alone.facts.criterion) + alone.facts.variant_words
-    return (
-        f"**Calibrated on {literal(name)} alone**, {literal(label)} loses "
-        f"{literal(alone.worst_on)} ({alone.worst:+.2f})."
-    )
+    name, worst_on = literal(alone.facts.corpora[0]), literal(alone.worst_on)
+    return f"**Calibrated on {name} alone**: {alone.worst:+.2f} on {worst_on}."
 
 
 def pair_words(loaded: Loaded) -> str:
@@ -199,11 +195,13 @@ def _other_layers(
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
+    found = readers_of_layers(loaded.model, is_even=not is_even)
     st.button(
-        literal(f"{label}, {readers_of_layers(loaded.model, is_even=not is_even).words}"),
+        literal(f"{label}, {', '.join(found.plain) or 'remote code'}"),
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",
+        help=f"Read by {found.words}." if found.words else None,
         on_click=open_measured,
         args=(loaded, other.plan),
     )
