@@ -147,7 +147,7 @@ def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
         model=request.model,
         revision=request.revision,
         plan={},
-        corpora=() if as_ranked else [files.get(name) or name for name in facts.repaired_on],
+        corpora=() if as_ranked else tuple(files.get(name) or name for name in facts.repaired_on),
         tokens=facts.repair_tokens,
         stats_dir=request.stats_dir,
         **(record.settings if record else {}),
