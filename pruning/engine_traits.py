@@ -61,6 +61,8 @@ _QUANTISED: Final = "{} weights"
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "mlp_hidden_act")
 
 
+# Asked again at every change of a plan, as `_traits` is.
+@lru_cache(maxsize=16)
 def traits_of(model: MoEModel, *, is_pruned: bool = False, keeps_heads: bool = False) -> Traits:
     """The traits of a checkpoint, or of its export.
 
@@ -80,7 +82,6 @@ def dequantised_traits(traits: Traits, method: str) -> Traits:
     return tuple(trait for trait in traits if trait != _QUANTISED.format(method))
 
 
-# Asked again at every change of a plan.
 @lru_cache(maxsize=8)
 def _traits(model: MoEModel) -> frozenset[str]:
     names, config = model.checkpoint.tensors, model.config

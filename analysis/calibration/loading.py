@@ -23,7 +23,7 @@ from analysis.aligned import align_weights
 from analysis.checkpoint import CONFIG_NAME
 from analysis.companions import missing_code, tokenizer_code
 from analysis.corpora import Tokenizer
-from analysis.corpora.early import check_vocabulary
+from analysis.corpora.early import check_quantisation, check_vocabulary
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.home import from_home
@@ -314,12 +314,5 @@ def check_loadable(model: MoEModel, *, trusted: bool = False) -> None:
 
 def dequantising_config(model: MoEModel) -> Any:
     """The configuration that makes transformers dequantise on loading; None if not quantised."""
-    method = model.quantisation
-    if not method:
-        return None
-    if method not in _METHODS:
-        raise UnsupportedModelError(
-            f"{model.name} cannot be run, as {model.unloadable}; "
-            f"{' and '.join(_METHODS)} can. Use the checkpoint in full precision."
-        )
-    return _METHODS[method]()
+    check_quantisation(model)
+    return _METHODS[model.quantisation]() if model.quantisation else None

@@ -9,8 +9,8 @@ from analysis.corpora.sampling import too_short
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
-from analysis.errors import CheckpointError, CorpusError
-from analysis.model import MoEModel
+from analysis.errors import CheckpointError, CorpusError, UnsupportedModelError
+from analysis.model import DEQUANTISED, MoEModel
 
 # transformers makes an empty tokenizer if a checkpoint has none of these.
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
@@ -18,6 +18,15 @@ _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
 _MOST_CHARACTERS = 16
 _FEW_BYTES = 64
 _SPECIAL_TOKENS = 4  # at most, that a tokenizer of transformers adds to a document
+
+
+def check_quantisation(model: MoEModel) -> None:
+    """Refuse a checkpoint of quantised weights that cannot be loaded."""
+    if model.quantisation and model.quantisation not in DEQUANTISED:
+        raise UnsupportedModelError(
+            f"{model.name} cannot be run, as {model.unloadable}; {' and '.join(DEQUANTISED)} can. "
+            "Use the checkpoint in full precision."
+        )
 
 
 def check_vocabulary(

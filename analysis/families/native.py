@@ -1,5 +1,6 @@
 """Model code for families that transformers lacks, registered when such a model is loaded."""
 
+from functools import cache
 from importlib import import_module
 
 # The modules need torch and transformers, so they are imported only then. Each has CLASSES, the
@@ -33,6 +34,7 @@ def register_native(model_type: str) -> None:
     register_checkpoint_conversion_mapping(model_type, stacking)
 
 
+@cache
 def is_registered_here(model_type: str) -> bool:
     """Whether transformers lacks this model type, so that only this program loads it."""
     return model_type in _MODULES

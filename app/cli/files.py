@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
 from analysis.model import MoEModel
-from analysis.stats.store import stats_store
 from app.console import note
 from pruning.plan import PruningPlan, fit_plan, load_plan
-from pruning.repair.files import if_here
 from pruning.requests.base import Option
 
 if TYPE_CHECKING:
@@ -57,6 +55,10 @@ def read_plan(path: Path, model: MoEModel | None, stats_dir: Path | None = None)
 def check_repair(plan: PruningPlan, model: MoEModel | None, stats_dir: Path | None = None) -> None:
     """Refuse a plan whose repair is here with another content; needs the model to know."""
     if plan.repair and model:
+        # Late: jobs are listed without numpy.
+        from analysis.stats.store import stats_store
+        from pruning.repair.files import if_here
+
         if_here(fit_plan(plan, model), stats_store(stats_dir).directories)
 
 

@@ -198,7 +198,7 @@ def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
     return [
         each
         for each in losses
-        if each.facts.removed and each.facts.is_plain and abs(each.facts.removed - share) < 5e-5
+        if each.facts.removed and abs(each.facts.removed - share) < 5e-5 and each.facts.is_plain
     ]
 
 

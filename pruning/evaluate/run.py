@@ -24,7 +24,6 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
-from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
@@ -77,9 +76,6 @@ class Candidates(Protocol):
 def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     """The records by corpus and plan, with the results that are known so far."""
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
-    for sequences in (each.sequences for each in work.draws):
-        largest = max(int(row.max()) for row in sequences.rows)
-        check_token_ids(sequences.corpus, largest, work.model)
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = {"dtype": dtype, "seed": work.settings.seed}
     new = partial(work.store.kind.new, work.model, settings=settings, routing=work.routing)

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 from analysis.corpora.early import (
     check_context,
+    check_quantisation,
     check_reaches,
     shorter_note,
     within_context,
 )
+from analysis.corpora.encoding import check_token_ids
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -72,9 +74,15 @@ def candidate_request(
     )
 
 
-def say_drawn(model: MoEModel, drawn: DrawnSamples) -> Steps[None]:
-    """Refuse samples beyond the model's context; say which are missing, and rows left out."""
-    check_context(model, drawn.sequences)
+def check_drawn(model: MoEModel, drawn: DrawnSamples) -> None:
+    """Refuse samples beyond the model's context, and ids beyond its vocabulary."""
+    sequences = drawn.sequences
+    check_context(model, sequences)
+    check_token_ids(sequences.corpus, max(int(row.max()) for row in sequences.rows), model)
+
+
+def say_drawn(drawn: DrawnSamples) -> Steps[None]:
+    """Say which samples are missing, and how many rows were left out."""
     if drawn.shortfall:
         yield Progress("reading the corpus", 0, 0, note=drawn.shortfall)
     yield from say_skipped(drawn.sequences)
@@ -145,6 +153,7 @@ def drawn_corpora(
     request: HeldOutRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[DrawnSamples]]:
     """The samples of every corpus of a request; all are opened before torch is imported."""
+    check_quantisation(model)
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
     runs += RepairStore(store.directories).records(model.identity)
@@ -164,8 +173,10 @@ def drawn_corpora(
     for number, (corpus, source) in enumerate(sources.items()):
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
+        check_drawn(model, draws[-1])
+    for corpus, drawn in zip(sources, draws, strict=True):
         usual_length = request.sample_settings(corpus).seq_len
         if note := shorter_note(model, settings[corpus].seq_len, usual_length):
-            yield Progress("reading the corpora", number + 1, len(sources), "corpora", note)
-        yield from say_drawn(model, draws[-1])
+            yield Progress("reading the corpora", len(sources), len(sources), "corpora", note)
+        yield from say_drawn(drawn)
     return draws

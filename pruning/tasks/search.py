@@ -35,7 +35,7 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
-from pruning.tasks.evaluation import say_drawn
+from pruning.tasks.evaluation import check_drawn, say_drawn
 from pruning.tasks.loading import (
     placement_of,
     quiet_transformers,
@@ -107,7 +107,8 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
             ),
             tokenizer_loader(model, trusted=machine.trust_remote_code),
         )
-    yield from say_drawn(model, drawn_samples)
+    check_drawn(model, drawn_samples)
+    yield from say_drawn(drawn_samples)
     parts = []
     requests = calibrate_requests(recipe, machine)
     for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):

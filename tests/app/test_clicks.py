@@ -117,7 +117,11 @@ def test_a_click_on_every_variant_gives_the_loss_of_its_cell(open_page, clicked)
     measured = table.dropna(subset="mean")
     assert len(measured) == 17  # all but (1, 0, 0)
     marks = dict(map(reversed, marks_of(open_page("start"), "loss-by-size")))
-    (other,) = (each for words, each in marks.items() if words.startswith("EAN 50% + repair, 3 b"))
+    (other,) = (
+        each
+        for words, each in marks.items()
+        if words.startswith("EAN 50% + repair on 65k tokens, 3 b")
+    )
     for row in measured.iloc[::4].to_dict("records"):
         # The cells are of plans as they are, whatever is on screen.
         assert clicked("loss-by-size", other)["loaded"].shown.plan.repair

@@ -74,7 +74,7 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
     assert [name for name in table.index if name.startswith("yours")] == [yours]
     assert table.loc[yours, "mean"] == pytest.approx(1.201, abs=1e-3)
     assert table["mean"].is_monotonic_increasing
-    assert [name for name in table.index if name.startswith("Random")] == ["Random (5 draws)"]
+    assert [name for name in table.index if name.startswith("Random")] == ["Random (20 draws)"]
     lines = test.multiselect(key="lines.nll.expert").value
     assert {"REAP, on demo-code", "Random"} < set(lines)
     assert len(lines) <= 4

@@ -10,6 +10,7 @@ from app.jobs.store import JobStore
 from pruning.requests.calibration import CalibrateRequest
 
 # Page and tab -> the kinds that are listed there.
+USER = "test@example.com"  # AppTest's
 LISTED = {
     ("evaluate", "This model"): {"evaluate", "sweep"},
     ("evaluate", "Benchmarks"): {"benchmark"},
@@ -82,10 +83,10 @@ def jobs(tmp_path):
     store = JobStore(tmp_path / "state" / "jobs.sqlite")
     for kind in KINDS:
         request = {"out": str(tmp_path / kind)}
-        job = store.submit(kind, request, title="a title", command="moeprune", requested_by="local")
+        job = store.submit(kind, request, title="a title", command="moeprune", requested_by=USER)
         store.cancel(job.id)
     assert {job.state for job in store.list()} == {JobState.CANCELED}
-    done = store.submit("evaluate", {}, title="done", command="moeprune", requested_by="local")
+    done = store.submit("evaluate", {}, title="done", command="moeprune", requested_by=USER)
     with store.transaction() as rows:
         rows.update(done.id, state=JobState.RUNNING, started_at=done.created_at)
     store.finish(done.id, JobState.DONE, result={"evaluations": ["a"]})

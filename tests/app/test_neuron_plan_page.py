@@ -156,13 +156,16 @@ def figure_of(test, name):
     ],
     ids=str,
 )
-def test_an_address_that_no_control_can_say_is_refused_whole(open_page, address, says):
+def test_what_no_control_can_say_is_named_and_the_rest_of_an_address_is_shown(
+    open_page, address, says
+):
     test = open_page("plan", refused=says, **{**NEURONS, **address})
-    # The plan of a new session, with what refused it above it until a control is used.
+    # The plan of the rest, with what was left out above it until a control is used.
     assert texts(test.error) == []
-    assert metrics_of(test)["Experts kept"] == "96"
-    assert loaded_on(test).shown.plan.provenance.criterion == "reap"
-    test.segmented_control(key="schedule").set_value("late").run()
+    assert metrics_of(test)["Neurons kept"] == "7,488"
+    criterion = "camera-p" if address.get("criterion") == "camera-p" else "heapr"
+    assert loaded_on(test).shown.plan.provenance.criterion == criterion
+    test.segmented_control(key="neurons").set_value("neuron-norms").run()
     assert refusal_of_link(test) == ""
 
 

@@ -200,7 +200,7 @@ MISTAKES = {
     "calibrate demo --corpus empty.jsonl": ["empty.jsonl is empty"],
     "calibrate demo --corpus latin.txt": ["latin.txt is not UTF-8", "save it as UTF-8"],
     "calibrate demo --corpus bad.parquet": ["bad.parquet is not a readable parquet file"],
-    "calibrate demo --corpus corpus.docx": ["'corpus.docx'", ".txt, .jsonl, .parquet"],
+    "calibrate demo --corpus corpus.docx": ["'corpus.docx'", ".txt, .jsonl, .json, .parquet"],
     "calibrate demo --corpus demo-code:2": ["demo-code:2 has a weight", "`moeprune plan"],
     "calibrate demo --corpus hub:owner/name": ["owner/name cannot be reached", "a local file"],
     # Recipes
@@ -401,9 +401,6 @@ MISTAKES = {
     "plot overlap demo --criterion aimer": ["AIMER reads no corpus"],
     "plot coverage demo --criterion aimer": ["AIMER reads no corpus"],
     "plot overlap-map demo --sparsity 1%": ["removes no expert"],
-    "plot separation demo --criterion reap --calibrated-on demo-code --sparsity 0": [
-        "removes no expert"
-    ],
     "plot winner-map unified-table-9": ["Unknown table of a paper 'unified-table-9'"],
     "plot capability unified-table-5 --block x": ["Unknown block of unified-table-5 'x'"],
     "plot search demo --criterion man": ["is by man; known: ean, frequency, reap, seer."],

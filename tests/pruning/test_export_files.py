@@ -222,7 +222,8 @@ def test_a_card_warns_of_a_plan_that_loses_more_than_random(olmoe):
     def loss(digest, criterion, mean):
         facts = PlanFacts(criterion=criterion, removed=0.5, granularity="expert")
         full, words = {"a": 1.0}, "2026-01-02T03:04:05"
-        return PlanLoss({"a": mean}, digest, facts, "", ("a",), full, {}, {}, 8, words)
+        samples = {"a": {"num_documents": 8}}
+        return PlanLoss({"a": mean}, digest, facts, "", ("a",), full, {}, samples, 8, words)
 
     draws = [loss("d1", "random", 1.0), loss("d2", "random:2", 1.2)]  # mean 1.1, SD 0.14
     for mean, warns in ((2.0, True), (0.5, False)):
