@@ -24,7 +24,14 @@ from app.charts.front_words import describe, loss_text
 from pruning.budget import parse_gib
 from pruning.engine_results import ENGINES, results
 from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import candidates_at, difference, halves, losses_at, plan_losses
+from pruning.evaluate.quality import (
+    candidates_at,
+    difference,
+    halves,
+    losses_at,
+    plan_losses,
+    stored_losses,
+)
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
@@ -254,7 +261,8 @@ def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
     assert f"not clear: {lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
 
 
-def test_the_intervals_of_the_page_on_repair_are_by_documents(losses):
+def test_the_page_on_repair_has_what_ships_with_intervals_by_documents(model):
+    losses = stored_losses(EvaluationStore((SHIPPED_STATS,)), model.identity)
     page = " ".join((DOCS / "concepts" / "repair.md").read_text().split())
     blend = {
         (each.facts.criterion, each.is_repaired): each
@@ -269,6 +277,17 @@ def test_the_intervals_of_the_page_on_repair_are_by_documents(losses):
         assert f"{share:.0%} ({back.low:.3f} to {back.high:.3f} {words})" in page
     code, math, prose = (each.num_documents for each in blend["reap", False].samples.values())
     assert f"of {code}, {math} and {prose} documents" in page
+    table = (DOCS / "concepts" / "repair.md").read_text().partition("## On the demo")[2]
+    lines = table.partition("\n- ")[0].splitlines()
+    rows = {name: losses for name, *losses in map(cells, lines)}
+    for name in ("REAP", "EAN", "Frequency"):
+        for is_repaired in (False, True):
+            loss = blend[name.lower(), is_repaired]
+            numbers = [loss.change[f"demo-{text}"] for text in ("code", "math", "prose")]
+            words = repaired_name(name, loss.facts.repair_tokens) if is_repaired else name
+            assert rows[words][:4] == [f"{each:.3f}" for each in (*numbers, np.mean(numbers))]
+    back = 1 - blend["frequency", True].mean / blend["frequency", False].mean
+    assert rows["Frequency + repair on 65k tokens"][4] == f"{back:.0%}"
 
 
 def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):

@@ -15,11 +15,12 @@ from pruning.bits import FORMATS
 from pruning.budget import GIB, parse_gib
 from pruning.evaluate.front import stored_front
 from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import EvaluationStore
-from pruning.requests.base import command_line
+from pruning.evaluate.record import EvaluationStore, PlanFacts
+from pruning.repair.record import RepairRecord
+from pruning.repair.reference import Repair
 from pruning.requests.fit import FitRequest
 from pruning.requests.plan import SpecRequest
-from pruning.requests.repair import RefitRequest
+from pruning.requests.repair import RepairRequest
 from pruning.sizes import format_bytes
 
 _COLUMNS = ("way", "size", "loss", "range", "worst", "known by", "layers")
@@ -121,13 +122,33 @@ def _commands(
         )
         commands.append(spec.command())
         if loss.is_repaired:
-            words = ("--plan", plan, "-o", RefitRequest.writes)
-            commands.append(command_line("repair", request.model, *words))
-            plan = RefitRequest.writes
+            refit = _refit(request, loss.facts)
+            commands.append(refit.command((plan,)))
+            plan = refit.writes
         folder = pruned_name(request.model)
-        commands.append(export_command(request.model, "--plan", plan, "--verify"))
+        place = ("--stats-dir", str(request.stats_dir)) if request.stats_dir else ()
+        words = ("--plan", plan, "--verify", *(place if loss.is_repaired else ()))
+        commands.append(export_command(request.model, *words))
     if way["bits"] and converts:
         near = FORMATS[way["bits"]].near
         commands.append(f"python convert_hf_to_gguf.py {folder} --outfile {_GGUF} --outtype bf16")
         commands.append(f"llama-quantize {_GGUF} model-{near}.gguf {near}")
     return commands
+
+
+def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
+    """The repair whose loss was measured; where its record is not here, in the usual dtype."""
+    directories = stats_store(request.stats_dir).directories
+    folder = Repair(facts.repair, digest="").place(directories)
+    record = folder and RepairRecord.read(folder.with_suffix(".json"))
+    files = {each.name: each.path for each in record.corpora} if record else {}
+    as_ranked = facts.repaired_on == facts.corpora
+    return RepairRequest(
+        model=request.model,
+        revision=request.revision,
+        plan={},
+        corpora=() if as_ranked else tuple(files.get(name) or name for name in facts.repaired_on),
+        tokens=facts.repair_tokens,
+        stats_dir=request.stats_dir,
+        **(record.settings if record else {}),
+    )

@@ -1,11 +1,14 @@
 """evaluate --bits and fit: what was measured, what is summed, and the bytes, by hand."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from analysis.model import load_model_index
+from pruning.plan import load_plan
 
 BITS = {"8": (8, 2), "4": (4, 2), "2": (2, 4)}  # a code, and the scales of a group
 
@@ -107,6 +110,28 @@ def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
     outcome = moeprune("fit", tiny, "--target-size", "1KiB", "--stats-dir", own)
     assert "No candidate takes at most 1,024 bytes; the smallest takes" in outcome.err
     assert outcome.code == 1
+
+
+def test_its_commands_make_the_repair_whose_loss_it_says(works, tiny, corpora, stats, here):
+    place = ("--stats-dir", stats)
+    ranked = ("--criterion", "reap", "--calibrated-on", corpora[0], "--sparsity", "50%")
+    works("plan", tiny, *ranked, *place)
+    blend = ("--corpus", corpora[0], "--corpus", corpora[1])  # not what ranked the plan
+    words = ("--tokens", "64", "--seq-len", "8", "--seed", "3", "--dtype", "float64")
+    works("repair", tiny, "--plan", "plan.json", *blend, *words, *place)
+    where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "9", "--measure", "nll")
+    works("evaluate", tiny, *where, *place)
+    works("evaluate", tiny, "--plan", "repaired.json", *where, *place, "--force")
+    nbytes = load_model_index(str(tiny)).checkpoint.nbytes - 1
+    printed = works("fit", tiny, "--target-size", f"{nbytes // 1024}KiB", *place)
+    lines = [line.removeprefix("next: moeprune ") for line in printed.splitlines()]
+    (line,) = (line for line in lines if line.startswith("repair "))
+    for corpus in map(Path, corpora[:2]):  # a record names a file by its folder and name alone
+        line = line.replace(f"{corpus.parent.name}/{corpus.name}", str(corpus))
+    measured = load_plan(here / "repaired.json").repair
+    works(*shlex.split(line), "--force")
+    assert load_plan(here / "repaired.json").repair == measured
+    assert any(line.startswith("export ") and str(stats) in line for line in lines)
 
 
 def test_no_engine_is_asked_to_load_layers_that_differ(measure, fit, works, tiny, own):
