@@ -26,6 +26,8 @@ from pruning.sizes import ModelPart, size_report
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
+# In legends, whose columns are as wide as the longest name.
+_SHORT: Final = {ModelPart.TIED_HEAD: "embedding as head"}
 _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; the hover has it
 
 
@@ -59,8 +61,8 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             for row, total in totals.items()
         ],
         barmode="stack",
-        # A legend has up to six lines in a narrow column: half of the height.
-        height=264,
+        # In a narrow column a legend has a line for each part, in half of the height.
+        height=264 + 40 * max(0, sum(bar.showlegend for bar in bars) - 6),
         bargap=0.3,
         showlegend=True,
         legend={"traceorder": "normal"},
@@ -104,7 +106,8 @@ def _segment(
         x=[size / unit for size in sizes],
         y=list(totals),
         orientation="h",
-        name=in_html(part),
+        showlegend=any(sizes),
+        name=in_html(_SHORT.get(ModelPart(part), part)),
         marker={
             "color": color,
             "line": {"color": paper(dark), "width": 1},
