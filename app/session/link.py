@@ -87,9 +87,7 @@ class _Link:
             others = {name: each for name, each in self.words.items() if name != "criterion"}
             best = {**USUAL, **_best_controls(self.model, self.corpora)}
             controls, rest = self._of_spec(others, asked_spec(best, self.model, self.corpora))
-            said = (
-                f"{problems['criterion']} Instead, it changes the plan that opens without a link."
-            )
+            said = f"{problems['criterion']} The rest of the URL changes the opening plan."
             problems = {"criterion": said, **rest}
         beside, more = self._of_beside()
         return controls | beside, [*map(literal, problems.values()), *more]

@@ -68,7 +68,7 @@ def view_switch(label: str, key: str, options: Mapping[Choice, str]) -> Choice:
 
 
 def _switch(label: str, key: str, options: Mapping[Choice, str], **look: Any) -> Any:
-    say_unknown(label, key, list(options), options.__getitem__)
+    say_unknown(label, key, list(options.values()))  # a URL has the words
     return st.segmented_control(
         label,
         list(options),
