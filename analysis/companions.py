@@ -53,8 +53,8 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\.(\w+)[\w.]*[ \t]+import\b|import[ \
 
 def companions_of(folder: Path, patterns: Iterable[str] = COMPANION_FILES) -> list[str]:
     """Names of the companions in a checkpoint's folder, relative to it, in order."""
-    found = {path for each in patterns for path in folder.glob(each) if path.is_file()}
-    return sorted(path.relative_to(folder).as_posix() for path in found)
+    files = {path for each in patterns for path in folder.glob(each) if path.is_file()}
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def code_of(folder: Path) -> dict[str, str]:
@@ -62,11 +62,11 @@ def code_of(folder: Path) -> dict[str, str]:
 
     Those of another repository (`owner/name--file.Class`) are none of this folder's.
     """
-    named: dict[str, str] = {}
+    referrers: dict[str, str] = {}
     for file in sorted({path for each in _WITH_CODE for path in folder.glob(each)}):
         for reference in _references(object_of(file).get("auto_map")):
-            named.setdefault(reference, file.name)
-    return _with_imports(folder, named)
+            referrers.setdefault(reference, file.name)
+    return _with_imports(folder, referrers)
 
 
 def missing_code(folder: Path, written: Collection[str] = ()) -> list[str]:
@@ -80,13 +80,13 @@ def missing_code(folder: Path, written: Collection[str] = ()) -> list[str]:
 
 def tokenizer_code(folder: Path) -> dict[str, str]:
     """The same as `code_of` for the tokenizer alone; empty if transformers has its class."""
-    named: dict[str, str] = {}
+    referrers: dict[str, str] = {}
     settings = object_of(folder / _TOKENIZER_SETTINGS).get("auto_map")
     if isinstance(settings, Mapping):
         settings = settings.get("AutoTokenizer")
     for reference in _references(settings):
-        named.setdefault(reference, _TOKENIZER_SETTINGS)
-    return _with_imports(folder, named)
+        referrers.setdefault(reference, _TOKENIZER_SETTINGS)
+    return _with_imports(folder, referrers)
 
 
 def missing_vocabulary(folder: Path) -> list[str]:
@@ -99,8 +99,8 @@ def missing_vocabulary(folder: Path) -> list[str]:
                 values = node.value.values if "vocab_files_names" in targets else []
                 constants = [each.value for each in values if isinstance(each, ast.Constant)]
                 names += [each for each in constants if isinstance(each, str)]
-    own = [name for name in dict.fromkeys(names) if Path(name).name == name]
-    return [name for name in own if not (folder / name).is_file()]
+    file_names = [name for name in dict.fromkeys(names) if Path(name).name == name]
+    return [name for name in file_names if not (folder / name).is_file()]
 
 
 def _references(raw: Any) -> Iterator[str]:
@@ -115,17 +115,17 @@ def _references(raw: Any) -> Iterator[str]:
         yield from _references(value)
 
 
-def _with_imports(folder: Path, named: Mapping[str, str]) -> dict[str, str]:
+def _with_imports(folder: Path, referrers: Mapping[str, str]) -> dict[str, str]:
     """The files that are named, and those that they import from beside them."""
-    found, waiting = dict(named), list(named)
+    files, waiting = dict(referrers), list(referrers)
     while waiting:
         file = waiting.pop()
         for match in _IMPORT.finditer(_text(folder / file)):
             other = f"{match[1] or match[2]}.py"
-            if other not in found and not (folder / other.removesuffix(".py")).is_dir():
-                found[other] = file
+            if other not in files and not (folder / other.removesuffix(".py")).is_dir():
+                files[other] = file
                 waiting.append(other)
-    return found
+    return files
 
 
 def _text(file: Path) -> str:

@@ -44,8 +44,8 @@ def lacking_parts(model: MoEModel) -> tuple[Lack, ...]:
         for (projection, expert), kind in stored.items():
             alike[projection, kind].append(expert)
         for (projection, _), experts in alike.items():
-            found = sorted(set().union(*(parts[projection, expert] for expert in experts)))
-            for part in found:
+            all_parts = sorted(set().union(*(parts[projection, expert] for expert in experts)))
+            for part in all_parts:
                 lacking = sorted(each for each in experts if part not in parts[projection, each])
                 if lacking:
                     name = model.family.projections[projection]

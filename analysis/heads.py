@@ -53,8 +53,8 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     trunks: dict[str, str] = {}
     for name in model.checkpoint.tensors:
-        if found := head_of(name, model.family.trunks, model.depth):
-            head, trunks[found[0]] = found
+        if match := head_of(name, model.family.trunks, model.depth):
+            head, trunks[match[0]] = match
             names[head].append(name)
     heads = []
     for head, tensors in sorted(names.items()):

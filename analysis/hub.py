@@ -111,17 +111,17 @@ def hub_headers(model: str, revision: str | None = None) -> tuple[Headers, Heade
     unread = (NotASafetensorsRepoError, SafetensorsParsingError, HTTPError, OSError)
     try:
         reach_hub()
-        found = get_safetensors_metadata(model, revision=revision).files_metadata
+        shards = get_safetensors_metadata(model, revision=revision).files_metadata
         names = list_repo_files(model, revision=revision)
-        if SINGLE_NAME in found and INDEX_NAME in names:
+        if SINGLE_NAME in shards and INDEX_NAME in names:
             index = hf_hub_download(model, INDEX_NAME, revision=revision)
             check_single(model, read_index(Path(index).parent))
         # The publisher's own layout of the same weights is not fetched either.
-        beside = {
+        others = {
             name: parse_safetensors_file_metadata(model, name, revision=revision).tensors
-            for name in sorted({*names} - {*found})
+            for name in sorted({*names} - {*shards})
             if name.endswith(".safetensors") and "/" not in name and not is_copy(name)
         }
     except unread:
         return None
-    return {shard: each.tensors for shard, each in found.items()}, beside
+    return {shard: each.tensors for shard, each in shards.items()}, others

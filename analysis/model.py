@@ -306,8 +306,8 @@ def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
             "there is nothing to prune."
         )
     depth = family.depth(family.text_config(checkpoint.config))
-    beside = files_beside(checkpoint, family, depth)
-    heads = tuple(shard for file, shard in beside if file.is_read)
+    other_files = files_beside(checkpoint, family, depth)
+    heads = tuple(shard for file, shard in other_files if file.is_read)
     checkpoint = replace(checkpoint, shards=(*checkpoint.shards, *heads))
     model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
     check_layers(model)

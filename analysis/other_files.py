@@ -58,16 +58,16 @@ def files_beside(
     """The files of a folder that are no part of the model by its index; `depth` is of the trunk."""
     ours = {shard.name for shard in checkpoint.others}
     listed = {name for name, entry in checkpoint.tensors.items() if entry.shard not in ours}
-    held = Counter(entry.name for shard in checkpoint.others for entry in shard.tensors)
+    occurrences = Counter(entry.name for shard in checkpoint.others for entry in shard.tensors)
     for shard in checkpoint.others:
         names = [entry.name for entry in shard.tensors]
         kinds = {name: _holding(name, shard.name, listed, family, depth) for name in names}
-        found = tuple(each for each in Holding if each in kinds.values())
-        first = found[0] if found else Holding.UNREADABLE
+        holdings = tuple(each for each in Holding if each in kinds.values())
+        first = holdings[0] if holdings else Holding.UNREADABLE
         of_first = [name for name, kind in kinds.items() if kind is first]
-        is_read = set(found) == {Holding.HEADS} and all(held[name] == 1 for name in names)
+        is_read = set(holdings) == {Holding.HEADS} and all(occurrences[name] == 1 for name in names)
         example = of_first[0] if of_first else ""
-        yield OtherFile(shard.name, found or (first,), len(of_first), example, is_read), shard
+        yield OtherFile(shard.name, holdings or (first,), len(of_first), example, is_read), shard
 
 
 def _holding(

@@ -109,11 +109,11 @@ def _check_one_model(path: Path, config: Mapping[str, Any], index: ShardIndex | 
     if (path / SINGLE_NAME).is_file():
         check_single(str(path), index)
     ours = INDEX_NAME if index else SINGLE_NAME
-    named = config.get("transformers_weights")
-    if named is not None and named != ours and (path / ours).is_file():
+    weights_file = config.get("transformers_weights")
+    if weights_file is not None and weights_file != ours and (path / ours).is_file():
         raise CheckpointError(
-            f"{path} holds two models: transformers_weights in config.json names {named!r}, which "
-            f"transformers would load instead of {ours}; remove the line, or rename the file."
+            f"{path} holds two models: transformers_weights in config.json names {weights_file!r}, "
+            f"which transformers would load instead of {ours}; remove the line, or rename the file."
         )
     if (path / _ADAPTER).is_file() and (path / ours).is_file() and find_spec("peft"):
         raise CheckpointError(

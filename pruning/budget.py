@@ -209,8 +209,8 @@ class SizeTarget:
         limits allow one; `went` says what goes.
         """
         full_size = self.full_size(model)
-        removed, asked = full_size - size, full_size - self.most(model)
-        if removed < _MUCH * asked or (smaller is not None and smaller < full_size):
+        removed, target = full_size - size, full_size - self.most(model)
+        if removed < _MUCH * target or (smaller is not None and smaller < full_size):
             return ""
         why = "the limits allow no fewer" if smaller is None else "fewer save nothing"
         what = "parameters" if self.kind == "params" else "bytes"

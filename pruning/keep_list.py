@@ -120,8 +120,8 @@ def _statements(raw: Any, says: _Says, layer: int | None) -> Iterator[_Statement
 
 
 def _of_object(raw: Mapping[str, Any], says: _Says, layer: int | None) -> Iterator[_Statement]:
-    named = (_layer_of(str(raw[key])) for key in _LAYER_KEYS if key in raw)
-    layer = next((number for number in named if number is not None), layer)
+    layers = (_layer_of(str(raw[key])) for key in _LAYER_KEYS if key in raw)
+    layer = next((number for number in layers if number is not None), layer)
     expert = next((raw[key] for key in _EXPERT_KEYS if key in raw), None)
     if layer is not None and type(expert) is int:
         flags = [(_says(key), value) for key, value in raw.items() if isinstance(value, bool)]
@@ -172,8 +172,8 @@ def _opposite(word: _Says) -> _Says:
 
 def _says(key: str) -> _Says:
     words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).lower()))
-    found = [word for word, known in _WORDS.items() if words & known]
-    return found[0] if len(found) == 1 else _Says.NOTHING
+    matches = [word for word, vocabulary in _WORDS.items() if words & vocabulary]
+    return matches[0] if len(matches) == 1 else _Says.NOTHING
 
 
 def _layer_of(name: str) -> int | None:
@@ -185,7 +185,7 @@ def _layer_of(name: str) -> int | None:
 
 def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int, ...]]]:
     """Layer -> what is said -> of which experts."""
-    found: defaultdict[int, dict[_Says, tuple[int, ...]]] = defaultdict(dict)
+    lists: defaultdict[int, dict[_Says, tuple[int, ...]]] = defaultdict(dict)
     count = 0
     of_layers = sorted(statements, key=lambda each: (each.layer, each.says))
     for (layer, says), group in groupby(of_layers, key=lambda each: (each.layer, each.says)):
@@ -197,16 +197,16 @@ def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int
             twice = next(expert for expert in experts if experts.count(expert) > 1)
             hint = " (a list of 0 and 1 is a mask: list ids)" if set(experts) <= {0, 1} else ""
             raise PlanError(f"layer {layer} lists expert {twice} twice{hint}.")
-        found[layer][says] = tuple(sorted(experts))
+        lists[layer][says] = tuple(sorted(experts))
         count += len(experts)
         if count > _MOST_EXPERTS:
             raise PlanError(f"it lists more than {_MOST_EXPERTS:,} experts.")
-    if not found:
+    if not lists:
         raise PlanError(
             'it lists no experts; write {"3": [0, 2]}, or lines such as '
             '{"layer": 3, "experts": [0, 2]}.'
         )
-    return dict(found)
+    return dict(lists)
 
 
 def _kept(

@@ -75,14 +75,14 @@ def _first_missing(
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     """What the text is -> each text of a turn that its rendering must have."""
-    found = [("the text", text) for text in _content_texts(turn.get("content"))]
+    texts = [("the text", text) for text in _content_texts(turn.get("content"))]
     for call in turn.get("tool_calls") or ():
         function = function_of(call)
-        found += [("the call", text) for text in _leaves(function.get("name"))]
-        found += [("an argument", text) for text in _leaves(_parsed(function.get("arguments")))]
-    if not found and not turn.get("content"):
-        found = [("the reasoning", str(turn[name])) for name in REASONING if turn.get(name)]
-    yield from (each for each in found if each[1].strip())
+        texts += [("the call", text) for text in _leaves(function.get("name"))]
+        texts += [("an argument", text) for text in _leaves(_parsed(function.get("arguments")))]
+    if not texts and not turn.get("content"):
+        texts = [("the reasoning", str(turn[name])) for name in REASONING if turn.get(name)]
+    yield from (each for each in texts if each[1].strip())
 
 
 def _content_texts(content: Any) -> list[str]:

@@ -129,12 +129,12 @@ def _pair(names: tuple[str, str], row: Mapping[str, Any], where: str) -> tuple[T
     The latter is a whole conversation, as in data of preferences.
     """
     question, answer = names
-    asked, answered = row[question], row[answer]
+    prompt, response = row[question], row[answer]
     before: tuple[Turn, ...] = ()
     if question == "instruction":
-        asked, before = _instruction(row, where)
-    turns = _side(asked, question, "user", where)
-    answers = _side(answered, answer, "assistant", where)
+        prompt, before = _instruction(row, where)
+    turns = _side(prompt, question, "user", where)
+    answers = _side(response, answer, "assistant", where)
     if answers and answers[0]["role"] in (*_FIRST_ROLES, "user"):
         return answers
     if not (turns := (*before, *turns, *answers)):
@@ -173,8 +173,8 @@ def _called(row: Mapping[str, Any], where: str) -> tuple[Turn, ...]:
     calls = _calls(row[answers])
     if calls is None:
         raise CorpusError(f"{where}: {answers} must be a list of calls with name and arguments.")
-    asked = {"role": "user", "content": str(row[query])}
-    return asked, {"role": "assistant", "tool_calls": calls}
+    prompt = {"role": "user", "content": str(row[query])}
+    return prompt, {"role": "assistant", "tool_calls": calls}
 
 
 def _calls(value: Any) -> list[Mapping[str, Any]] | None:
@@ -190,15 +190,15 @@ def _calls(value: Any) -> list[Mapping[str, Any]] | None:
 
 def _standard_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """A call in the form that templates read, with arguments: none are an empty object."""
-    function, beside = function_of(call), call
+    function, wrapper = function_of(call), call
     if function is call:
-        beside = {"id": call["id"]} if "id" in call else {}
+        wrapper = {"id": call["id"]} if "id" in call else {}
         function = {key: value for key, value in call.items() if key not in ("id", "type")}
     name = next((each for each in _ARGUMENTS if function.get(each) not in (None, "")), None)
     arguments = {} if name is None else function[name]
     others = {key: value for key, value in function.items() if key not in _ARGUMENTS}
-    kind = beside.get("type") or "function"
-    return {**beside, "type": kind, "function": {**others, "arguments": arguments}}
+    kind = wrapper.get("type") or "function"
+    return {**wrapper, "type": kind, "function": {**others, "arguments": arguments}}
 
 
 def _standard_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -254,11 +254,11 @@ def _with_calls(turn: dict[str, Any], what: str) -> dict[str, Any]:
     if not calls:
         return turn
     calls = _parsed(calls) if isinstance(calls, str) else calls
-    named = isinstance(calls, list) and all(
+    is_list_of_calls = isinstance(calls, list) and all(
         isinstance(each, Mapping) and isinstance(function_of(each).get("name"), str)
         for each in calls
     )
-    if not named:
+    if not is_list_of_calls:
         raise CorpusError(f"{what}: tool_calls must be a list of calls with name and arguments.")
     return {**turn, "tool_calls": [_standard_call(each) for each in calls]}
 

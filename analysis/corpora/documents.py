@@ -130,10 +130,10 @@ def row_document(
     if row.get(fields.messages) is None and isinstance(prompt, str) and response == "":
         return Document(text=prompt, where=where)  # without an answer it is no conversation
     read = {name: without_nulls(value) for name, value in row.items()} if of_arrow else row
-    found = conversation_in(read, fields, where)
-    if found is None:
+    conversation = conversation_in(read, fields, where)
+    if conversation is None:
         raise CorpusError(_without_document(row, where, fields, columns))
-    return Document(messages=found.turns, tools=found.tools, where=where)
+    return Document(messages=conversation.turns, tools=conversation.tools, where=where)
 
 
 def _without_document(
@@ -152,7 +152,7 @@ def _without_document(
     )
 
 
-class Row(NamedTuple):
+class CorpusRow(NamedTuple):
     """A row of a corpus, to be read."""
 
     where: str  # file and line or row

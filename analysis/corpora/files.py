@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from analysis.corpora.documents import Document, Fields, Row, row_document
+from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
 from analysis.errors import CorpusError, first_line
 from analysis.json_text import parse_json
 from analysis.lazy import pa, pq
@@ -45,7 +45,7 @@ class DocumentFile(ABC):
         """Number of documents."""
 
     @abstractmethod
-    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[CorpusRow]:
         """The rows of these numbers, in this order."""
 
     def read(self, numbers: Sequence[int]) -> Iterator[Document]:
@@ -161,7 +161,7 @@ class _LineFile(DocumentFile):
     def __len__(self) -> int:
         return self._total
 
-    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[CorpusRow]:
         with self._path.open("rb") as file:
             for number in numbers:
                 mark, beyond = divmod(number, _STRIDE)
@@ -170,7 +170,7 @@ class _LineFile(DocumentFile):
                 matches = list(islice(records, beyond, beyond + 1))
                 self._check_unchanged(os.fstat(file.fileno()))
                 where = f"{self._path.name}, line {matches[0].line}"
-                yield Row(where, partial(self._make, matches[0], where, self._fields))
+                yield CorpusRow(where, partial(self._make, matches[0], where, self._fields))
 
 
 class _ArrayFile(DocumentFile):
@@ -183,11 +183,11 @@ class _ArrayFile(DocumentFile):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[CorpusRow]:
         self._check_unchanged(self._path.stat())
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
-            yield Row(where, partial(_row_document, self._rows[number], where, self._fields))
+            yield CorpusRow(where, partial(_row_document, self._rows[number], where, self._fields))
 
 
 def _open_json(path: Path, fields: Fields) -> DocumentFile:
@@ -259,7 +259,7 @@ class _ParquetFile(DocumentFile):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def rows(self, numbers: Sequence[int]) -> Iterator[Row]:
+    def rows(self, numbers: Sequence[int]) -> Iterator[CorpusRow]:
         rows: dict[int, Mapping[str, Any]] = {}
         self._check_unchanged(self._path.stat())
         with self._opened() as table:
@@ -271,7 +271,7 @@ class _ParquetFile(DocumentFile):
         for number in numbers:
             where = f"{self._path.name}, row {number + 1}"
             read = partial(row_document, columns=self._all_columns, of_arrow=True)
-            yield Row(where, partial(read, rows[number], where, self._fields))
+            yield CorpusRow(where, partial(read, rows[number], where, self._fields))
 
     def _rows(
         self, table: pq.ParquetFile, group: int, numbers: np.ndarray[Any, np.dtype[np.int64]]

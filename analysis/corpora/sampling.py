@@ -347,8 +347,10 @@ def _tokenize_joined(
     # The joined text holds no end-of-document token.
     if tokenizer is not None and len(stream.ids) and stream.ids[-1] == tokenizer.eos_token_id:
         stream = stream.part(0, len(stream.ids) - 1)
-    whole = replace(sampling, packing="auto", tokens=len(stream.ids), windows_per_document=None)
-    packed = concatenate(iter([stream]), whole)
+    joined_sampling = replace(
+        sampling, packing="auto", tokens=len(stream.ids), windows_per_document=None
+    )
+    packed = concatenate(iter([stream]), joined_sampling)
     if not packed.rows:
         raise CorpusError(_nothing(packed, sampling, "concatenate", corpus))
     order = np.random.default_rng(sampling.seed).permutation(len(packed.rows))

@@ -38,15 +38,15 @@ def peek(source: Source, seed: int) -> tuple[Document | None, Source]:
     Bad rows before it are passed over as far as they may be left out.
     """
     documents, account = source.draw(seed), RowAccount(source.skips)
-    seen: list[Document] = []
+    prefix: list[Document] = []
     for document in documents:
-        seen.append(document)
+        prefix.append(document)
         if document.problem is None:
             break
         account.skip(document.problem)
     else:
         account.check_used()
-    return seen[-1] if seen else None, replace(source, draw=lambda _: chain(seen, documents))
+    return prefix[-1] if prefix else None, replace(source, draw=lambda _: chain(prefix, documents))
 
 
 def in_memory(documents: Sequence[Document]) -> Source:

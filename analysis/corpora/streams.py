@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.corpora.documents import Document, Fields, Row, row_document
+from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import BlendPart, CorpusSpec, HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
@@ -67,7 +67,7 @@ def _documents(rows: Iterable[Mapping[str, Any]], name: str, fields: Fields) -> 
             raise CorpusError(f"Reading the dataset {name} failed: {reason}.") from error
         where = f"{name}, row {number} as drawn"
         read = partial(row_document, row, where, fields, of_arrow=True)
-        yield Row(where, read).document()
+        yield CorpusRow(where, read).document()
 
 
 def _open_blend(spec: CorpusSpec, parts: Sequence[BlendPart], corpus: str) -> Source:
@@ -104,14 +104,14 @@ def _open_blend(spec: CorpusSpec, parts: Sequence[BlendPart], corpus: str) -> So
 def _copy_of(part: BlendPart, spec: CorpusSpec) -> Path:
     """The local copy of a dataset in the folder with those of a blend."""
     folder = spec.path or Path()
-    found = sorted(folder.glob(f"{part.name}*")) if folder.is_dir() else []
-    if len(found) != 1:
+    copies = sorted(folder.glob(f"{part.name}*")) if folder.is_dir() else []
+    if len(copies) != 1:
         names = ", ".join(each.name for each in (spec.preset.blend if spec.preset else ()))
         raise CorpusError(
-            f"{folder} holds {len(found) or 'no'} files or folders named {part.name}; "
+            f"{folder} holds {len(copies) or 'no'} files or folders named {part.name}; "
             f"{spec.name}=PATH is a folder with one copy of each: {names}."
         )
-    return found[0]
+    return copies[0]
 
 
 def _hub_stream(

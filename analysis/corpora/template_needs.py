@@ -41,13 +41,17 @@ _TOOL = {
 
 def fitted(turns: Sequence[Turn], template: str, variables: Mapping[str, Any]) -> list[Turn]:
     """The turns as the template takes them; `variables` are the special tokens."""
-    known = to_json(dict(variables))
+    variables_json = to_json(dict(variables))
     fitting = [
-        _with_content(_with_arguments(turn, f"Turn {number}", template, known), template, known)
+        _with_content(
+            _with_arguments(turn, f"Turn {number}", template, variables_json),
+            template,
+            variables_json,
+        )
         for number, turn in enumerate(map(without_null_keys, turns), 1)
     ]
     has_calls = any(turn.get("tool_calls") for turn in turns)
-    style = ids_taken(template, known) if has_calls else "any"
+    style = ids_taken(template, variables_json) if has_calls else "any"
     return fitting if style == "any" else _with_ids(fitting, style)
 
 
@@ -62,31 +66,31 @@ def _with_ids(turns: Sequence[Turn], style: Ids) -> list[Turn]:
         if calls := turn.get("tool_calls"):
             waiting = [_fitting_id(call, style, next(numbers)) for call in calls]
             changed |= {str(call.get("id")): new for call, new in zip(calls, waiting, strict=True)}
-            named = [{**call, "id": new} for call, new in zip(calls, waiting, strict=True)]
-            fitting = {**turn, "tool_calls": named}
+            new_calls = [{**call, "id": new} for call, new in zip(calls, waiting, strict=True)]
+            fitting = {**turn, "tool_calls": new_calls}
         elif turn.get("role") == "tool":
-            known = changed.get(str(turn["tool_call_id"])) if turn.get("tool_call_id") else None
-            if own := known or next(iter(waiting), None):
-                waiting = [each for each in waiting if each != own]
-                fitting = {**turn, "tool_call_id": own}
+            new_id = changed.get(str(turn["tool_call_id"])) if turn.get("tool_call_id") else None
+            if result_id := new_id or next(iter(waiting), None):
+                waiting = [each for each in waiting if each != result_id]
+                fitting = {**turn, "tool_call_id": result_id}
         result.append(fitting)
     return result
 
 
 def _fitting_id(call: Mapping[str, Any], style: Ids, number: int) -> str:
     """The id of a call, or one in its place: nine digits, or as Moonshot numbers them."""
-    own, name = str(call.get("id") or ""), str(function_of(call).get("name"))
+    call_id, name = str(call.get("id") or ""), str(function_of(call).get("name"))
     if style == "nine":
-        return own if len(own) == len(_CALL_ID) and own.isalnum() else f"{number:09d}"
-    return own if name in own else f"functions.{name}:{number}"
+        return call_id if len(call_id) == len(_CALL_ID) and call_id.isalnum() else f"{number:09d}"
+    return call_id if name in call_id else f"functions.{name}:{number}"
 
 
 def _with_content(turn: Turn, template: str, variables: bytes) -> Turn:
     content = turn.get("content")
     if not content and turn.get("tool_calls"):
-        own: Empty = "text" if content == "" else "absent"
+        form: Empty = "text" if content == "" else "absent"
         forms = empty_taken(template, variables)
-        return turn if own in forms else _emptied(turn, next(iter(forms), "text"))
+        return turn if form in forms else _emptied(turn, next(iter(forms), "text"))
     if content and not texts_of(content) and not isinstance(content, str):  # a result as data
         if takes_data(template, variables):
             return turn
@@ -111,8 +115,8 @@ def _with_arguments(turn: Turn, what: str, template: str, variables: bytes) -> T
     calls = turn.get("tool_calls")
     if not calls:
         return turn
-    wanted = arguments_taken(template, variables)
-    return {**turn, "tool_calls": [_with_argument(call, wanted, what) for call in calls]}
+    form = arguments_taken(template, variables)
+    return {**turn, "tool_calls": [_with_argument(call, form, what) for call in calls]}
 
 
 def _with_argument(call: Mapping[str, Any], wanted: Arguments, what: str) -> Mapping[str, Any]:

@@ -281,7 +281,7 @@ def _measure_traces(
                 f"layer %{{customdata[1]}}, {name}: %{{customdata[0]}}",
                 mode="lines+markers" if is_random else "markers",
                 marker={"size": size},
-                customdata=[[percent(value), layer] for layer, value in values.items()],
+                customdata=[[rounded_percent(value), layer] for layer, value in values.items()],
                 xaxis=panel.axes[1],
                 cliponaxis=False,
                 legendgroup=name,
@@ -308,7 +308,7 @@ def _axes(panel: _Panel, width: int, ends: tuple[float, float], dark: bool) -> d
     powers = [10.0**power for power in range(-9, 9) if ends[0] <= 10.0**power <= ends[1]]
     # Two, for the axis is narrow on a phone.
     labelled = (powers[-1], powers[max(0, len(powers) - 3)]) if powers else ()
-    words = [percent(power) if power in labelled else "" for power in powers]
+    words = [rounded_percent(power) if power in labelled else "" for power in powers]
     # As `themed` makes them, which has one axis only.
     plain = themed([], dark, x={}).layout.xaxis.to_plotly_json()
     ranks, measures = (f"xaxis{name[1:]}" for name in panel.axes)
@@ -342,11 +342,11 @@ def _pins(
 ) -> list[dict[str, Any]]:
     if marked is None:
         return []
-    found = panel.rows[(panel.rows["layer"] == marked[0]) & (panel.rows["expert"] == marked[1])]
+    rows = panel.rows[(panel.rows["layer"] == marked[0]) & (panel.rows["expert"] == marked[1])]
     place = {"xref": panel.axes[0], "yref": "y"}
     return [
         shape | place
-        for rank in found["rank"]
+        for rank in rows["rank"]
         for shape in pin(rank + 1, layers.index(marked[0]), dark)
     ]
 
@@ -363,24 +363,24 @@ def describe(table: pd.DataFrame) -> str:
 def _verdict(name: str, spread: float, chance: float) -> str:
     if not spread:
         return f"{name} gives every expert the same score."
-    words = f"{name} separates experts by {percent(spread)}"
+    words = f"{name} separates experts by {rounded_percent(spread)}"
     if isnan(chance) or not chance:
         return f"{words}."
     times = spread / chance
     judged = "here it hardly knows"
     if times >= _HARDLY:
         judged = f"{'clearly' if times >= _CLEARLY else 'weakly'}, {times:.2g} times chance"
-    return f"{words}, random weights by {percent(chance)}: {judged}."
+    return f"{words}, random weights by {rounded_percent(chance)}: {judged}."
 
 
-def percent(share: float) -> str:
+def rounded_percent(share: float) -> str:
     """A share in percent, in two digits."""
     return f"{share:.0%}" if abs(share) >= 0.1 or not np.isfinite(share) else f"{100 * share:.2g}%"
 
 
 def signed_percent(share: float) -> str:
     """A share in percent, in two digits, with its sign."""
-    return f"{'+' if share > 0 else ''}{percent(share)}"
+    return f"{'+' if share > 0 else ''}{rounded_percent(share)}"
 
 
 def _cut(rows: pd.DataFrame, layers: list[int], dark: bool) -> list[go.Scatter]:

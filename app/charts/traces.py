@@ -30,8 +30,8 @@ def padded(
 
     Never below `least`, of what cannot be less; at least `narrowest` wide, so that ticks differ.
     """
-    known = [value for value in map(float, values) if isfinite(value)] or [0.0]
-    low, high = min(known), max(known)
+    finite_values = [value for value in map(float, values) if isfinite(value)] or [0.0]
+    low, high = min(finite_values), max(finite_values)
     # A single value gets a tenth of itself to both sides.
     width = max(high - low, narrowest) or 0.2 * abs(high) or 1.0
     middle, half = (low + high) / 2, (0.5 + _ROOM) * width

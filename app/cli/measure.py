@@ -83,11 +83,11 @@ def evaluate(
     plans = [load_plan(path, model=model) for path in plan]
     raw_plans = tuple(each.to_dict() for each in plans)
     records = follow(evaluate_run(request.into(EvaluateRequest, plans=raw_plans)))
-    named = dict(
+    plans_by_name = dict(
         zip(plan_file_names(plan) or ["original"], plans or [keep_all(model)], strict=True)
     )
-    made = [each.plan for each in records[: len(records) // len(request.corpora)]]
-    candidates = candidate_names(named, made, request, model)
+    evaluated_plans = [each.plan for each in records[: len(records) // len(request.corpora)]]
+    candidates = candidate_names(plans_by_name, evaluated_plans, request, model)
     names = list(candidates)
     best, loss_words = _least_loss(records, names)
     show_records(records, names * len(request.corpora))

@@ -101,12 +101,12 @@ def plot(
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
-        named = tuple(each.name for each in panels) or USUAL_STRATA.criteria
-        shown = {
+        criteria = tuple(each.name for each in panels) or USUAL_STRATA.criteria
+        choices = {
             "results": ResultChoice.asked(request),
-            "strata": StrataChoice(named, request.scale),
+            "strata": StrataChoice(criteria, request.scale),
         }
-        chart = chart_view.draw(loaded.choosing(paths=choice, **shown))
+        chart = chart_view.draw(loaded.choosing(paths=choice, **choices))
         if plan_file and loaded.shown:
             by, criterion = loaded.shown.plan.provenance.criterion, request.plan.ranking.criterion
             if by and criterion and by != criterion:

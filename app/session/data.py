@@ -161,9 +161,11 @@ def usual_corpora(loaded: Loaded) -> list[str]:
 
     These are the demo's, or files in the models folder; without any, those that calibrated it.
     """
-    own = [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
+    local_corpora = [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
     calibrated = {bare_name(corpus) for corpus in loaded.runs}
-    return own or [each for each in calibration_corpora() if bare_name(each) in calibrated]
+    return local_corpora or [
+        each for each in calibration_corpora() if bare_name(each) in calibrated
+    ]
 
 
 def corpus_label(text: str) -> str:

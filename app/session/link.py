@@ -71,8 +71,8 @@ class _Link:
         """That of the browser."""
         url = st.query_params
         words = {name: url.get_all(name) for name in _FIELDS if name in url}
-        beside = {name: url[name][:MOST_TEXT] for name in _BESIDE if name in url}
-        return cls(model, corpora, words, beside)
+        other_values = {name: url[name][:MOST_TEXT] for name in _BESIDE if name in url}
+        return cls(model, corpora, words, other_values)
 
     def controls(self) -> tuple[dict[str, Any], list[str]]:
         """The controls that it asks for, without what it cannot have; a line on each of these.
@@ -87,10 +87,10 @@ class _Link:
             others = {name: each for name, each in self.words.items() if name != "criterion"}
             best = {**USUAL, **_best_controls(self.model, self.corpora)}
             controls, rest = self._of_spec(others, asked_spec(best, self.model, self.corpora))
-            said = f"{problems['criterion']} The rest of the URL changes the opening plan."
-            problems = {"criterion": said, **rest}
-        beside, more = self._of_beside()
-        return controls | beside, [*map(literal, problems.values()), *more]
+            message = f"{problems['criterion']} The rest of the URL changes the opening plan."
+            problems = {"criterion": message, **rest}
+        other_controls, more = self._of_beside()
+        return controls | other_controls, [*map(literal, problems.values()), *more]
 
     def _of_spec(
         self, words: Mapping[str, Sequence[str]], usual: PlanSpec
@@ -106,8 +106,8 @@ class _Link:
                 controls = self._with_all({**kept, name: words[name]}, usual)
                 kept[name] = words[name]
             except UserError as error:
-                said = str(error)
-                problems[name] = said if name in said else f"{name}: {said}"
+                message = str(error)
+                problems[name] = message if name in message else f"{name}: {message}"
         return controls, problems
 
     def _with_all(self, words: Mapping[str, Sequence[str]], usual: PlanSpec) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class _Link:
         if "searched" in controls:
             # Without its name, the search that fits best is shown.
             controls["schedule"] = SEARCH
-            known = [each.search_id for each in searches_of(self.model).known]
-            if known and controls["searched"] not in ("", *known):
-                problems.append(_unknown("search", controls.pop("searched"), known))
+            search_ids = [each.search_id for each in searches_of(self.model).known]
+            if search_ids and controls["searched"] not in ("", *search_ids):
+                problems.append(_unknown("search", controls.pop("searched"), search_ids))
         if (bits := controls.get(BITS, "")) not in ("", *fewer_bits(self.model)):
             problems.append(_unknown("bits", bits, fewer_bits(self.model)))
             del controls[BITS]

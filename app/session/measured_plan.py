@@ -53,11 +53,11 @@ def controls_of_measured(loaded: Loaded, digest: str, bits: str = "") -> dict[st
         PlanError: no control asks for all of it, its repair is not here, or the statistics that it
             was made of have changed.
     """
-    known = [each for each in losses_of(loaded.model) if each.plan == digest]
-    if not known:
+    losses = [each for each in losses_of(loaded.model) if each.plan == digest]
+    if not losses:
         raise PlanError(f"No plan of digest {digest[:8]} was measured.")
     # The same plan may have been asked for in several ways.
-    loss = next((each for each in known if not why_not_shown(loaded, each)), known[0])
+    loss = next((each for each in losses if not why_not_shown(loaded, each)), losses[0])
     controls = controls_of_facts(loss.facts, loaded.model, list(loaded.runs))
     plan = _plan_of(loaded, controls)
     if loss.facts.repair:
@@ -112,8 +112,8 @@ def _asked(facts: PlanFacts, model: MoEModel, corpora: Sequence[str]) -> PlanSpe
 
 def _plan_of(loaded: Loaded, controls: Mapping[str, Any]) -> CurrentPlan:
     """The plan that controls ask for, as pruned."""
-    asked = asked_spec(controls, loaded.model, list(loaded.runs))
-    return plan_of_controls(loaded_for(loaded.model, page_choices(asked)))
+    spec = asked_spec(controls, loaded.model, list(loaded.runs))
+    return plan_of_controls(loaded_for(loaded.model, page_choices(spec)))
 
 
 def _check_known(loaded: Loaded, record_id: str) -> None:

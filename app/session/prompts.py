@@ -42,7 +42,7 @@ def shown_unasked(
 ) -> list[Worded]:
     """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
     ids = _shipped_ids(store).union(linked)
-    return [each for each in records if each.record_id in ids or words_of(each) in own]
+    return [each for each in records if each.record_id in ids or prompt_of(each) in own]
 
 
 def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
@@ -54,11 +54,11 @@ def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
 def own_last(records: Sequence[AnswerRecord] | Sequence[LensRecord]) -> str:
     """The id of the newest record of what this session sent last; empty if there is none."""
     last = own_words()[-1:]
-    mine = [each for each in records if words_of(each) in last]
-    return max(mine, key=lambda each: each.created_at).record_id if mine else ""
+    own_records = [each for each in records if prompt_of(each) in last]
+    return max(own_records, key=lambda each: each.created_at).record_id if own_records else ""
 
 
-def words_of(record: AnswerRecord | LensRecord) -> str:
+def prompt_of(record: AnswerRecord | LensRecord) -> str:
     """The prompt or text that a record is of."""
     if isinstance(record, AnswerRecord):
         return record.prompt

@@ -69,9 +69,9 @@ def plan_line(loaded: Loaded) -> Loaded:
     saved += ", simulated" if plan.plan.bits else ""
     against = against_chance_of(loaded)
     alarm = f" · :red[:material/warning: {against.alarm}]" if against and against.is_worse else ""
-    found = programs(loaded, plan)
-    icon = ":green[:material/check:]" if found.plain else ":orange[:material/warning:]"
-    where = f" · {icon} {found.words}" if found.words else ""
+    engines = programs(loaded, plan)
+    icon = ":green[:material/check:]" if engines.plain else ":orange[:material/warning:]"
+    where = f" · {icon} {engines.words}" if engines.words else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
@@ -127,8 +127,8 @@ def in_own_bits(loaded: Loaded, what: str) -> Loaded:
         return loaded
     label = FORMATS[loaded.shown.plan.bits].label
     st.text(f"{what} the weights as they are: {label} are simulated by evaluations of the loss.")
-    shown = replace(loaded.shown, plan=loaded.shown.plan.in_own_bits)
-    return replace(loaded, shown=shown)
+    current_plan = replace(loaded.shown, plan=loaded.shown.plan.in_own_bits)
+    return replace(loaded, shown=current_plan)
 
 
 def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:

@@ -54,7 +54,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
-    model, store, predicted, own = loaded.model, loaded.store, loaded.predicted, own_words()
+    model, store, predicted, own_prompts = loaded.model, loaded.store, loaded.predicted, own_words()
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
@@ -62,7 +62,9 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
         answers, _ = readable_records(AnswerStore(store.directories), model.identity)
         decision = decision_of(model, current_plan, num_bytes, losses, command)
         warning = super_note(current_plan.plan, model, store) or ""
-        pair = answer_pair(shown_unasked(answers, AnswerStore, own), current_plan.plan.digest)
+        pair = answer_pair(
+            shown_unasked(answers, AnswerStore, own_prompts), current_plan.plan.digest
+        )
         against = verdict_on(fit_plan(current_plan.plan, model), model, losses, predicted)
         alarm = against.warning if against else ""
         return decision_html(replace(decision, answers=pair, warning=warning, alarm=alarm))
@@ -73,7 +75,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
-    alone, own = replace(loaded, keep=call), own_words()
+    alone, own_prompts = replace(loaded, keep=call), own_words()
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."
@@ -81,7 +83,7 @@ def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) ->
     file = f"{loaded.model.name}-{page}.html"
     download_button(
         "All figures",
-        lambda: report_html(report_of(*_without_words_of_others(alone, views, own))),
+        lambda: report_html(report_of(*_without_words_of_others(alone, views, own_prompts))),
         file,
         "report",
     )

@@ -29,8 +29,8 @@ def say_unknown(
     lines = dict(st.session_state.get(_SAID, {}))
     if key not in st.session_state:
         lines.pop(key, None)
-        known = {*map(str, options), *map(words, options)}
-        unknown = [value for value in st.query_params.get_all(key) if value not in known]
+        valid_values = {*map(str, options), *map(words, options)}
+        unknown = [value for value in st.query_params.get_all(key) if value not in valid_values]
         if unknown:
             lines[key] = page_now(), _line(label, unknown[0], _listed(options, words))
         st.session_state[_SAID] = lines

@@ -105,10 +105,10 @@ def random_warnings(
 
     `losses` are those of all plans of the model, the candidates' on all corpora included.
     """
-    found = {name: loss_of(losses, record.plan_digest) for name, record in records.items()}
+    plan_losses = {name: loss_of(losses, record.plan_digest) for name, record in records.items()}
     lines = {
         name: against.warning
-        for name, loss in found.items()
+        for name, loss in plan_losses.items()
         if loss and (against := against_random(loss, loss.facts, losses))
     }
     return [f"warning: {name}: {line}" for name, line in lines.items() if line]

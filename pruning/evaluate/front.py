@@ -77,8 +77,8 @@ class Front:
 
     def with_row(self, row: Mapping[str, Any]) -> pd.DataFrame:
         """The table with the row of a plan that does not compete."""
-        own = pd.DataFrame([{**row, "on_front": False}], columns=list(FRONT_COLUMNS))
-        return pd.concat([self.table, own], ignore_index=True)
+        new_row = pd.DataFrame([{**row, "on_front": False}], columns=list(FRONT_COLUMNS))
+        return pd.concat([self.table, new_row], ignore_index=True)
 
     def with_plan(self, loss: PlanLoss, exported: str) -> pd.DataFrame:
         """The table with the row of a measured plan; `exported` is the digest of its export."""

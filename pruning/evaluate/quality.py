@@ -120,8 +120,8 @@ class PlanLoss(LossIncrease):
             else self.sample_facts[name]["num_documents"]
             for name in self.change
         ]
-        known = (each for each in documents if each is not None)
-        return SampleCount(self.num_samples, min(known, default=None))
+        counts = (each for each in documents if each is not None)
+        return SampleCount(self.num_samples, min(counts, default=None))
 
     @property
     def is_random(self) -> bool:
@@ -447,8 +447,8 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
     samples = loss.samples.get(name)
     if samples and all(loss.sample_facts[name].get(key) == judged_on.get(key) for key in _ORDER):
         places = document_places(samples.documents, len(samples.tokens))
-        seen = int(places[: judged_on["samples"]].max()) + 1
-        rest = of_documents(loss, {name: slice(seen, None)})
+        first_unseen = int(places[: judged_on["samples"]].max()) + 1
+        rest = of_documents(loss, {name: slice(first_unseen, None)})
         if rest is not None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}

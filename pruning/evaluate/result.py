@@ -219,9 +219,9 @@ def _exp(value: float) -> float:
 
 def document_places(documents: Sequence[int] | IntArray | None, num_samples: int) -> IntArray:
     """(samples,) the place of each sample's document among them, from 0; see `SampleValues`."""
-    named = range(num_samples) if documents is None else documents
-    places = {document: place for place, document in enumerate(dict.fromkeys(named))}
-    return np.array([places[document] for document in named], dtype=np.int64)
+    document_ids = range(num_samples) if documents is None else documents
+    places = {document: place for place, document in enumerate(dict.fromkeys(document_ids))}
+    return np.array([places[document] for document in document_ids], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,8 +256,8 @@ class SampleValues:
         sums = np.zeros((len(sizes), *self.numbers.shape[1:]))
         np.add.at(sums, places, self.numbers)
         shape = (RESAMPLES, len(sizes))
-        drawn = rng.integers(len(sizes), size=shape) + len(sizes) * np.arange(RESAMPLES)[:, None]
-        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(shape).astype(np.float64)
+        draws = rng.integers(len(sizes), size=shape) + len(sizes) * np.arange(RESAMPLES)[:, None]
+        times = np.bincount(draws.ravel(), minlength=draws.size).reshape(shape).astype(np.float64)
         counts = (times @ sizes).reshape(-1, *[1] * (self.numbers.ndim - 1))
         return np.asarray(np.tensordot(times, sums, 1) / counts)
 

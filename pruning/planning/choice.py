@@ -204,9 +204,9 @@ def row_counts(runs: Iterable[Run]) -> dict[str, dict[str, int]]:
     """Corpus -> what calibrations counted of its rows, if some had tools or were left out."""
     counts = {}
     for corpus in (corpus for run in runs for corpus in run.manifest.corpora):
-        found = row_facts(corpus.prepared)
-        if found.keys() - {CONVERSATIONS}:
-            counts[corpus.name] = found
+        facts = row_facts(corpus.prepared)
+        if facts.keys() - {CONVERSATIONS}:
+            counts[corpus.name] = facts
     return counts
 
 

@@ -88,8 +88,8 @@ class RepairRecord(RecordOfPlan):
     @property
     def _identity(self) -> tuple[str, str]:
         """Id and digest of a finished repair."""
-        named = self.reference
-        digest = content_digest(self.plan_digest, named.corpora, named.tokens, self.files)
+        reference = self.reference
+        digest = content_digest(self.plan_digest, reference.corpora, reference.tokens, self.files)
         return run_name(self.record_id[: -_EIGHT - 1], digest=digest), digest
 
     @classmethod
@@ -172,8 +172,8 @@ class RepairStore(RecordStore[RepairRecord]):
 
     def find(self, new: RepairRecord) -> RepairRecord:
         """The latest repair of the same request whose files are whole, or `new` itself."""
-        known = sorted(self.records(new.model.identity), key=lambda each: each.created_at)
-        same = (each for each in reversed(known) if each.request_digest == new.request_digest)
+        records = sorted(self.records(new.model.identity), key=lambda each: each.created_at)
+        same = (each for each in reversed(records) if each.request_digest == new.request_digest)
         return next(filter(self.is_whole, same), new)
 
     def unfinished(self, record: RepairRecord) -> Path:

@@ -91,8 +91,8 @@ class SumError(Numbered):
         common = rng.standard_normal((_DRAWS, 1))
         drawn = {}
         for each in self.curves.curves:
-            own = rng.standard_normal((_DRAWS, 1))
-            errors = np.sqrt(_SHARED) * common + np.sqrt(1 - _SHARED) * own
+            specific = rng.standard_normal((_DRAWS, 1))
+            errors = np.sqrt(_SHARED) * common + np.sqrt(1 - _SHARED) * specific
             new = (documents or {}).get(each.corpus)
             drawn[each.corpus] = self._draws(each, plans, (rng, errors), new)
         by_corpus = {corpus: _band(*each) for corpus, each in drawn.items()}

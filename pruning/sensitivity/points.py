@@ -103,13 +103,13 @@ class Points:
 
     def add_documents(self, documents: Mapping[str, int]) -> None:
         """Say of which documents samples are, by id; known ones stay."""
-        known = {each: number for each, number in documents.items() if number != _UNKNOWN}
-        self._documents = known | self._documents
+        new_documents = {each: number for each, number in documents.items() if number != _UNKNOWN}
+        self._documents = new_documents | self._documents
 
     def documents(self, samples: Sequence[str]) -> tuple[int, ...] | None:
         """The document of each sample; None unless all are known."""
-        found = [self._documents[each] for each in samples if each in self._documents]
-        return tuple(found) if len(found) == len(samples) else None
+        numbers = [self._documents[each] for each in samples if each in self._documents]
+        return tuple(numbers) if len(numbers) == len(samples) else None
 
     def document(self, sample: str) -> int:
         """The document of a sample, as in COLUMNS."""

@@ -410,9 +410,9 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
     if index is None:
         return None
     # What is read of files that the source does not list is listed from here on.
-    beside = {file.name for file in model.other_files if file.is_read}
+    other_files = {file.name for file in model.other_files if file.is_read}
     entries = model.checkpoint.tensors.items()
-    added = [name for name, entry in entries if entry.shard in beside]
+    added = [name for name, entry in entries if entry.shard in other_files]
     listed = {**index.weight_map, **dict.fromkeys(added, "")}
     if unlisted := [name for name, _ in entries if name not in listed]:
         shard = model.checkpoint.tensors[unlisted[0]].shard

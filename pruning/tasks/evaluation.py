@@ -174,9 +174,9 @@ def drawn_corpora(
         yield Progress("reading the corpora", number, len(sources), "corpora")
         draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
         check_drawn(model, draws[-1])
-    for corpus, drawn in zip(sources, draws, strict=True):
+    for corpus, samples in zip(sources, draws, strict=True):
         usual_length = request.sample_settings(corpus).seq_len
         if note := shorter_note(model, settings[corpus].seq_len, usual_length):
             yield Progress("reading the corpora", len(sources), len(sources), "corpora", note)
-        yield from say_drawn(drawn)
+        yield from say_drawn(samples)
     return draws

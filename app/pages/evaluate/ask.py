@@ -41,9 +41,9 @@ def ask_part(loaded: Loaded) -> None:
     if not records:
         st.text("No answers yet.")
         return
-    own, digest = own_words()[-1:], loaded.shown.plan.digest if loaded.shown else ""
+    last_prompts, digest = own_words()[-1:], loaded.shown.plan.digest if loaded.shown else ""
     # The last question of this session first, then what the plan on screen answered.
-    records.sort(key=lambda each: (each.prompt not in own, each.plan_digest != digest))
+    records.sort(key=lambda each: (each.prompt not in last_prompts, each.plan_digest != digest))
     with st.container(border=True):
         _answers(records)
 

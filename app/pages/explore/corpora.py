@@ -57,8 +57,8 @@ def with_criterion(loaded: Loaded) -> Loaded:
     choices = loaded.choices
     if choices.criterion is not None:
         return loaded
-    named = {"criterion": "reap", "corpora": choices.corpora, "gate": choices.gate}
-    return loaded.choosing(spec=choices.spec.changed(**named))
+    fields = {"criterion": "reap", "corpora": choices.corpora, "gate": choices.gate}
+    return loaded.choosing(spec=choices.spec.changed(**fields))
 
 
 def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = False) -> go.Figure:

@@ -211,11 +211,11 @@ def _findings(
     yield _Finding(True, memory, warns=needs > free)
     is_even = choice.padding is not None or len(set(counts.values())) == 1
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
-    found = choice.verdicts(model, plan)
+    verdicts = choice.verdicts(model, plan)
     yield _Finding(
         True,
-        f"{differs}Compatibility, {summary(found)}",
-        warns=not readers(found).plain or plan.granularity == NEURON_GRANULARITY,
+        f"{differs}Compatibility, {summary(verdicts)}",
+        warns=not readers(verdicts).plain or plan.granularity == NEURON_GRANULARITY,
     )
 
 

@@ -195,13 +195,13 @@ def _other_layers(
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
     label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
-    found = readers_of_layers(loaded.model, is_even=not is_even)
+    engines = readers_of_layers(loaded.model, is_even=not is_even)
     st.button(
-        literal(f"{label}, {', '.join(found.plain) or 'remote code'}"),
+        literal(f"{label}, {', '.join(engines.plain) or 'remote code'}"),
         key="start.other",
         icon=":material/swap_horiz:",
         type="tertiary",
-        help=f"Read by {found.words}." if found.words else None,
+        help=f"Read by {engines.words}." if engines.words else None,
         on_click=open_measured,
         args=(loaded, other.plan),
     )
@@ -213,10 +213,10 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     job = own_job_part("ask")
     if job is not None and job.request.get("prompt"):
         return  # an older answer would stand below the new prompt
-    own = own_words()
-    records = shown_unasked(records_of(loaded, AnswerStore), AnswerStore, own)
+    own_prompts = own_words()
+    records = shown_unasked(records_of(loaded, AnswerStore), AnswerStore, own_prompts)
     # The last prompt of this session counts before older ones, whenever they were answered.
-    records.sort(key=lambda each: (each.prompt in own[-1:], each.created_at))
+    records.sort(key=lambda each: (each.prompt in own_prompts[-1:], each.created_at))
     digest = current_plan.plan.in_own_bits.digest
     newest = next((each for each in records[::-1] if each.plan_digest == digest), None)
     if newest is None:

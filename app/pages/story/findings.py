@@ -142,7 +142,7 @@ def criteria(loaded: Loaded) -> Finding:
         words = f"{own.label} is the criterion of the plan; choose other exponents to compare."
         return Finding(words, _variants(loaded, chosen))
     other, _, changed = _other(loaded, exponent_controls(chosen))
-    chart = kept_by.draw_plans(other, loaded)
+    chart = kept_by.draw_plan_pair(other, loaded)
     count = int((chart.table["kept_by"] == "only A").sum())
     label = other.choices.ranking_criterion.label
     sentence = f"{label} keeps {count} experts that {own.label} drops{_instead(other, loaded)}."
@@ -176,7 +176,7 @@ def _variants(loaded: Loaded, marked: tuple[int, int, int]) -> Drawing:
         with suppress(UserError):  # too few were measured, or calibrated
             chart = CHARTS[name].draw(loaded)
             return replace(chart, figure=partial(figure, chart.table, selected=marked))
-    return kept_by.draw_plans(loaded, loaded)
+    return kept_by.draw_plan_pair(loaded, loaded)
 
 
 def _instead(mine: Loaded, theirs: Loaded) -> str:

@@ -1,0 +1,99 @@
+"""Rows of conversations in the usual forms."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SEARCH = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+FUNCTION = {"name": "weather", "arguments": {"city": "Paris"}}
+CALL = {"type": "function", "function": FUNCTION}
+ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
+
+def called(arguments, **more):
+    call = {"id": "call00001", "type": "function"}
+    call["function"] = {"name": "weather", "arguments": arguments}
+    result = {"role": "tool", "tool_call_id": "call00001", "content": 'hazel "<5>"'}
+    return {
+        "messages": [
+            {"role": "user", "content": "alder"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            result,
+            {"role": "assistant", "content": "birch"},
+        ],
+        "tools": [SEARCH],
+        **more,
+    }
+
+
+TOOL_WORDS = ("alder", "weather", "Paris", "hazel", "birch")
+# A row in each form -> the words of its turns.
+FORMS = {
+    "messages": (
+        {
+            "messages": [
+                {"role": "user", "content": "alder"},
+                {"role": "assistant", "content": " birch\n"},
+            ]
+        },
+        ("alder", "birch"),
+    ),
+    "from and value": (
+        {
+            "conversations": [
+                {"from": "human", "value": "alder"},
+                {"from": "gpt", "value": "birch"},
+            ]
+        },
+        ("alder", "birch"),
+    ),
+    "instruction": (
+        {"instruction": "alder", "input": "cedar", "output": "birch", "system": "maple"},
+        ("maple", "alder", "cedar", "birch"),
+    ),
+    "parts": (
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "alder"},
+                        {"type": "text", "text": "cedar"},
+                    ],
+                },
+                {"role": "assistant", "content": [{"type": "text", "text": "birch"}]},
+            ]
+        },
+        ("alder", "cedar", "birch"),
+    ),
+    "arguments as an object": (called({"city": "Paris"}), TOOL_WORDS),
+    "arguments as text": (called('{"city": "Paris"}'), TOOL_WORDS),
+    "messages as JSON": (
+        {key: json.dumps(value) for key, value in called('{"city": "Paris"}').items()},
+        TOOL_WORDS,
+    ),
+}
+
+
+def written(folder, kind, row):
+    path = folder / f"rows.{kind}"
+    if kind == "parquet":
+        # Arrow fills the keys of each row with those of the others.
+        other = called({"ticker": "X", "days": 3}, other="a") if "tools" in row else row
+        same_kind = isinstance(row.get("tools"), list)
+        text = same_kind and isinstance(
+            row["messages"][1]["tool_calls"][0]["function"]["arguments"], str
+        )
+        other = called('{"days": 3}') if text else other if same_kind else row
+        pq.write_table(pa.Table.from_pylist([row, other]), path)
+    else:
+        path.write_text(json.dumps([row]) if kind == "json" else json.dumps(row) + "\n")
+    return path
