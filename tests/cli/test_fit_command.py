@@ -112,8 +112,9 @@ def test_it_says_how_to_make_the_best_way(measure, works, moeprune, tiny, own):
     assert outcome.code == 1
 
 
-def test_its_commands_make_the_repair_whose_loss_it_says(works, tiny, corpora, stats, here):
-    place = ("--stats-dir", stats)
+def test_its_commands_make_the_repair_whose_loss_it_says(works, tiny, corpora, own, here):
+    place = ("--stats-dir", own)
+    works("calibrate", tiny, "--corpus", corpora[0], "--tokens", "64", "--seq-len", "16", *place)
     ranked = ("--criterion", "reap", "--calibrated-on", corpora[0], "--sparsity", "50%")
     works("plan", tiny, *ranked, *place)
     blend = ("--corpus", corpora[0], "--corpus", corpora[1])  # not what ranked the plan
@@ -131,7 +132,7 @@ def test_its_commands_make_the_repair_whose_loss_it_says(works, tiny, corpora, s
     measured = load_plan(here / "repaired.json").repair
     works(*shlex.split(line), "--force")
     assert load_plan(here / "repaired.json").repair == measured
-    assert any(line.startswith("export ") and str(stats) in line for line in lines)
+    assert any(line.startswith("export ") and str(own) in line for line in lines)
 
 
 def test_no_engine_is_asked_to_load_layers_that_differ(measure, fit, works, tiny, own):
