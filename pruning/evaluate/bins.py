@@ -148,7 +148,8 @@ def bin_table(
         facts = (each.number, each.removed, each.saliency, each.share)
         ends = interval_or_none(SampleValues(change, after.documents), seed)
         rows.append((*facts, change.mean(), *ends, pooled))
-    return pd.DataFrame(rows, columns=list(BIN_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
+    return table.astype({"low": "float64", "high": "float64"})  # of one document unknown: NaN
 
 
 def rank_agreement(table: pd.DataFrame) -> float:

@@ -114,6 +114,10 @@ def test_changes_by_hand(described):
     assert pd.isna(row["low"]) and pd.isna(row["high"])  # two windows of one document
     # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
     assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
+    # Of one document there is no interval, and the record says so.
+    single = bin_table([only], {0: Evaluation({}, {}, one, 2, 4)})
+    (kept,) = new(described).with_results(single, (2.5, 2, 4), {}).rows
+    assert (kept.low, kept.high) == (None, None)
 
 
 def test_agreement_is_one_in_order_and_minus_one_in_reverse():
