@@ -45,6 +45,26 @@ def shown_unasked(
     return [each for each in records if each.record_id in ids or prompt_of(each) in own]
 
 
+def chosen_records(
+    every: Sequence[Worded],
+    store: Callable[[Sequence[Path]], RecordStore[Worded]],
+    *,
+    names: Mapping[str, str],
+    key: str,
+    noun: str,
+) -> list[Worded]:
+    """Those of `shown_unasked`, or all if the switch that is drawn for the others is on.
+
+    `names` and `key` are of `linked_in_url`; `noun` says what the records are.
+    """
+    records = shown_unasked(every, store, own_words(), linked_in_url(key, names))
+    if others := len(every) - len(records):
+        label = f"Also the other {noun} in the statistics folder ({others:,})"
+        if st.toggle(label, key=f"others.{key}"):
+            return list(every)
+    return records
+
+
 def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
     """The ids that the URL names; `names` are the words of each, which a list writes to the URL."""
     linked = st.query_params.get(key, ""), st.session_state.get(key)

@@ -167,7 +167,7 @@ def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats
         AnswerStore([stats_dir]).save(AnswerRecord.of(model, keep_all(model), asked, said))
     try:
         test = open_page("evaluate", model="once", results=ASK)
-        test.toggle(key="ask.others").set_value(True).run()  # this session asked nothing
+        test.toggle(key="others.question").set_value(True).run()  # this session asked nothing
     finally:
         shutil.rmtree(stats_dir / "answers")
     shown = [each.value for each in test.get("html") if "<pre" in getattr(each, "value", "")]

@@ -58,7 +58,7 @@ def test_the_prompt_of_another_person_is_no_example(open_page, shared, address):
     assert OTHERS not in said(test)
 
 
-@pytest.mark.parametrize(("view", "key"), [(ASK, "ask.others"), (LENS, "text.others")])
+@pytest.mark.parametrize(("view", "key"), [(ASK, "others.question"), (LENS, "others.text")])
 def test_records_of_others_are_shown_on_request(open_page, shared, view, key):
     test = open_page("evaluate", results=view)
     assert OTHERS not in said(test)

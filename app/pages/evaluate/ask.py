@@ -10,7 +10,7 @@ from app.charts.evaluations import plan_name
 from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
-from app.session.prompts import linked_in_url, own_words, shown_unasked
+from app.session.prompts import chosen_records, own_words
 from app.session.state import one_of
 from app.widgets.answers import answers_part
 from app.widgets.controls import choose
@@ -37,7 +37,7 @@ def ask_part(loaded: Loaded) -> None:
     every = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)[::-1]
     if job is not None and job.request.get("prompt"):
         return  # an older answer would stand below the new prompt
-    records = _of_whom(every)
+    records = chosen_records(every, AnswerStore, names=_names(every), key=QUESTION, noun="answers")
     if not records:
         st.text("No answers yet.")
         return
@@ -46,17 +46,6 @@ def ask_part(loaded: Loaded) -> None:
     records.sort(key=lambda each: (each.prompt not in last_prompts, each.plan_digest != digest))
     with st.container(border=True):
         _answers(records)
-
-
-def _of_whom(every: Sequence[AnswerRecord]) -> list[AnswerRecord]:
-    """The answers to show: without those to prompts of others, unless they are asked for."""
-    linked = linked_in_url(QUESTION, _names(every))
-    records = shown_unasked(every, AnswerStore, own_words(), linked)
-    if others := len(every) - len(records):
-        label = f"Also the other answers in the statistics folder ({others:,})"
-        if st.toggle(label, key="ask.others"):
-            return list(every)
-    return records
 
 
 def _question(loaded: Loaded) -> None:

@@ -20,7 +20,7 @@ from app.loaded import Loaded
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.job_queue import own_model
-from app.session.prompts import linked_in_url, own_last, own_words, shown_unasked
+from app.session.prompts import chosen_records, own_last
 from app.widgets.charts import chart_files, chart_selection, show_chart, show_named
 from app.widgets.controls import choose
 from app.widgets.expert import link_to_expert, reads
@@ -53,7 +53,9 @@ def text_part(loaded: Loaded) -> None:
     job = own_job_part("ask")
     if job is not None and job.request.get("text"):
         return  # another text would stand below the one that is scored
-    records = _of_whom(records_of(loaded, LensStore))
+    every = records_of(loaded, LensStore)
+    titles = {each.record_id: each.asked.title for each in every}
+    records = chosen_records(every, LensStore, names=titles, key=TEXT, noun="texts")
     if not records:
         inform(
             "No text has been scored token by token yet. Score one here: the original model and "
@@ -71,17 +73,6 @@ def text_part(loaded: Loaded) -> None:
     with st.expander("Score another text", key="text.new", on_change="rerun") as other:
         if other.open:
             _new_text(loaded)
-
-
-def _of_whom(every: Sequence[LensRecord]) -> list[LensRecord]:
-    """The texts to show: without those of others, unless they are asked for."""
-    linked = linked_in_url(TEXT, {each.record_id: each.asked.title for each in every})
-    records = shown_unasked(every, LensStore, own_words(), linked)
-    if others := len(every) - len(records):
-        label = f"Also the other texts in the statistics folder ({others:,})"
-        if st.toggle(label, key="text.others"):
-            return list(every)
-    return records
 
 
 def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
