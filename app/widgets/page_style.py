@@ -40,6 +40,7 @@ _EVERYWHERE: Final = """
 [class*="st-key-chart"][class*="winner-map"] > div { min-width: 1100px; }
 [data-testid="stMetricDelta"] p { white-space: normal !important; }
 [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: 8rem; }
+[data-testid="stButtonGroup"] [role="radiogroup"] { flex-wrap: wrap; }
 [class*="st-key-panels"] > div { flex: 1 1 190px; }
 [class*="st-key-panels"] > :first-child { flex-basis: 100%; }
 .st-key-panels-stratification > :nth-child(n) { flex-basis: 420px; }
@@ -48,7 +49,6 @@ _EVERYWHERE: Final = """
   .wide-charts { overflow-x: auto !important; }
   .wide-charts > div { min-width: 720px; }
   [data-testid="stColumn"]:has([data-testid="stMetric"]) { min-width: calc(50% - 1rem); }
-  [data-testid="stButtonGroup"] [role="radiogroup"] { flex-wrap: wrap; }
   [data-testid="stTable"] :is(th, td), [data-testid="stTable"] :is(th, td) p { font-size: 0.75rem; }
 }
 [data-testid="stTable"] tbody th p { white-space: nowrap !important; }
