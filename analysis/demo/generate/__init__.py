@@ -1,0 +1,1 @@
+"""Generators of the demo's texts: the same bytes on every machine and Python."""

@@ -1,0 +1,115 @@
+"""Short recipes with questions about amounts and times: text that nothing is calibrated on."""
+
+from analysis.demo.generate.draw import Draw, GeneratedText
+
+_DISHES = (
+    *("soup", "stew", "pie", "salad", "bread", "cake", "pudding", "porridge", "curry", "sauce"),
+    *("omelette", "casserole", "broth", "pancakes", "dumplings"),
+)
+_KINDS = (
+    *("apple", "potato", "carrot", "mushroom", "pumpkin", "lemon", "onion", "bean", "cheese"),
+    *("spinach", "walnut", "barley", "leek", "cherry", "tomato", "cabbage"),
+)
+# Ingredient, its unit; none: counted.
+_INGREDIENTS = (
+    ("flour", "grams"),
+    ("sugar", "grams"),
+    ("butter", "grams"),
+    ("rice", "grams"),
+    ("oats", "grams"),
+    ("milk", "cups"),
+    ("water", "cups"),
+    ("cream", "cups"),
+    ("oil", "spoons"),
+    ("salt", "pinches"),
+    ("honey", "spoons"),
+    ("vinegar", "spoons"),
+    ("eggs", ""),
+    ("onions", ""),
+    ("carrots", ""),
+    ("lemons", ""),
+    ("potatoes", ""),
+    ("apples", ""),
+)
+_FIRST = (
+    "Wash everything and cut it into small pieces.",
+    "Warm the pan over a low flame.",
+    "Heat the oven and grease a deep dish.",
+    "Put a large pot on the stove.",
+    "Clear the table and get out your largest bowl.",
+    "Begin an hour before the guests arrive.",
+)
+_STEPS = (
+    "Mix the {a} with the {b} until smooth.",
+    "Stir in the {a} a little at a time.",
+    "Add the {a} and then the {b}.",
+    "Beat the {a} and fold in the {b}.",
+    "Sprinkle the {a} on top.",
+    "Cover the {a} with the {b}.",
+    "Let the {a} rest while you warm the {b}.",
+    "Set aside a little of the {a} for later.",
+    "Press the {a} through a sieve.",
+    "Rub the {a} into the {b} with your fingers.",
+    "If it is too thick, use less of the {a}.",
+    "Taste it, and add more {a} if you like.",
+)
+_HEATING = (
+    ("Bake it for {minutes} minutes.", "How long does it bake?"),
+    ("Let it simmer for {minutes} minutes.", "How long does it simmer?"),
+    ("Boil it for {minutes} minutes with the lid on.", "How long does it boil?"),
+    ("Fry it for {minutes} minutes, and turn it once.", "How long does it fry?"),
+)
+_RESTING = (
+    "Let it cool for {minutes} minutes.",
+    "Then it should stand for {minutes} minutes.",
+    "Keep it in a cold place for {minutes} minutes.",
+)
+_SERVING = (
+    "Serve it hot with bread.",
+    "It tastes even better on the next day.",
+    "Serve it in deep bowls.",
+    "Cut it into squares and serve it cold.",
+    "Children like it with honey.",
+    "It keeps for three days.",
+)
+
+
+def _amount(draw: Draw, name: str, unit: str) -> tuple[str, str]:
+    """The line of the list, and the amount alone."""
+    if unit == "grams":
+        amount = f"{draw.integer(2, 19) * 25} grams"
+    elif unit:
+        amount = f"{draw.integer(2, 9)} {unit}"
+    else:
+        amount = str(draw.integer(2, 12))
+    return (f"{amount} of {name}" if unit else f"{amount} {name}"), amount
+
+
+def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
+    """A recipe and three questions; the last is asked, and its answer is an amount or a time."""
+    draw = Draw(number)
+    title = f"{draw.pick(_KINDS).capitalize()} {draw.pick(_DISHES)} for {draw.integer(2, 8)}"
+    parts = draw.some(_INGREDIENTS, draw.integer(4, 6))
+    amounts = {name: _amount(draw, name, unit) for name, unit in parts}
+    names = list(amounts)
+    steps = [draw.pick(_FIRST)]
+    for step in draw.some(_STEPS, draw.integer(3, 5)):
+        first, second = draw.some(names, 2)
+        steps.append(step.format(a=first, b=second))
+    heating, question = draw.pick(_HEATING)
+    hot, cold = draw.integer(1, 12) * 5, draw.integer(1, 12) * 5
+    steps += [heating.format(minutes=hot), draw.pick(_RESTING).format(minutes=cold)]
+    steps.append(draw.pick(_SERVING))
+    asked = [
+        (question, f"{hot} minutes."),
+        ("How long must it wait?", f"{cold} minutes."),
+        *(
+            (f"How {'much' if unit else 'many'} {name} does it need?", f"{amounts[name][1]}.")
+            for name, unit in parts
+        ),
+    ]
+    *before, (last, answer) = draw.some(asked, 3)
+    needed = "\n".join(f"- {line}" for line, _ in amounts.values())
+    lines = [title, "", needed, "", " ".join(steps), ""]
+    lines += [f"{each} {reply}" for each, reply in before]
+    return GeneratedText(f"recipe {number}", "\n".join([*lines, last]), f" {answer}\n", answer)
