@@ -29,6 +29,7 @@ from pruning.constraints import Constraints
 from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.result import MEASURES, Metric
+from pruning.evaluate.right_answers import share_words
 from pruning.experts_per_token import top_k_words
 from pruning.gguf import gguf_path
 from pruning.neurons.kept import count_neurons
@@ -379,9 +380,9 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
             name,
             record.corpus["name"],
             f"{record.plan.removed:.1%}",
-            *(_metric(record.metrics.get(measure)) for measure in measured),
+            *(_metric(record.metrics.get(measure), measure) for measure in measured),
             "-" if (more := loss_increase(record)) is None else f"{more:+.4f}",
-            _metric(record.full.get("nll")),
+            _metric(record.full.get("nll"), "nll"),
             record.num_tokens,
         )
         for name, record in zip(names, records, strict=True)
@@ -400,12 +401,23 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     for name, each in corpora.items():
         note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
         note(f"{name}: [] {each.count.interval_words}")
+    for name, record in zip(names, records, strict=True):
+        if answers := record.right_answers:
+            where = f"{name}, {record.corpus['name']}"
+            note(f"{where}: right answers {answers.words} ({answers.count.documents} questions)")
 
 
-def _metric(metric: Metric | None) -> str:
-    """Mean and interval."""
+def mean_words(metric: Metric | None, measure: str) -> str:
+    """The mean; a percentage where people read it as one."""
     if metric is None:
         return "-"
+    return f"{metric.mean:.0%}" if MEASURES[measure].is_percent else small(metric.mean)
+
+
+def _metric(metric: Metric | None, measure: str) -> str:
+    """Mean and interval."""
+    if metric is None or MEASURES[measure].is_percent:
+        return "-" if metric is None else share_words(metric)
     ends = [small(each) for each in (metric.low, metric.high) if each is not None]
     return small(metric.mean) + (f" [{', '.join(ends)}]" if ends else "")
 

@@ -328,7 +328,6 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             full={**self.full, **result.full},
         )
 
-
     def with_right_answers(self, answers: RightAnswers, run_facts: Mapping[str, Any]) -> Self:
         """The record with answers added, in the place of earlier ones."""
         return self.finished(

@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from types import MappingProxyType
 
 import pytest
 
@@ -131,7 +132,7 @@ class Letters:
     """Ids as characters, with an end behind every text; 0 begins and 1 ends."""
 
     eos_token_id = 1
-    special_tokens_map = {"bos_token": "<s>"}
+    special_tokens_map = MappingProxyType({"bos_token": "<s>"})
 
     def encode(self, text, *, add_special_tokens):
         ids = list(map(ord, text))
