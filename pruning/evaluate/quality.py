@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -17,6 +17,7 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
 from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.right_answers import RightAnswers
 from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
 
@@ -100,6 +101,8 @@ class PlanLoss(LossIncrease):
     sample_facts: Mapping[str, Mapping[str, Any]]
     num_samples: int  # of the corpus with the fewest
     created_at: str  # of its newest evaluation
+    # Corpus -> answers to its questions, where they were checked; none of parts of the documents.
+    right: Mapping[str, RightAnswers] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -319,6 +322,7 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
             sample_facts={name: each.corpus for name, each in measured.items()},
             num_samples=min(each.num_samples for each in measured.values()),
             created_at=last.created_at,
+            right={n: each.right_answers for n, each in measured.items() if each.right_answers},
         )
         losses.append(loss)
     return losses
@@ -431,6 +435,7 @@ def of_documents(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None
         full={**loss.full, **full},
         samples={**loss.samples, **parts},
         num_samples=min(sizes),
+        right={},
     )
 
 
@@ -452,7 +457,7 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
         if rest is not None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}
-    return replace(loss, change=change) if change else None
+    return replace(loss, change=change, right={}) if change else None
 
 
 def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:

@@ -85,7 +85,8 @@ def check_drawn(model: MoEModel, drawn: DrawnSamples) -> None:
 
 def say_drawn(drawn: DrawnSamples) -> Steps[None]:
     """Say which samples are missing, and how many rows were left out."""
-    for note in filter(None, (drawn.shortfall, drawn.questions and drawn.questions.shortfall)):
+    shortfalls = (drawn.shortfall, drawn.questions.shortfall if drawn.questions else "")
+    for note in filter(None, shortfalls):
         yield Progress("reading the corpus", 0, 0, note=note)
     yield from say_skipped(drawn.sequences)
 
