@@ -21,14 +21,12 @@ from app.cli.say import (
     calibrate_command,
     evaluate_command,
     export_command,
-    loss_increase,
-    mean_words,
     next_plan,
     plan_command,
     say_notes,
-    show_records,
     usual_budget,
 )
+from app.cli.say_records import loss_increase, mean_words, show_records
 from app.console import counted, finish, follow, out, say, show_frame, show_table
 from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement

@@ -13,6 +13,7 @@ from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
 from pruning.evaluate.quality import loss_of
+from pruning.evaluate.right_of_plans import in_short
 
 _ROWS_SHOWN: Final = 200
 
@@ -43,7 +44,8 @@ def conclusion(loaded: Loaded) -> None:
     a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
     for name, plan in zip(loaded.names, (a, loaded.plan_by(loaded.second)), strict=True):
         loss = loss_of(losses, plan.in_own_bits.unrepaired.digest)
-        words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
+        measured = [each for each in (loss.words, in_short(loss)) if each] if loss else []
+        words.append(f"{literal(name)}: {literal('; '.join(measured)) or 'loss not measured'}")
     comparison, caveat = loaded.comparison, ""
     if a.repair or a.bits:
         caveat = " Neither is repaired or in fewer bits here, unlike the plan above."

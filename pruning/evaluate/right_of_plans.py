@@ -102,6 +102,18 @@ def right_rows(loss: PlanLoss, losses: Sequence[PlanLoss]) -> tuple[RightRow, ..
     return tuple(rows)
 
 
+def in_short(loss: PlanLoss) -> str:
+    """Right answers of a plan in a few words, mean over its corpora; empty if none were checked."""
+    answers = loss.right.values()
+    if not answers:
+        return ""
+    plan, full = (
+        fmean(each.mean for each in shares)
+        for shares in ([a.metric for a in answers], [a.full_metric for a in answers])
+    )
+    return f"right answers {plan:.0%}, original {full:.0%}"
+
+
 def right_apart(one: PlanLoss, other: PlanLoss) -> RightDifference | None:
     """Share of right answers of `one` minus that of `other`, mean over corpora, paired.
 

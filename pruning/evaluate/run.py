@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -230,9 +230,22 @@ def _answers(
         return None
     size = work.settings.batch_size
     exam = Examination(candidates.model, work.model.family, questions, size, processes)
-    same = (each.right_answers for each in row if not _lacks_answers(each, questions))
-    full = next((known.full for known in same if known), None)
-    return _Answers(exam, keep_all(work.model).digest, full)
+    # Of the first process, as another run may save answers meanwhile.
+    full = processes.share(_known_full(work, questions, row))
+    known = Marked(tuple(full[0]), full[1]) if full else None
+    return _Answers(exam, keep_all(work.model).digest, known)
+
+
+def _known_full(
+    work: Evaluations, questions: Questions, row: Sequence[EvaluationRecord]
+) -> Marked | None:
+    """The original model's answers to these questions, in a record of any plan."""
+    dtype = row[0].settings["dtype"]
+    for each in chain(row, work.store.records(work.model.identity)):
+        answers = None if _lacks_answers(each, questions) else each.right_answers
+        if answers and each.settings["dtype"] == dtype:
+            return answers.full
+    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -305,7 +305,8 @@ Questions = Annotated[
     Whole,
     Field(ge=0, le=10**6),
     Option(
-        "Documents of a corpus with a check whose answers are checked, at most; 0: none.",
+        "Documents of a corpus with a check (,check=number behind it) whose answers are checked, "
+        "at most; 0: none.",
         takes="N",
     ),
 ]

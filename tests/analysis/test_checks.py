@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -174,3 +175,9 @@ def test_a_prompt_of_text_ends_where_a_token_does():
 def test_a_document_without_a_prompt_is_refused(document, problem):
     with pytest.raises(CorpusError, match=problem):
         prompt_of(document)
+
+
+def test_the_guide_names_every_check():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "corpora.md").read_text()
+    for check in CHECKS.values():
+        assert f"| `{check.name}` | {check.about} |" in guide

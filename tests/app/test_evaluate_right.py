@@ -75,6 +75,13 @@ def test_the_page_shows_right_answers_beside_the_loss(open_page, asked):
     assert table.loc["Random (2 draws)", "right"] == 0.375
 
 
+def test_the_plan_bar_and_compare_say_them(open_page, asked):
+    address = {"model": "once", "sparsity": "35%", "criterion": "reap"}
+    for page in ("plan", "compare"):
+        test = open_page(page, **address)
+        assert any("right answers 75%, original 100%" in each.value for each in test.markdown)
+
+
 def test_a_plan_that_was_not_asked_says_so(asked):
     losses = plan_losses(
         each.model_copy(update={"right_answers": None}) if each.plan.criterion == "reap" else each

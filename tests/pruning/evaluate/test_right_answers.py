@@ -1,6 +1,7 @@
 """Right answers: what models write to held-out questions, by brute force, kept and found again."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,6 +204,17 @@ def test_known_answers_are_found_and_those_to_other_questions_are_not(work, monk
         (record, _) = drain(run_evaluations(work(["1"] * 5, **changed)))
         assert record.right_answers.digest != first[0].right_answers.digest
         assert record.record_id == first[0].record_id
+
+
+def test_what_the_original_answered_is_found_in_records_of_other_plans(work, described):
+    asked = work(["1"] * 5)
+    alone = replace(asked, plans=asked.plans[:1])
+    (first,), steps = phases(run_evaluations(alone))
+    assert steps.count("writing answers") == 2 * (3 + 1)
+    other = plan_of(described, CASE, {layer: ids[:2] for layer, ids in keeps_of(CASE).items()})
+    (second,), steps = phases(run_evaluations(replace(asked, plans=[other])))
+    assert steps.count("writing answers") == 3 + 1
+    assert second.right_answers.full_right == first.right_answers.full_right
 
 
 @pytest.mark.parametrize(
