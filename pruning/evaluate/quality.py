@@ -16,7 +16,13 @@ from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
-from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.result import (
+    Difference,
+    SampleCount,
+    SampleValues,
+    document_places,
+    paired_difference,
+)
 from pruning.evaluate.right_answers import RightAnswers
 from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
@@ -388,20 +394,6 @@ _ORDER: Final = (
 )
 
 
-@dataclass(frozen=True)
-class LossDifference:
-    """How much higher the loss of one plan is, in nats per token, mean over corpora."""
-
-    mean: float
-    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
-
-
 def halves(loss: PlanLoss) -> tuple[PlanLoss | None, PlanLoss | None]:
     """The loss on every second document of each corpus, from the first and from the second on.
 
@@ -460,11 +452,10 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
     return replace(loss, change=change, right={}) if change else None
 
 
-def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
-    """Loss of `one` minus that of `other` on the corpora of both, with a paired bootstrap.
+def difference(one: PlanLoss, other: PlanLoss) -> Difference | None:
+    """Loss of `one` minus that of `other` on the corpora of both, in nats per token.
 
-    Documents are resampled within each corpus, the same ones for both plans. None if the plans were
-    not measured on the same samples, or losses by sample are missing.
+    None if the plans were not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
@@ -478,6 +469,4 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
         or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
     ):
         return None
-    apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]
-    low, high = interval_of(apart).tolist()
-    return LossDifference(fmean(float(each.numbers.mean()) for each in apart), low, high)
+    return paired_difference([SampleValues(a.means - b.means, a.documents) for a, b in pairs])

@@ -302,6 +302,29 @@ def interval_of(corpora: Sequence[SampleValues], seed: int = 42) -> FloatArray:
     return np.asarray(interval)
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much more one plan has than another, mean over corpora."""
+
+    mean: float
+    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(apart: Sequence[SampleValues]) -> Difference:
+    """From the differences by sample, (samples,) on each corpus.
+
+    Documents are resampled within each corpus, the same ones for both plans.
+    """
+    low, high = interval_of(apart).tolist()
+    return Difference(float(np.mean([each.numbers.mean() for each in apart])), low, high)
+
+
 def interval_or_none(values: SampleValues, seed: int = 42) -> tuple[float | None, float | None]:
     """`interval_of` one number, for records: None where it is not known."""
     low, high = interval_of([values], seed).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -11,11 +12,12 @@ from pydantic import Field, model_validator
 from analysis.arrays import FloatArray
 from pruning.evaluate.questions import Questions
 from pruning.evaluate.result import (
+    Difference,
     Metric,
     SampleCount,
     SampleSums,
     SampleValues,
-    interval_of,
+    paired_difference,
     summarise,
 )
 from pruning.evaluate.store import Count, RecordPart
@@ -81,7 +83,7 @@ class RightAnswers(RecordPart):
         """Both shares and their difference in one line, for people."""
         text = f"{share_words(self.metric)}, original {share_words(self.full_metric)}"
         if self.right != self.full_right:
-            text += f", difference {right_difference(self.right, self.full_right).words}"
+            text += f", difference {points_words(right_difference(self.right, self.full_right))}"
         if self.unfinished or self.full_unfinished:
             text += (
                 f"; cut off at {self.answer_tokens} tokens: {self.unfinished}, original "
@@ -99,30 +101,17 @@ class RightAnswers(RecordPart):
         return self
 
 
-class RightDifference(NamedTuple):
-    """How many more questions one plan answers right than another, as a share of all."""
-
-    mean: float
-    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def words(self) -> str:
-        """In percentage points, with the interval."""
-        ends = f" [{100 * self.low:+.0f}, {100 * self.high:+.0f}]" if self.low == self.low else ""
-        return f"{100 * self.mean:+.0f}{ends} points"
-
-
-def right_difference(one: Sequence[int], other: Sequence[int]) -> RightDifference:
+def right_difference(one: Sequence[int], other: Sequence[int]) -> Difference:
     """The share of right answers of one plan minus that of another, of the same questions."""
-    apart = np.subtract(one, other, dtype=np.float64)
-    low, high = interval_of([SampleValues(apart)]).tolist()
-    return RightDifference(float(apart.mean()), low, high)
+    return paired_difference([SampleValues(np.subtract(one, other, dtype=np.float64))])
+
+
+def points_words(difference: Difference) -> str:
+    """A difference of shares in percentage points, with its interval: -8 [-14, -2] points."""
+    text = f"{100 * difference.mean:+.0f}"
+    if not math.isnan(difference.low):
+        text += f" [{100 * difference.low:+.0f}, {100 * difference.high:+.0f}]"
+    return f"{text} points"
 
 
 def _share(marks: Marks) -> Metric:

@@ -8,8 +8,8 @@ from statistics import fmean
 import numpy as np
 
 from pruning.evaluate.quality import PlanLoss, losses_at
-from pruning.evaluate.result import Metric, SampleValues, interval_of
-from pruning.evaluate.right_answers import RightAnswers, RightDifference, share_words
+from pruning.evaluate.result import Difference, Metric, SampleValues, paired_difference
+from pruning.evaluate.right_answers import RightAnswers, share_words
 
 Asked = Mapping[str, str]  # corpus -> digest of its questions
 
@@ -114,16 +114,14 @@ def in_short(loss: PlanLoss) -> str:
     return f"right answers {plan:.0%}, original {full:.0%}"
 
 
-def right_apart(one: PlanLoss, other: PlanLoss) -> RightDifference | None:
-    """Share of right answers of `one` minus that of `other`, mean over corpora, paired.
+def right_apart(one: PlanLoss, other: PlanLoss) -> Difference | None:
+    """Share of right answers of `one` minus that of `other`, mean over corpora.
 
-    Documents are resampled within each corpus, the same ones for both plans. None if they were not
-    asked the same questions.
+    None if they were not asked the same questions.
     """
     asked = {name: answers.digest for name, answers in one.right.items()}
     answers = answers_to(other, asked)
     if not asked or len(answers) < len(asked):
         return None
-    apart = [np.subtract(one.right[name].right, answers[name].right, dtype=float) for name in asked]
-    low, high = interval_of([SampleValues(each) for each in apart]).tolist()
-    return RightDifference(fmean(float(each.mean()) for each in apart), low, high)
+    pairs = [(one.right[name].right, answers[name].right) for name in asked]
+    return paired_difference([SampleValues(np.subtract(*pair, dtype=float)) for pair in pairs])

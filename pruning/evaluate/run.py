@@ -242,8 +242,8 @@ def _known_full(
     """The original model's answers to these questions, in a record of any plan."""
     dtype = row[0].settings["dtype"]
     for each in chain(row, work.store.records(work.model.identity)):
-        answers = None if _lacks_answers(each, questions) else each.right_answers
-        if answers and each.settings["dtype"] == dtype:
+        answers: RightAnswers | None = each.right_answers
+        if answers and not _lacks_answers(each, questions) and each.settings["dtype"] == dtype:
             return answers.full
     return None
 

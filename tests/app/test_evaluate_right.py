@@ -80,6 +80,9 @@ def test_the_plan_bar_and_compare_say_them(open_page, asked):
     for page in ("plan", "compare"):
         test = open_page(page, **address)
         assert any("right answers 75%, original 100%" in each.value for each in test.markdown)
+    test = open_page("compare", **address, baseline="Random")
+    # 3 of 4 less 1 of 4.
+    assert any("Right answers of A less B: +50" in each.value for each in test.markdown)
 
 
 def test_a_plan_that_was_not_asked_says_so(asked):
