@@ -81,9 +81,13 @@ class RightAnswers(RecordPart):
     @property
     def words(self) -> str:
         """Both shares and their difference in one line, for people."""
-        text = f"{share_words(self.metric)}, original {share_words(self.full_metric)}"
+        text = f"{share_words(self.metric)}, as the original"
         if self.right != self.full_right:
-            text += f", difference {points_words(right_difference(self.right, self.full_right))}"
+            apart = points_words(right_difference(self.right, self.full_right))
+            text = (
+                f"{share_words(self.metric)}, original {share_words(self.full_metric)}, "
+                f"difference {apart}"
+            )
         if self.unfinished or self.full_unfinished:
             text += (
                 f"; cut off at {self.answer_tokens} tokens: {self.unfinished}, original "
