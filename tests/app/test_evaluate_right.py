@@ -116,18 +116,20 @@ def test_plans_are_compared_on_the_same_questions_alone(asked):
     assert len(random_draws(other.values(), other["reap"].facts.removed, "expert")) == 2
 
 
-def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page):
+def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page, queued_jobs):
     test = open_page("evaluate", model="once")
     test.selectbox(key="evaluate.check").set_value("number")
     test.text_input(key="evaluate.answer").set_value("sum")
     test.number_input(key="evaluate.questions").set_value(8)
     press(test, "Run evaluation")
-    shown = command(test, "evaluate")
-    assert "rows.jsonl,answer=sum,check=number" in shown
-    assert "--questions 8" in shown
+    (job,) = queued_jobs()
+    (corpus,) = job.request["corpora"]
+    assert corpus.endswith("rows.jsonl,answer=sum,check=number")
+    assert job.request["questions"] == 8
+    assert f"--corpus {corpus}" in command(test, "evaluate", "--questions 8")
     test = open_page("evaluate")
     assert "evaluate.check" not in {each.key for each in test.selectbox}  # demo-code has none
     test.multiselect(key="evaluate.corpora").set_value(["demo-math"]).run()
     test.selectbox(key="evaluate.check").set_value("by the corpus' own check")
     press(test, "Run evaluation")
-    assert "--corpus demo-math" in command(test, "evaluate", "--measure right")
+    assert "right" in queued_jobs()[1].request["measures"]
