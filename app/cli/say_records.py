@@ -40,7 +40,8 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
     for name, record in zip(names, records, strict=True):
         if answers := record.right_answers:
             where = f"{name}, {record.corpus['name']}"
-            note(f"{where}: right answers {answers.words} ({answers.count.documents} questions)")
+            of = f"{len(answers.right)} questions, {answers.count.interval_words}"
+            note(f"{where}: right answers {answers.words} ({of})")
 
 
 def mean_words(metric: Metric | None, measure: str) -> str:

@@ -131,11 +131,12 @@ def draw_questions(
         )
         try:
             question = _question(document, at, settings)
+            is_known = known.has(document, at)
         except CorpusError as problem:
             account.skip(problem)
             continue
         account.use(document)
-        if known.has(document, at):
+        if is_known:
             left_out += 1
             continue
         asked.append(question)
