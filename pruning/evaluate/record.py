@@ -273,10 +273,8 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
         answers = self.right_answers
         if (answers is None) != (RIGHT not in self.metrics):
             raise ValueError(f"it has {RIGHT} without the answers, or answers without {RIGHT}")
-        if answers and (self.metrics[RIGHT], self.full.get(RIGHT)) != (
-            answers.metric,
-            answers.full_metric,
-        ):
+        shares = [each[RIGHT].mean for each in (self.metrics, self.full) if RIGHT in each]
+        if answers and shares != [answers.share, answers.full_share]:
             raise ValueError(f"its {RIGHT} is not that of its answers")
         return self
 

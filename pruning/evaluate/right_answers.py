@@ -64,6 +64,16 @@ class RightAnswers(RecordPart):
         return Marked(self.full_right, self.full_unfinished)
 
     @property
+    def share(self) -> float:
+        """Share of right answers of the pruned model."""
+        return sum(self.right) / len(self.right)
+
+    @property
+    def full_share(self) -> float:
+        """Share of right answers of the original model."""
+        return sum(self.full_right) / len(self.full_right)
+
+    @property
     def metric(self) -> Metric:
         """The share of right answers of the pruned model, with its interval by documents."""
         return _share(self.right)

@@ -61,7 +61,7 @@ def right_shares(losses: Sequence[PlanLoss], asked: Asked) -> dict[str, float]:
     """Corpus -> share of right answers, mean over the plans; only where all were asked."""
     found = [answers_to(loss, asked) for loss in losses]
     return {
-        name: fmean(answers[name].metric.mean for answers in found)
+        name: fmean(answers[name].share for answers in found)
         for name in asked
         if found and all(name in answers for answers in found)
     }
@@ -71,7 +71,7 @@ def original_shares(losses: Iterable[PlanLoss], asked: Asked) -> dict[str, float
     """Corpus -> share of right answers of the original model."""
     answers = [answers_to(loss, asked) for loss in losses]
     known = ((name, each) for found in answers for name, each in found.items())
-    return {name: each.full_metric.mean for name, each in known}
+    return {name: each.full_share for name, each in known}
 
 
 def random_draws(
@@ -107,10 +107,7 @@ def in_short(loss: PlanLoss) -> str:
     answers = loss.right.values()
     if not answers:
         return ""
-    plan, full = (
-        fmean(each.mean for each in shares)
-        for shares in ([a.metric for a in answers], [a.full_metric for a in answers])
-    )
+    plan, full = fmean(each.share for each in answers), fmean(each.full_share for each in answers)
     return f"right answers {plan:.0%}, original {full:.0%}"
 
 

@@ -69,7 +69,7 @@ def test_the_page_shows_right_answers_beside_the_loss(open_page, asked):
     (shown,) = (each.value for each in test.table if "%" in each.value["original model"].iloc[0])
     # Random: a quarter and a half.
     assert shown["original model"].tolist() == ["100%"]
-    assert shown["Random"].tolist() == ["38%"]
+    assert shown["Random (2 draws)"].tolist() == ["38%"]
     table = test.dataframe[0].value.set_index("candidate")
     assert table.loc[f"REAP, on {ROWS}", "right"] == 0.75
     assert table.loc["Random (2 draws)", "right"] == 0.375

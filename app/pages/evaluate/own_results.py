@@ -219,9 +219,7 @@ def candidates_part(loaded: Loaded) -> None:
     losses_table(full_losses(losses), added)
     draws, asked = random_draws(losses, share, granularity), usual_questions(losses)
     if asked:
-        named = {"your plan": plan_loss, "Random": None, "the best": best}
-        plans = {name: [each] for name, each in named.items() if each}
-        right_table(losses, asked, plans | ({"Random": draws} if draws else {}))
+        right_table(losses, asked, _asked_plans(loaded, best, draws))
     table = table.assign(
         right=right_column(table, losses_by_plan, draws, asked),
         candidate=_names(table, {each.plan: each.created_at for each in losses}),
@@ -260,11 +258,28 @@ def _columns(
     elif loaded.shown is not None:
         added["your plan, not measured"] = {}
     if chance is not None:
-        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
-        added[f"Random{several}"] = chance.change
+        added[_random_name(chance.draws)] = chance.change
     if best is not None and best is not plan_loss:
         added[f"the best{_REPAIRED[best.is_repaired]}"] = best.change
     return added
+
+
+def _asked_plans(
+    loaded: Loaded, best: PlanLoss | None, draws: Sequence[PlanLoss]
+) -> dict[str, Sequence[PlanLoss]]:
+    """The plan on screen, the draws of Random and the best plan, by column."""
+    plan_loss, _ = loss_of_plan(loaded)
+    plans: dict[str, Sequence[PlanLoss]] = {"your plan": [plan_loss]} if plan_loss else {}
+    if draws:
+        plans[_random_name(len(draws))] = draws
+    if best is not None and best is not plan_loss:
+        plans["the best"] = [best]
+    return plans
+
+
+def _random_name(draws: int) -> str:
+    """Column of so many draws of Random."""
+    return f"Random ({draws} draws)" if draws > 1 else "Random"
 
 
 def _facts(loaded: Loaded) -> PlanFacts | None:
