@@ -118,7 +118,7 @@ def test_a_check_changes_no_corpus(tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (",check=numbr", "number"),
+        (",check=numbers", "number"),
         (",answer=sum", "how it is checked"),
         (",check=", "OPTION=VALUE"),
     ],
