@@ -26,6 +26,7 @@ from pruning.requests.base import Request
 from pruning.requests.calibration import CalibrateOptions
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES
 from pruning.requests.model import ExportOptions
+from pruning.requests.questions import QuestionOptions
 from pruning.requests.repair import RepairOptions
 from pruning.schedules import MEASURED
 from pruning.search.settings import SearchSettings
@@ -98,7 +99,7 @@ class RepairSection(RepairOptions):
         return corpora
 
 
-class EvaluateSection(Request):
+class EvaluateSection(QuestionOptions):
     """What to measure of the plan, on which corpus."""
 
     corpus: options.Corpus

@@ -91,15 +91,18 @@ def _turns_in(row: Mapping[str, Any], fields: Fields, where: str) -> tuple[Turn,
         return _turns(row[fields.messages], fields.messages, where)
     if _has(row, (fields.prompt, fields.response)):
         return _pair((fields.prompt, fields.response), row, where)
-    if not fields.has_usual:
-        return None
-    for name in _LISTS:
-        if row.get(name) is not None:
-            return _turns(row[name], name, where)
-    for pair in _PAIRS:
-        if _has(row, pair):
-            return _pair(pair, row, where)
-    return _called(row, where) if _has(row, _CALLED) else None
+    if fields.has_usual:
+        for name in _LISTS:
+            if row.get(name) is not None:
+                return _turns(row[name], name, where)
+        for pair in _PAIRS:
+            if _has(row, pair):
+                return _pair(pair, row, where)
+        if _has(row, _CALLED):
+            return _called(row, where)
+    # A prompt without a response, but with the answer that a check needs.
+    checked = (fields.prompt, fields.answer)
+    return _pair(checked, row, where) if all(checked) and _has(row, checked) else None
 
 
 def _turns(value: Any, name: str, where: str) -> tuple[Turn, ...]:

@@ -13,7 +13,7 @@ _FORMS = (
     "input_ids; messages or conversations; text; prompt and response or completion; instruction "
     "and output; query and answers"
 )
-_COMPANIONS = ("tools", "system")  # fields that are no form of their own
+_COMPANIONS = ("tools", "system", "answer")  # fields that are no form of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Document:
     answer: tuple[bool, ...] | None = None  # whether each of `input_ids` belongs to the answer
     # What the assistant of `messages` may call, for the chat template.
     tools: tuple[Mapping[str, Any], ...] = ()
+    expected: str | None = None  # what a model should answer, for the check of the corpus
     where: str = field(default="", compare=False)  # file and line or row; begins an error
     problem: CorpusError | None = field(default=None, compare=False)  # why the row has none
 
@@ -41,6 +42,9 @@ class Fields:
     response: str = "response"
     tools: str = "tools"  # beside any conversation
     system: str = "system"  # the first turn of a conversation that has none
+    # What a check compares with; empty: nothing is read. It changes no text, so it is no part of
+    # what a corpus is.
+    answer: str = field(default="", compare=False, repr=False)
 
     @classmethod
     def only(cls, **names: str) -> "Fields":
@@ -67,18 +71,21 @@ class Fields:
         """All fields that may be read."""
         usual = (*USUAL, "functions") if self.has_usual else ()
         read = ("attention_mask", "labels", *self.by_form.values(), *usual)
-        return tuple(dict.fromkeys((*read, self.tools, self.system)))
+        return tuple(dict.fromkeys((*read, self.tools, self.system, *filter(None, [self.answer]))))
 
 
 DEFAULT_FIELDS = Fields()
 
 
 def demo_document(prompt: str, response: str) -> Document:
-    """A pair as a document: a conversation if there is a response, else plain text."""
+    """A pair as a document: a conversation if there is a response, else plain text.
+
+    A check compares with the response.
+    """
     if not response:
         return Document(text=prompt)
-    user = {"role": "user", "content": prompt}
-    return Document(messages=(user, {"role": "assistant", "content": response}))
+    turns = ({"role": "user", "content": prompt}, {"role": "assistant", "content": response})
+    return Document(messages=turns, expected=response)
 
 
 def _whole_numbers(value: Any, where: str, name: str, *, least: int) -> list[int]:
@@ -122,6 +129,23 @@ def row_document(
 
     Nulls of a row `of_arrow` are dropped at every depth.
     """
+    if not fields.answer or row.get(fields.answer) is None:
+        return _document(row, where, fields, columns, of_arrow=of_arrow)
+    answer = row[fields.answer]
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        raise CorpusError(f"{where}: {fields.answer} must be a text or a number.")
+    document = _document(row, where, fields, columns, of_arrow=of_arrow)
+    return replace(document, expected=str(answer))
+
+
+def _document(
+    row: Mapping[str, Any],
+    where: str,
+    fields: Fields,
+    columns: Iterable[str] | None,
+    *,
+    of_arrow: bool,
+) -> Document:
     if row.get(fields.input_ids) is not None:
         return replace(_token_document(row, fields, where), where=where)
     if row.get(fields.messages) is None and row.get(fields.text) is not None:

@@ -153,6 +153,8 @@ def check_reaches(source: Source, corpus: str, seq_len: int, seed: int, folder: 
         will_do = characters > _MOST_CHARACTERS * seq_len
         if will_do or _SPECIAL_TOKENS * len(texts) >= seq_len:
             return
+    if not texts:
+        return
     from tokenizers import Tokenizer
 
     try:

@@ -9,9 +9,10 @@ from pathlib import Path
 from unicodedata import category
 
 from analysis.content import known_digest
+from analysis.corpora.checks import CHECKS
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
-from analysis.demo.texts import TEXTS
+from analysis.demo.texts import TEXT_CHECKS, TEXTS
 from analysis.errors import CorpusError, unknown_name
 from analysis.home import from_home
 from analysis.text_file import near_file
@@ -20,6 +21,9 @@ HUB = "hub:"
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
+_CHECK = "check"  # the rule that the field `answer` is for
+# What tells how answers are checked; the corpus is the same without.
+_CHECKING = re.compile(rf",(?:answer|{_CHECK})=[^,]*")
 _URL = re.compile(r"([\w-]+=)?\w+://")  # of a corpus, or of a copy of one
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 # The first digits of a digest of what the files hold; they tell files of one name apart.
@@ -120,6 +124,12 @@ class CorpusSpec:
     fields: Fields = DEFAULT_FIELDS
     preset: Preset | None = None
     content: str = ""  # the first digits of the digest that the files must have, if given
+    check: str = ""  # one of CHECKS; empty: its answers are not checked
+
+    @property
+    def names_check(self) -> bool:
+        """Whether the check was given with the corpus; those of the demo have theirs unasked."""
+        return bool(self.check) and self.name not in TEXTS
 
     def own_content(self) -> str:
         """The first digits of the digest of the files' bytes and of the fields that are read.
@@ -163,8 +173,10 @@ def bare_name(corpus: str) -> str:
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
-    if corpus in TEXTS or corpus in PRESETS or corpus.startswith(HUB):
+    if corpus in TEXTS or corpus in PRESETS:
         return corpus
+    if corpus.startswith(HUB):
+        return _CHECKING.sub("", corpus)
     file = _FILE.fullmatch(corpus)
     return Path(file["path"] if file else corpus).name
 
@@ -216,7 +228,7 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     _check_words(corpus)
     name = bare_name(corpus)
     if corpus in TEXTS:
-        return CorpusSpec(name)
+        return CorpusSpec(name, check=TEXT_CHECKS.get(corpus, ""))
     if content_of(corpus) and name in PRESETS:
         preset = PRESETS[name]
         return CorpusSpec(name, preset.dataset, None, preset.fields, preset, content_of(corpus))
@@ -232,9 +244,9 @@ def parse_corpus(corpus: str) -> CorpusSpec:
         if not _REPO.fullmatch(repo):
             raise CorpusError(
                 f"{corpus} names no dataset; write {HUB}owner/name, then options after commas: "
-                f"{', '.join((*_OPTIONS, *_FIELDS))}."
+                f"{', '.join((*_OPTIONS, *_FIELDS, _CHECK))}."
             )
-        options = _options(rest, corpus, (*_OPTIONS, *_FIELDS))
+        options = _options(rest, corpus, (*_OPTIONS, *_FIELDS, _CHECK))
         dataset = HubDataset(
             repo,
             config=options.get("config"),
@@ -242,12 +254,15 @@ def parse_corpus(corpus: str) -> CorpusSpec:
             revision=options.get("revision"),
             fields=_fields(options, corpus),
         )
-        return CorpusSpec(name, dataset, fields=dataset.fields)
+        return CorpusSpec(name, dataset, fields=dataset.fields, check=_check(options, corpus))
     if match := _FILE.fullmatch(corpus):
-        options = _options(match["rest"].removeprefix(","), corpus, _FIELDS)
-        path = from_home(match["path"])
+        options = _options(match["rest"].removeprefix(","), corpus, (*_FIELDS, _CHECK))
         return CorpusSpec(
-            name, path=path, fields=_fields(options, corpus), content=match["content"] or ""
+            name,
+            path=from_home(match["path"]),
+            fields=_fields(options, corpus),
+            content=match["content"] or "",
+            check=_check(options, corpus),
         )
     raise _no_corpus(corpus)
 
@@ -299,6 +314,21 @@ def _options(text: str, corpus: str, known: tuple[str, ...]) -> dict[str, str]:
 
 def _fields(options: Mapping[str, str], corpus: str) -> Fields:
     names = {key: options[key] for key in _FIELDS if key in options}
+    if _CHECK in options:
+        names.setdefault("answer", "answer")
     if len({"prompt", "response"} & set(names)) == 1:
         raise CorpusError(f"{corpus} names a prompt or a response; name both.")
     return Fields.only(**names) if names else DEFAULT_FIELDS
+
+
+def _check(options: Mapping[str, str], corpus: str) -> str:
+    """The rule by which answers are checked; empty without one."""
+    name = options.get(_CHECK, "")
+    if name and name not in CHECKS:
+        raise CorpusError(f"{corpus}: {unknown_name(_CHECK, name, CHECKS)}")
+    if "answer" in options and not name:
+        raise CorpusError(
+            f"{corpus} names an answer; say how it is checked: ,{_CHECK}= with one of "
+            f"{', '.join(CHECKS)}."
+        )
+    return name

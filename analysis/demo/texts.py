@@ -194,6 +194,8 @@ def math_texts() -> Iterator[DemoText]:
 
 
 TEXTS = {"demo-code": code_texts, "demo-prose": prose_texts, "demo-math": math_texts}
+# Corpus -> the check of its answers, see `analysis.corpora.checks`.
+TEXT_CHECKS = {"demo-math": "number"}
 
 
 @cache

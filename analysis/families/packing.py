@@ -66,6 +66,11 @@ _ATTENTION = ("eager", "sdpa")
 _INSTEAD = "use --packing concatenate or pad."
 
 
+def state_kinds(layer_types: Collection[str]) -> list[str]:
+    """Which of these kinds of layers carry a state along the sequence, sorted."""
+    return sorted(set(layer_types) - _STATELESS)
+
+
 def check_packing(
     model_type: str, layer_types: Collection[str], attention: str | None = None
 ) -> None:
@@ -74,8 +79,7 @@ def check_packing(
     Kinds of layers and attention are as transformers names them; without kinds all layers are
     alike, and None is its default attention.
     """
-    states = sorted(set(layer_types) - _STATELESS)
-    if states:
+    if states := state_kinds(layer_types):
         raise UnsupportedModelError(
             f"Documents cannot be packed for {model_type}: its layers of kind {', '.join(states)} "
             f"carry a state from one document to the next; {_INSTEAD}"

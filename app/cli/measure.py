@@ -21,14 +21,13 @@ from app.cli.say import (
     calibrate_command,
     evaluate_command,
     export_command,
-    loss_increase,
     next_plan,
     plan_command,
     say_notes,
-    show_records,
     usual_budget,
 )
-from app.console import counted, finish, follow, out, say, show_frame, show_table, small
+from app.cli.say_records import loss_increase, mean_words, show_records
+from app.console import counted, finish, follow, out, say, show_frame, show_table
 from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
@@ -40,7 +39,7 @@ from pruning.evaluate.record import (
     evaluation_table,
     result_json,
 )
-from pruning.evaluate.result import MEASURES
+from pruning.evaluate.result import MEASURES, RIGHT
 from pruning.evaluate.subsets import subset_table
 from pruning.evaluate.variances import variance_table
 from pruning.plan import keep_all, load_plan
@@ -146,7 +145,8 @@ def _numbers(record: EvaluationRecord) -> dict[str, object]:
     metrics = {name: asdict(metric) for name, metric in record.metrics.items()}
     removed = {"corpus": record.corpus["name"], "removed": record.plan.removed}
     increase = {"loss_increase": loss_increase(record)}
-    return {**removed, "tokens": record.num_tokens, **metrics, **increase}
+    full = {f"original_{name}": asdict(record.full[name]) for name in metrics if name == RIGHT}
+    return {**removed, "tokens": record.num_tokens, **metrics, **full, **increase}
 
 
 Against = Literal["removed", "bytes", "active_params", "expert_flops"]
@@ -214,10 +214,7 @@ def show_sweep(records: Sequence[EvaluationRecord]) -> None:
         cells = [
             (
                 *_swept(each),
-                *(
-                    small(each.metrics[name].mean) if name in each.metrics else "-"
-                    for name in measured
-                ),
+                *(mean_words(each.metrics.get(name), name) for name in measured),
                 "-" if (more := loss_increase(each)) is None else f"{more:+.4f}",
             )
             for each in of_corpus

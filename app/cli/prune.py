@@ -19,8 +19,8 @@ from app.cli.say import (
     say_notes,
     say_plan,
     say_search,
-    show_records,
 )
+from app.cli.say_records import show_records
 from app.cli.ship import write_export
 from app.console import finish, follow, out
 from pruning.bits import bits_words

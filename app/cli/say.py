@@ -21,14 +21,11 @@ from app.console import (
     plain_rows,
     ranges_of_rows,
     show_table,
-    small,
 )
 from pruning.active import Routing
 from pruning.budget import possible_share
 from pruning.constraints import Constraints
 from pruning.engines import contents_of, equal_cut, summary, verdicts
-from pruning.evaluate.record import EvaluationRecord
-from pruning.evaluate.result import MEASURES, Metric
 from pruning.experts_per_token import top_k_words
 from pruning.gguf import gguf_path
 from pruning.neurons.kept import count_neurons
@@ -369,52 +366,6 @@ def show_width_options(
             f"{choice.mode}; {less_in_words(on_disk, possible[best])} with --width-mode {best}, "
             "which load_pruned loads"
         )
-
-
-def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
-    """Print a row for each plan and corpus, for several of both a table for each corpus."""
-    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
-    rows = [
-        (
-            name,
-            record.corpus["name"],
-            f"{record.plan.removed:.1%}",
-            *(_metric(record.metrics.get(measure)) for measure in measured),
-            "-" if (more := loss_increase(record)) is None else f"{more:+.4f}",
-            _metric(record.full.get("nll")),
-            record.num_tokens,
-        )
-        for name, record in zip(names, records, strict=True)
-    ]
-    labels = [MEASURES[measure].label for measure in measured]
-    last = ("loss increase", "original loss", "tokens")
-    columns = ("plan", "corpus", "sparsity", *labels, *last)
-    corpora = {str(record.corpus["name"]): record for record in records}
-    tables = {"": rows}
-    if 1 < len(corpora) < len(rows):
-        columns = ("plan", *columns[2:])
-        tables = {name: [(row[0], *row[2:]) for row in rows if row[1] == name] for name in corpora}
-    for number, (name, cells) in enumerate(tables.items()):
-        title = "\n" * (number > 0) + name
-        show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
-    for name, each in corpora.items():
-        note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
-        note(f"{name}: [] {each.count.interval_words}")
-
-
-def _metric(metric: Metric | None) -> str:
-    """Mean and interval."""
-    if metric is None:
-        return "-"
-    ends = [small(each) for each in (metric.low, metric.high) if each is not None]
-    return small(metric.mean) + (f" [{', '.join(ends)}]" if ends else "")
-
-
-def loss_increase(record: EvaluationRecord) -> float | None:
-    """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
-    measured, full = record.metrics.get("nll"), record.full.get("nll")
-    changes = record.plan.removed or not record.plan.is_plain
-    return measured.mean - full.mean if measured and full and changes else None
 
 
 def say_search(result: SearchResult, folder: Path) -> None:

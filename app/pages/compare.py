@@ -12,7 +12,9 @@ from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
-from pruning.evaluate.quality import loss_of
+from pruning.evaluate.quality import PlanLoss, loss_of
+from pruning.evaluate.right_answers import points_words
+from pruning.evaluate.right_of_plans import in_short, right_apart
 
 _ROWS_SHOWN: Final = 200
 
@@ -40,16 +42,21 @@ def draw(loaded: Loaded) -> None:
 def conclusion(loaded: Loaded) -> None:
     """Measured losses of both, and how often they decide alike."""
     losses, words = losses_of(loaded.model), []
+    found: list[PlanLoss] = []
     a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
     for name, plan in zip(loaded.names, (a, loaded.plan_by(loaded.second)), strict=True):
         loss = loss_of(losses, plan.in_own_bits.unrepaired.digest)
-        words.append(f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}")
+        found += [loss] if loss else []
+        measured = [each for each in (loss.words, in_short(loss)) if each] if loss else []
+        words.append(f"{literal(name)}: {literal('; '.join(measured)) or 'loss not measured'}")
     comparison, caveat = loaded.comparison, ""
+    apart = right_apart(*found) if len(found) == 2 else None
+    right = f" Right answers of A less B: {points_words(apart)}." if apart else ""
     if a.repair or a.bits:
         caveat = " Neither is repaired or in fewer bits here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
-        f"experts alike, chance {comparison.chance_agreement:.0%}.{caveat}"
+        f"experts alike, chance {comparison.chance_agreement:.0%}.{right}{caveat}"
     )
 
 

@@ -9,6 +9,7 @@ from app.report.page import rendered
 from pruning.evaluate.cost import LossRow, PlanCost, cost_of
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerRecord
+from pruning.evaluate.right_of_plans import RightRow
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
@@ -39,6 +40,7 @@ class DecisionReport:
     rows: tuple[LossRow, ...]  # worst corpus first, then mean and worst; empty if unmeasured
     facts: Mapping[str, str]  # provenance, name -> value
     command: str  # command that makes the plan
+    right: tuple[RightRow, ...] = ()  # right answers by corpus; empty if none were checked
     answers: AnswerPair | None = None
     warning: str = ""  # of `super_note`, if there is something to say
     alarm: str = ""  # of `AgainstRandom`: the plan loses more than Random
@@ -82,6 +84,7 @@ def decision_of(
         after=num_bytes,
         verdict=cost.verdict + _bits_words(losses),
         rows=cost.rows,
+        right=cost.right,
         alarm=cost.warning,
         facts=_facts(model, plan, cost),
         command=command,

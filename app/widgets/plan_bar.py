@@ -24,6 +24,7 @@ from pruning.bits import FORMATS, OWN
 from pruning.engines import Readers, contents_of, readers, verdicts
 from pruning.evaluate.against_random import AgainstRandom, verdict_on
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.evaluate.right_of_plans import in_short
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import PLAN_FILE, CurrentPlan
 from pruning.requests.base import validated
@@ -188,12 +189,10 @@ def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None)
         return literal(predicted.words) if predicted else "loss not measured"
     words = literal(loss.words)
     if loss.missing:
-        return f"{words}, not measured on {literal(', '.join(loss.missing))}"
-    return (
-        words
-        if chance is None or loss.is_random
-        else f"{words}, {loss.random_name} {chance.mean:+.2f}"
-    )
+        words += f", not measured on {literal(', '.join(loss.missing))}"
+    elif chance is not None and not loss.is_random:
+        words += f", {loss.random_name} {chance.mean:+.2f}"
+    return "; ".join(filter(None, (words, in_short(loss))))
 
 
 def prediction_error(loaded: Loaded) -> str:

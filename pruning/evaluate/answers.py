@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from analysis.corpora import Tokenizer
 from analysis.corpora.encoding import TextReader
+from analysis.corpora.prompts import conversation_prompt
 from analysis.errors import CorpusError
 from analysis.families import MoEFamily
 from analysis.generation import greedy_answers
@@ -57,9 +58,9 @@ def prompt_ids(
     damaged = "its files are damaged, fetch them again"
     reader = TextReader(tokenizer, "The prompt", damaged, "ask with --raw", arguments)
     if as_chat:
-        turn = {"role": "user", "content": prompt}
-        prompt = reader.format([turn], add_generation_prompt=True).text
-    ids = list(reader.tokenize(prompt, add_special_tokens=not as_chat).ids)
+        ids = conversation_prompt(({"role": "user", "content": prompt},), (), reader)
+    else:
+        ids = list(reader.tokenize(prompt, add_special_tokens=True).ids)
     if not ids:
         raise CorpusError("The prompt is empty; write what the model should answer.")
     return ids

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pruning.evaluate.against_random import AgainstRandom, against_random
 from pruning.evaluate.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
+from pruning.evaluate.right_of_plans import RightRow, right_rows
 from pruning.plan import PruningPlan
 
 _MOST_CORPORA = 8  # rows of a table that is read at a glance
@@ -29,6 +30,7 @@ class PlanCost:
     unrepaired: PlanLoss | None  # of a repaired plan, measured in the same way
     full: Mapping[str, float]  # corpus -> loss of the original model
     warning: str  # of `AgainstRandom`; empty if there is nothing to warn of
+    right: tuple[RightRow, ...] = ()  # by corpus; empty if no answers were checked
 
     @property
     def verdict(self) -> str:
@@ -109,4 +111,5 @@ def cost_of(plan: PruningPlan, losses: Sequence[PlanLoss]) -> PlanCost:
             unrepaired = before
     against = against_random(loss, loss.facts, losses) if loss else None
     warning = against.warning if against else ""
-    return PlanCost(loss, chance, unrepaired, full_losses(losses), warning)
+    right = right_rows(loss, losses) if loss else ()
+    return PlanCost(loss, chance, unrepaired, full_losses(losses), warning, right)

@@ -30,11 +30,12 @@ from analysis.corpora import (
 )
 from analysis.corpora.account import SKIPPED_ROWS, RowAccount, row_facts
 from analysis.corpora.cutting import Extent
-from analysis.corpora.encoding import encode, encode_all
+from analysis.corpora.encoding import TextReader, encode, encode_all
 from analysis.corpora.near_copies import NewTokens, TokenRuns
 from analysis.demo.held_out import fitness_source
 from analysis.demo.texts import TEXTS
 from analysis.stats.tables import CorpusRef
+from pruning.evaluate.questions import Questions, QuestionSettings, draw_questions, known_text
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SEED = 42
@@ -60,6 +61,7 @@ class SampleSettings:
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
     # Samples of running text that a document gives at most; 0: all, None: as its corpus has it.
     windows_per_document: int | None = None
+    questions: QuestionSettings | None = None  # what is asked and checked besides; None: nothing
 
     def windows_of(self, source: Source) -> int | None:
         """The limit for a corpus; None if there is none."""
@@ -77,6 +79,7 @@ class DrawnSamples:
     # prepared; plain JSON.
     facts: Mapping[str, Any]
     shortfall: str = ""  # why there are fewer samples than asked for; empty if there are not
+    questions: Questions | None = None  # of the same documents and those that follow
 
     @property
     def num_documents(self) -> int | None:
@@ -144,7 +147,8 @@ def draw(
     has_answers = first is not None and (first.messages is not None or first.answer is not None)
     by_answers = settings.scored == "response" or (settings.scored == "auto" and has_answers)
     reader = tokenizer() if first is None or first.input_ids is None else None
-    new = NewTokens(_runs_read(source, unread, name, reader, settings.template_args))
+    runs_read = _runs_read(source, unread, name, reader, settings.template_args)
+    new = NewTokens(runs_read)
     selection = DocumentSelection(lambda stream, _seed: new.of(stream), new.words)
     if not is_running:
         selection = DocumentSelection(
@@ -171,7 +175,12 @@ def draw(
     if unread.skipped:
         facts |= {"near_copies": new.num_left_out}
     facts |= {"seq_len": settings.seq_len, **sequences.prepared}
-    return DrawnSamples(sequences, facts, _shortfall(sequences, settings.samples))
+    questions = None
+    if settings.questions is not None:
+        known = known_text(source, unread.seed, unread.skipped, runs_read)
+        asker = TextReader(tokenizer(), name, arguments=settings.template_args)
+        questions = draw_questions(unread.source, unread.seed, known, settings.questions, asker)
+    return DrawnSamples(sequences, facts, _shortfall(sequences, settings.samples), questions)
 
 
 def _shortfall(sequences: TokenSequences, asked: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -16,7 +16,14 @@ from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.lazy import pd
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts
-from pruning.evaluate.result import SampleCount, SampleValues, document_places, interval_of
+from pruning.evaluate.result import (
+    Difference,
+    SampleCount,
+    SampleValues,
+    document_places,
+    paired_difference,
+)
+from pruning.evaluate.right_answers import RightAnswers
 from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import readable_records
 
@@ -100,6 +107,8 @@ class PlanLoss(LossIncrease):
     sample_facts: Mapping[str, Mapping[str, Any]]
     num_samples: int  # of the corpus with the fewest
     created_at: str  # of its newest evaluation
+    # Corpus -> answers to its questions, where they were checked; none of parts of the documents.
+    right: Mapping[str, RightAnswers] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -319,6 +328,7 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
             sample_facts={name: each.corpus for name, each in measured.items()},
             num_samples=min(each.num_samples for each in measured.values()),
             created_at=last.created_at,
+            right={n: each.right_answers for n, each in measured.items() if each.right_answers},
         )
         losses.append(loss)
     return losses
@@ -384,20 +394,6 @@ _ORDER: Final = (
 )
 
 
-@dataclass(frozen=True)
-class LossDifference:
-    """How much higher the loss of one plan is, in nats per token, mean over corpora."""
-
-    mean: float
-    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
-
-
 def halves(loss: PlanLoss) -> tuple[PlanLoss | None, PlanLoss | None]:
     """The loss on every second document of each corpus, from the first and from the second on.
 
@@ -431,6 +427,7 @@ def of_documents(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None
         full={**loss.full, **full},
         samples={**loss.samples, **parts},
         num_samples=min(sizes),
+        right={},
     )
 
 
@@ -452,14 +449,13 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
         if rest is not None:
             return rest
     change = {each: value for each, value in loss.change.items() if each != name}
-    return replace(loss, change=change) if change else None
+    return replace(loss, change=change, right={}) if change else None
 
 
-def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
-    """Loss of `one` minus that of `other` on the corpora of both, with a paired bootstrap.
+def difference(one: PlanLoss, other: PlanLoss) -> Difference | None:
+    """Loss of `one` minus that of `other` on the corpora of both, in nats per token.
 
-    Documents are resampled within each corpus, the same ones for both plans. None if the plans were
-    not measured on the same samples, or losses by sample are missing.
+    None if the plans were not measured on the same samples, or losses by sample are missing.
     """
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
@@ -473,6 +469,4 @@ def difference(one: PlanLoss, other: PlanLoss) -> LossDifference | None:
         or any((a.tokens, a.documents) != (b.tokens, b.documents) for a, b in pairs)
     ):
         return None
-    apart = [SampleValues(a.means - b.means, a.documents) for a, b in pairs]
-    low, high = interval_of(apart).tolist()
-    return LossDifference(fmean(float(each.numbers.mean()) for each in apart), low, high)
+    return paired_difference([SampleValues(a.means - b.means, a.documents) for a, b in pairs])

@@ -17,11 +17,13 @@ from analysis.model import MoEModel
 from pruning.active import Routing
 from pruning.bit_sizes import fewer_bits
 from pruning.evaluate.result import (
+    RIGHT,
     Evaluation,
     Metric,
     SampleCount,
     check_metrics,
 )
+from pruning.evaluate.right_answers import RightAnswers
 from pruning.evaluate.sample_losses import SampleLosses
 from pruning.evaluate.store import (
     SCHEMA_VERSION,
@@ -246,15 +248,17 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
     word = "evaluation"
     command = "evaluate"
     measured = "metrics"
-    optional = frozenset({"samples"})
+    optional = frozenset({"samples", "right_answers"})
 
     record_id: str = Field(alias="evaluation_id")
     num_samples: Count = 0
     num_tokens: Count = 0  # scored positions of all samples
     metrics: Mapping[str, Metric] = {}  # by measure
-    full: Mapping[str, Metric] = {}  # `nll` and `ppl` of the original model on the same samples
+    # `nll` and `ppl` of the original model on the same samples, and `right` on the same questions
+    full: Mapping[str, Metric] = {}
     # None if the loss was not measured; files of older versions lack it.
     samples: SampleLosses | None = None
+    right_answers: RightAnswers | None = None  # None if no answers were checked
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
@@ -266,12 +270,23 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
                 f"it has {self.num_tokens} tokens of {self.num_samples} samples, but losses of "
                 f"{sum(counts)} of {len(counts)}"
             )
+        answers = self.right_answers
+        if (answers is None) != (RIGHT not in self.metrics):
+            raise ValueError(f"it has {RIGHT} without the answers, or answers without {RIGHT}")
+        shares = [each[RIGHT].mean for each in (self.metrics, self.full) if RIGHT in each]
+        if answers and shares != [answers.share, answers.full_share]:
+            raise ValueError(f"its {RIGHT} is not that of its answers")
         return self
 
     @property
     def count(self) -> SampleCount:
         """How many samples of how many documents."""
         return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    def count_of(self, measure: str) -> SampleCount:
+        """How many samples of how many documents a measure is over; of answers, the questions."""
+        answers = self.right_answers
+        return answers.count if answers and measure == RIGHT else self.count
 
     @property
     def shown(self) -> Facts:
@@ -287,6 +302,7 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             "samples": self.count.words,
             "tokens": self.num_tokens,
             **{name: f"{metric.mean:.4f}" for name, metric in self.metrics.items()},
+            **({RIGHT: self.right_answers.words} if self.right_answers else {}),
             "loss_increase": increase,
         }
 
@@ -308,6 +324,15 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
             num_tokens=result.num_tokens,
             metrics=metrics,
             full={**self.full, **result.full},
+        )
+
+    def with_right_answers(self, answers: RightAnswers, run_facts: Mapping[str, Any]) -> Self:
+        """The record with answers added, in the place of earlier ones."""
+        return self.finished(
+            run_facts,
+            right_answers=answers,
+            metrics={**self.metrics, RIGHT: answers.metric},
+            full={**self.full, RIGHT: answers.full_metric},
         )
 
 
@@ -378,8 +403,8 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             "measure": name,
             **asdict(metric),
             "full": record.full[name].mean if name in record.full else None,
-            "num_samples": record.num_samples,
-            "num_documents": record.count.documents,
+            "num_samples": record.count_of(name).samples,
+            "num_documents": record.count_of(name).documents,
             "num_tokens": record.num_tokens,
             "dtype": record.settings["dtype"],
             "created_at": record.created_at,

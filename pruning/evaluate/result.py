@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from analysis.arrays import FloatArray, IntArray
 from analysis.errors import unknown_name
 
-MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec"]
+MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec", "right"]
 DEFAULT_MEASURES: tuple[MeasureName, ...] = ("esap", "kl", "nll", "ppl")
+ACCEPTANCE: Final = "spec-dec"
+RIGHT: Final = "right"
 RESAMPLES = 1000
 MIDDLE = (2.5, 97.5)  # percentiles between which 95% lie
 FEW_DOCUMENTS: Final = 10  # below so many, resampled documents say little of others
@@ -34,6 +36,7 @@ class Measure:
     is_log: bool = False  # the mean over positions is the logarithm of the measure
     reference: str = ""  # paper
     unit: str = ""  # empty for shares and ratios
+    is_percent: bool = False  # people read it as a percentage
 
     @property
     def axis(self) -> str:
@@ -94,13 +97,22 @@ MEASURES: Mapping[str, Measure] = {
             is_log=True,
         ),
         Measure(
-            name="spec-dec",
+            name=ACCEPTANCE,
             label="Speculative acceptance",
             sums="",
             description="Share of the pruned model's drafted tokens that the original accepts "
             "(sampling).",
             higher_is_better=True,
             reference="arXiv:2211.17192",
+        ),
+        Measure(
+            name=RIGHT,
+            label="Right answers",
+            sums="",
+            description="Share of held-out questions that the pruned model answers right, by the "
+            "check of their corpus.",
+            higher_is_better=True,
+            is_percent=True,
         ),
     )
 }
@@ -117,7 +129,7 @@ OF_FULL_MODEL: Mapping[str, Measure] = {
     for name in ("nll", "ppl")
 }
 
-# Measured while decoding, not at positions of the text.
+# Measured while the model writes, not at positions of the text.
 DECODED = tuple(name for name, measure in MEASURES.items() if not measure.sums)
 
 
@@ -288,6 +300,29 @@ def interval_of(corpora: Sequence[SampleValues], seed: int = 42) -> FloatArray:
     if any(each.num_documents < 2 for each in corpora):
         return np.full_like(interval, np.nan)
     return np.asarray(interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much more one plan has than another, mean over corpora."""
+
+    mean: float
+    low: float  # low, high: 95% paired bootstrap interval by documents; NaN with a single one
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(apart: Sequence[SampleValues]) -> Difference:
+    """From the differences by sample, (samples,) on each corpus.
+
+    Documents are resampled within each corpus, the same ones for both plans.
+    """
+    low, high = interval_of(apart).tolist()
+    return Difference(float(np.mean([each.numbers.mean() for each in apart])), low, high)
 
 
 def interval_or_none(values: SampleValues, seed: int = 42) -> tuple[float | None, float | None]:

@@ -3,10 +3,10 @@
 import platform
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -27,18 +27,22 @@ from analysis.calibration.memory import check_fits
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
+from pruning.evaluate.answering import Examination, run_answers_to
 from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.full_side import FullSide, OutputHead, full_side
+from pruning.evaluate.questions import Questions
 from pruning.evaluate.record import EvaluationRecord
-from pruning.evaluate.result import DECODED, Evaluation, summarise
+from pruning.evaluate.result import ACCEPTANCE, DECODED, RIGHT, Evaluation, summarise
+from pruning.evaluate.right_answers import Marked, RightAnswers
 from pruning.evaluate.samples import SampleBatch, Samples, make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
 from pruning.evaluate.store import RecordStore
 from pruning.evaluate.streamed import EvaluationPlans, partial_folder, run_plans
-from pruning.plan import PruningPlan, fit_plan
+from pruning.plan import PruningPlan, fit_plan, keep_all
 
 Result = TypeVar("Result")
+RecordRows = Sequence[Sequence[EvaluationRecord]]  # by corpus and plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +57,20 @@ class Evaluations:
     store: RecordStore[Any]  # of `EvaluationRecord` or a kind of it
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
-    def missing(self, record: EvaluationRecord) -> tuple[str, ...]:
-        """Measures that the record lacks."""
-        return tuple(name for name in self.measures if name not in record.metrics)
+    def missing(self, record: EvaluationRecord, draw: DrawnSamples) -> tuple[str, ...]:
+        """Measures that the record of these samples lacks; answers to other questions are none."""
+        missing = [name for name in self.measures if name not in (*record.metrics, RIGHT)]
+        return (*missing, *([RIGHT] * _lacks_answers(record, draw.questions)))
+
+    def rows_missing(self, records: RecordRows) -> list[list[tuple[str, ...]]]:
+        """`missing` of each record, by corpus and plan."""
+        rows = zip(records, self.draws, strict=True)
+        return [[self.missing(record, draw) for record in row] for row, draw in rows]
+
+
+def _lacks_answers(record: EvaluationRecord, questions: Questions | None) -> bool:
+    known = record.right_answers
+    return questions is not None and (known is None or known.digest != questions.facts["digest"])
 
 
 class Candidates(Protocol):
@@ -108,7 +123,8 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     with processes.together():
         records = known_records(work)
     total = sum(map(len, records))
-    if not any(work.missing(record) for row in records for record in row):
+    missing = work.rows_missing(records)
+    if not any(lacks for row in missing for lacks in row):
         yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
         return [record for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
@@ -126,8 +142,8 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
     facts += [each.sequences.digest for each in work.draws]
     with partial_folder(work.store.folder, facts, processes) as at:
-        missing = [any(map(work.missing, rows)) for rows in zip(*records, strict=True)]
-        plans = EvaluationPlans(work.plans, tuple(compress(work.plans, missing)))
+        wanted = [any(rows) for rows in zip(*missing, strict=True)]
+        plans = EvaluationPlans(work.plans, tuple(compress(work.plans, wanted)))
         with processes.together():
             ends = yield from run_plans(work.model, plans, samples, work.settings, at)
         finished = yield from _measure(work, records, samples, ends, processes)
@@ -137,7 +153,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
 
 def _measure(
     work: Evaluations,
-    records: Sequence[Sequence[EvaluationRecord]],
+    records: RecordRows,
     samples: Sequence[Samples],
     candidates: Candidates,
     processes: Processes,
@@ -145,32 +161,115 @@ def _measure(
     """The completed records, each saved at once; by corpus, then by plan."""
     total = sum(map(len, records))
     finished: list[EvaluationRecord] = []
-    for corpus, row in enumerate(records):
-        if not any(map(work.missing, row)):
+    for corpus, missing in enumerate(work.rows_missing(records)):
+        row = records[corpus]
+        if not any(missing):
             finished += row
             continue
-        if samples[corpus].sequences.positions is not None:
-            check_config(candidates.model.config)
-        with processes.together():
-            side = yield from full_side(
-                candidates.head,
-                samples[corpus],
-                partial(candidates.hidden, samples[corpus], None),
-                work.settings.placement.hidden_states_dir,
-            )
-        with closing(side):
-            for plan, record in zip(work.plans, row, strict=True):
-                if missing := work.missing(record):
-                    started = time.monotonic()
-                    task = _evaluate(work, candidates, plan, side, missing)
-                    result = yield from _overall(task, len(finished), total)
-                    run_facts = how_made(work.settings, time.monotonic() - started)
-                    record = record.with_results(result, run_facts)
+        reads = any(map(_reads_text, row, missing))
+        answers = _answers(work, candidates, work.draws[corpus].questions, row, processes)
+        with ExitStack() as stack:
+            side = None
+            if reads:
+                side = yield from _full_side(work, samples[corpus], candidates, processes)
+                stack.enter_context(closing(side))
+            measured = _Corpus(work, candidates, side, answers)
+            for plan, record, lacks in zip(work.plans, row, missing, strict=True):
+                if lacks:
+                    task = measured.completed(plan, record, lacks)
+                    record = yield from _overall(task, len(finished), total)
                     with processes.together():
                         if processes.is_first:
                             work.store.save(record)
                 finished.append(record)
     return finished
+
+
+def _full_side(
+    work: Evaluations, samples: Samples, candidates: Candidates, processes: Processes
+) -> Generator[Progress, None, FullSide]:
+    if samples.sequences.positions is not None:
+        check_config(candidates.model.config)
+    hidden_of = partial(candidates.hidden, samples, None)
+    folder = work.settings.placement.hidden_states_dir
+    with processes.together():
+        return (yield from full_side(candidates.head, samples, hidden_of, folder))
+
+
+def _reads_text(record: EvaluationRecord, missing: Sequence[str]) -> bool:
+    """Whether the text is read for what is missing; a new record counts its positions too."""
+    return bool(missing) and (missing != (RIGHT,) or not record.is_measured)
+
+
+@dataclass
+class _Answers:
+    """Answers to the questions of one corpus; the original model writes its own once."""
+
+    exam: Examination
+    original: str  # digest of the plan that keeps all
+    full: Marked | None  # of the original model, if they are known
+
+    def of(self, plan: PruningPlan) -> Generator[Progress, None, RightAnswers]:
+        """The marks of a plan, beside those of the original model."""
+        if self.full is None:
+            self.full = yield from run_answers_to(self.exam, None)
+        pruned = self.full
+        if plan.digest != self.original:
+            pruned = yield from run_answers_to(self.exam, plan)
+        return RightAnswers.of(self.exam.questions, pruned, self.full)
+
+
+def _answers(
+    work: Evaluations,
+    candidates: Candidates,
+    questions: Questions | None,
+    row: Sequence[EvaluationRecord],
+    processes: Processes,
+) -> _Answers | None:
+    if questions is None:
+        return None
+    size = work.settings.batch_size
+    exam = Examination(candidates.model, work.model.family, questions, size, processes)
+    # Of the first process, as another run may save answers meanwhile.
+    full = processes.share(_known_full(work, questions, row))
+    known = Marked(tuple(full[0]), full[1]) if full else None
+    return _Answers(exam, keep_all(work.model).digest, known)
+
+
+def _known_full(
+    work: Evaluations, questions: Questions, row: Sequence[EvaluationRecord]
+) -> Marked | None:
+    """The original model's answers to these questions, in a record of any plan."""
+    dtype = row[0].settings["dtype"]
+    for each in chain(row, work.store.records(work.model.identity)):
+        answers: RightAnswers | None = each.right_answers
+        if answers and not _lacks_answers(each, questions) and each.settings["dtype"] == dtype:
+            return answers.full
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """What the plans are measured with on one corpus."""
+
+    work: Evaluations
+    candidates: Candidates
+    side: FullSide | None  # None if no record lacks a measure of the text
+    answers: _Answers | None  # None if nothing is asked
+
+    def completed(
+        self, plan: PruningPlan, record: EvaluationRecord, missing: Sequence[str]
+    ) -> Generator[Progress, None, EvaluationRecord]:
+        """The record with what is missing."""
+        started, result, answers = time.monotonic(), None, None
+        if self.side and _reads_text(record, missing):
+            result = yield from _evaluate(self.work, self.candidates, plan, self.side, missing)
+        if self.answers and RIGHT in missing:
+            answers = yield from self.answers.of(plan)
+        run_facts = how_made(self.work.settings, time.monotonic() - started)
+        if result:
+            record = record.with_results(result, run_facts)
+        return record.with_right_answers(answers, run_facts) if answers else record
 
 
 def _evaluate(
@@ -187,9 +286,10 @@ def _evaluate(
     hidden_of = partial(candidates.hidden, side.samples, plan)
     result = yield from measure_candidate(side, settings, hidden_of)
     model = candidates.model
-    for name in set(missing) & set(DECODED):
+    if ACCEPTANCE in missing:
         sums = yield from run_acceptance(model, family, plan, side.samples, Decoding(seed=seed))
-        result = replace(result, metrics={**result.metrics, name: summarise(sums, seed=seed)})
+        metrics = {**result.metrics, ACCEPTANCE: summarise(sums, seed=seed)}
+        result = replace(result, metrics=metrics)
     return result
 
 

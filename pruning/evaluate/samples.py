@@ -76,16 +76,8 @@ class Samples:
         """
         if self.processes.world == 1:
             return dict(local_values)
-        arrays = {name: np.zeros(len(self)) for name in local_values}
         rows = np.concatenate([np.asarray(batch.samples) for batch in self.batches()])
-        parts = {"rows": torch.from_numpy(rows)}
-        parts |= {name: torch.tensor(values) for name, values in local_values.items()}
-        for part in self.processes.incoming(parts):
-            for name, values in arrays.items():
-                values[part["rows"].numpy()] = part[name].numpy()
-        # JSON preserves floats exactly.
-        shared = self.processes.share({name: values.tolist() for name, values in arrays.items()})
-        return {name: np.array(values, dtype=np.float64) for name, values in shared.items()}
+        return gather_rows(self.processes, rows, local_values, len(self))
 
     def _all_batches(self) -> Iterator[SampleBatch]:
         first = 0
@@ -102,6 +94,28 @@ class Samples:
     def sums_of(self, values: FloatArray) -> SampleSums:
         """Sums over the scored positions of each sample, (samples,), with what they are of."""
         return SampleSums(values, self.num_scored, self.sequences.documents)
+
+
+def gather_rows(
+    processes: Processes,
+    rows: NDArray[np.int64],
+    local_values: Mapping[str, FloatArray],
+    total: int,
+) -> dict[str, FloatArray]:
+    """Values of all rows in every process, from each process's values of its own rows; exact.
+
+    `rows` are the numbers of this process's rows among `total`. Each array is (rows,) and becomes
+    (total,).
+    """
+    arrays = {name: np.zeros(total) for name in local_values}
+    parts = {"rows": torch.from_numpy(rows)}
+    parts |= {name: torch.tensor(values) for name, values in local_values.items()}
+    for part in processes.incoming(parts):
+        for name, values in arrays.items():
+            values[part["rows"].numpy()] = part[name].numpy()
+    # JSON preserves floats exactly.
+    shared = processes.share({name: values.tolist() for name, values in arrays.items()})
+    return {name: np.array(values, dtype=np.float64) for name, values in shared.items()}
 
 
 def make_samples(

@@ -1,23 +1,27 @@
 """Requests to measure a model and its plans: losses, bins, hidden states, sensitivity, answers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from analysis.corpora import parse_corpus
+from analysis.corpora.checks import CHECKS
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.sparsity import parse_sparsity
 from pruning.bits import OWN
 from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
-from pruning.evaluate.result import DECODED, DEFAULT_MEASURES
+from pruning.evaluate.result import DECODED, DEFAULT_MEASURES, RIGHT
 from pruning.plan import NEURON_GRANULARITY
 from pruning.requests import options, plan_options
 from pruning.requests.base import Option, Request, words_of
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN
+from pruning.requests.questions import QuestionOptions
 from pruning.schedules import MEASURED
 from pruning.sensitivity.points import DEFAULT_LEVELS
 from pruning.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
@@ -96,10 +100,29 @@ class StreamableRequest(HeldOutRequest):
         return self
 
 
-class MeasureRequest(StreamableRequest):
+class MeasureRequest(QuestionOptions, StreamableRequest):
     """What to measure of a model on corpora."""
 
     measures: options.Measures = DEFAULT_MEASURES
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> "MeasureRequest":
+        if RIGHT in self.measures and not any(parse_corpus(each).check for each in self.corpora):
+            raise ValueError(
+                f"{RIGHT} needs a corpus whose answers can be checked; name the check behind one, "
+                f"as FILE.jsonl,answer=COLUMN,check=number: {', '.join(CHECKS)}"
+            )
+        if RIGHT in self.measures and not self.questions:
+            raise ValueError(f"{RIGHT} needs --questions; leave that measure out, or ask some")
+        return self
+
+    def sample_settings(self, corpus: str) -> SampleSettings:
+        """How much of a corpus to evaluate on, and what to ask; by layers, nothing is asked."""
+        settings = super().sample_settings(corpus)
+        if self.stream_layers:
+            return settings
+        questions = self.question_settings(corpus, asked=RIGHT in self.measures)
+        return replace(settings, questions=questions)
 
     @model_validator(mode="after")
     def _streams_what_can_be_streamed(self) -> "MeasureRequest":

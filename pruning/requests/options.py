@@ -30,6 +30,7 @@ from analysis.stats.groups import ordered
 from analysis.stats.tables import Gate as GateName
 from pruning.bits import OWN, BitsName
 from pruning.evaluate.drawing import Scored
+from pruning.evaluate.questions import DEFAULT_ANSWER_TOKENS
 from pruning.evaluate.result import MeasureName
 from pruning.requests.base import Option, checked, checked_by
 from pruning.sizes import parse_size
@@ -37,7 +38,6 @@ from pruning.sizes import parse_size
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256
 DEFAULT_SEED = 42
-DEFAULT_ANSWER_TOKENS = 256
 # What the program gives every template itself.
 _OF_TEMPLATES = (
     *("messages", "conversations", "chat_template", "add_generation_prompt"),
@@ -301,6 +301,32 @@ Measures = Annotated[
     EACH_ONCE,
 ]
 Samples = Annotated[Whole, Field(ge=1, le=10**6), Option("Samples of each corpus.")]
+Questions = Annotated[
+    Whole,
+    Field(ge=0, le=10**6),
+    Option(
+        "Documents of a corpus with a check (,check=number behind it) whose answers are checked, "
+        "at most; 0: none.",
+        takes="N",
+    ),
+]
+Stops = Annotated[
+    tuple[
+        Annotated[
+            str,
+            Field(min_length=1, max_length=64),
+            Option(
+                r"Text that ends an answer that is checked, besides the model's own end; \n is a "
+                "line break; repeatable.",
+                ("--stop",),
+                takes="TEXT",
+            ),
+        ],
+        ...,
+    ],
+    SEVERAL,
+    EACH_ONCE,
+]
 WindowsPerDocument = Annotated[
     Whole,
     Field(ge=0, le=10**6),

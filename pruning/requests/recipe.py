@@ -18,6 +18,7 @@ from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.machine import Machine
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
+from pruning.requests.questions import QuestionOptions
 from pruning.requests.repair import RepairRequest
 
 
@@ -197,6 +198,7 @@ def evaluate_request(
         **_shared(recipe.calibrate, EvaluateRequest),
         **_shared(recipe, EvaluateRequest),
         **_shared(machine_of(recipe, machine), EvaluateRequest),
+        **_shared(section, QuestionOptions),
         "corpora": (section.corpus,),
         "measures": section.fitness,
         "bits": section.bits,

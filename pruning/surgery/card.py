@@ -115,6 +115,9 @@ def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
     )
     samples = cost.loss.count.words if cost.loss else ""
     table = _LOSSES.format(rows="\n".join(rows), samples=samples) if cost.rows else ""
+    right = "".join(f"- {in_markdown(f'{each.corpus}: {each.words}')}\n" for each in cost.right)
+    if right:
+        table += f"Right answers, by the check of each corpus:\n\n{right}\n"
     warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
     return _COST.format(verdict=warning + in_markdown(cost.verdict), table=table)
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from analysis.corpora import parse_corpus
 from analysis.corpora.early import (
     check_context,
     check_quantisation,
     check_reaches,
+    context_of,
     shorter_note,
     within_context,
 )
@@ -83,8 +85,9 @@ def check_drawn(model: MoEModel, drawn: DrawnSamples) -> None:
 
 def say_drawn(drawn: DrawnSamples) -> Steps[None]:
     """Say which samples are missing, and how many rows were left out."""
-    if drawn.shortfall:
-        yield Progress("reading the corpus", 0, 0, note=drawn.shortfall)
+    shortfalls = (drawn.shortfall, drawn.questions.shortfall if drawn.questions else "")
+    for note in filter(None, shortfalls):
+        yield Progress("reading the corpus", 0, 0, note=note)
     yield from say_skipped(drawn.sequences)
 
 
@@ -133,6 +136,9 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
     """Records by corpus and then by plan."""
     store = stats_store(request.stats_dir)
     check_records_folder(request.stats_dir, EvaluationStore(store.directories))
+    if request.stream_layers and any(parse_corpus(each).names_check for each in request.corpora):
+        note = "answers are not checked: with --stream-layers a model takes too long to write"
+        yield Progress("reading the corpora", 0, len(request.corpora), "corpora", note)
     with together():
         draws = yield from drawn_corpora(request, model, store)
     from pruning.evaluate.run import Evaluations, run_evaluations
@@ -166,7 +172,8 @@ def drawn_corpora(
     for corpus, source in sources.items():
         usual = request.sample_settings(corpus)
         seq_len = within_context(model, usual.seq_len, request.seq_len)
-        settings[corpus] = replace(usual, seq_len=seq_len)
+        asked = usual.questions and replace(usual.questions, context=context_of(model))
+        settings[corpus] = replace(usual, seq_len=seq_len, questions=asked)
         seed = DEFAULT_SEED if usual.seed is None else usual.seed
         check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []

@@ -38,6 +38,8 @@ def test_no_text_of_a_whole_sequence_is_refused(tmp_path):
 def test_what_cannot_be_counted_is_left_to_the_tokenizer_of_the_model(tmp_path):
     (tmp_path / "talk.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
     reaches(tmp_path / "talk.jsonl", 512)  # a template adds to it
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n')
+    reaches(tmp_path / "bad.jsonl", 512)  # who reads it says what is wrong with the row
     (tmp_path / "text.txt").write_text("a")
     source = local_source(parse_corpus(str(tmp_path / "text.txt")))
     check_reaches(source, str(tmp_path / "text.txt"), 512, 42, tmp_path)  # without a tokenizer

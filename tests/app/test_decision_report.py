@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.foreign_text import in_markdown
 from analysis.model import load_model_index
 from analysis.stats.store import SHIPPED_STATS
 from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import AnswerStore, PlanFacts
+from pruning.evaluate.right_answers import RightAnswers
 from pruning.heads import HeadPlan
 from pruning.plan import fit_plan, keep_all, plan_from_dict
 from pruning.planning.make import CurrentPlan
@@ -64,6 +66,26 @@ def test_report_and_card_say_how_many_documents_the_loss_is_of(model, shown):
     losses = [loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
     card = model_card(model, plan, HeadPlan(), losses=losses).decode()
     assert "on 8 samples of 4 documents or more of each corpus" in " ".join(card.split())
+
+
+def test_report_and_card_say_how_many_answers_are_right(model, shown):
+    plan = fit_plan(shown.plan, model)
+
+    def answered(right, of):
+        facts = {"check": "number", "answer_tokens": 8, "stops": (), "digest": "d", "left_out": 0}
+        facts |= {"full_right": (1, 1, 1, 0), "unfinished": 0, "full_unfinished": 0}
+        return replace(of, right={"<a>": RightAnswers(right=right, **facts)})
+
+    own = answered((1, 0, 1, 0), loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}))
+    draws = [answered((0, 0, 0, 0), DRAWS[0]), answered((1, 0, 0, 0), DRAWS[1])]
+    words = r"50% \[0, 100\] of 4 questions, original 75% \[25, 100\], Random 12% \(2 draws\)"
+    page = decision_of(model, shown, 1, [own, *draws], "moeprune plan")
+    html = " ".join(decision_html(page).split())
+    assert re.search(rf"<h2>Right answers</h2> <ul> <li>&lt;a&gt;: {words}</li> </ul>", html)
+    lines = model_card(model, plan, HeadPlan(), losses=[own, *draws]).decode().splitlines()
+    assert f"- {in_markdown(f'<a>: {page.right[0].words}')}" in lines
+    unasked = decision_of(model, shown, 1, [loss(plan.digest, "reap", {"a": 0.25}), *DRAWS], "")
+    assert "Right answers" not in decision_html(unasked)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ MORE = [
         {"mtp": "drop", "max_shard_size": "1GB", "keep_list": True, "pad": True, "verify": True},
     ),
     ("export", {"gguf": "q8_0", "llama_cpp": "llama.cpp", "top_k": 2}),
+    ("evaluate", {"questions": 8, "answer_tokens": 64, "stops": ("Q:", r"\n\n")}),
+    ("evaluate", {"corpora": ("rows.jsonl,answer=sum,check=number",), "measures": ("right",)}),
     (
         "evaluate",
         {

@@ -9,7 +9,7 @@ from pruning.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import repair_request
+from pruning.requests.recipe import evaluate_request, repair_request
 
 GOOD = """\
 model: demo
@@ -324,3 +324,16 @@ def test_a_repair_reads_the_corpora_of_the_recipe_where_they_lie():
     assert "texts/math.jsonl:3" in asked.corpora
     own = recipe_from_yaml(f"{GOOD}repair: {{corpora: [demo-prose]}}\n")
     assert repair_request(own, Machine(), plan).corpora == ("demo-prose",)
+
+
+def test_an_evaluation_asks_what_its_own_section_says():
+    text = f"{GOOD}calibrate: {{answers: own, answer_tokens: 9}}\n"
+    text += (
+        "evaluate: {corpus: 'rows.jsonl,answer=sum,check=number', questions: 8, stops: ['Q:']}\n"
+    )
+    recipe = recipe_from_yaml(text)
+    asked = evaluate_request(recipe, Machine()).sample_settings(recipe.evaluate.corpus).questions
+    # The limit of the answers that calibrate is another one.
+    assert (asked.check.name, asked.questions, asked.answer_tokens) == ("number", 8, 256)
+    assert asked.stops == ("Q:",)
+    assert recipe_from_yaml(recipe.to_yaml()) == recipe

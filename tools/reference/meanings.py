@@ -80,7 +80,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "low": "lower end of the 95% interval by documents; empty for one document, or if unknown",
     "high": "upper end",
     "full": "the same measure of the original model; empty for measures of two models",
-    "num_samples": "samples",
+    "num_samples": "samples; of right answers, questions",
     "num_documents": "documents that they are of; empty for windows of one text",
     "sweep.csv, sweep.parquet:num_tokens": "positions scored in all samples",
     "sweep.csv, sweep.parquet:top_k": "experts per token, if fewer than the model's own; else 0",

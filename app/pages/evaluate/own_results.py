@@ -20,6 +20,7 @@ from app.charts.evaluations import (
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import Loaded
+from app.pages.evaluate.right import question_fields, right_column, right_table
 from app.session.data import (
     corpus_label,
     held_out_corpora,
@@ -61,6 +62,7 @@ from pruning.evaluate.quality import (
 )
 from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
 from pruning.evaluate.result import FEW_DOCUMENTS, MEASURES
+from pruning.evaluate.right_of_plans import random_draws, usual_questions
 from pruning.plan import changes_nothing, removes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.requests.base import validated
@@ -75,6 +77,7 @@ _ORDER: Final = (
     "mean",
     "worst",
     "candidate",
+    "right",
     "worst_on",
     "away",
     "size",
@@ -84,6 +87,9 @@ _ORDER: Final = (
 _COLUMNS: Final = {
     "mean": NumberColumn(width=64, format="%+.3f", help="Mean over the corpora."),
     "worst": NumberColumn(width=64, format="%+.3f"),
+    "right": NumberColumn(
+        "right answers", format="percent", help="To held-out questions, mean over the corpora."
+    ),
     "worst_on": TextColumn("worst on"),
     "num_samples": NumberColumn("samples"),
     "num_documents": NumberColumn(
@@ -211,7 +217,11 @@ def candidates_part(loaded: Loaded) -> None:
         f"is better.{repaired}"
     )
     losses_table(full_losses(losses), added)
+    draws, asked = random_draws(losses, share, granularity), usual_questions(losses)
+    if asked:
+        right_table(losses, asked, _asked_plans(loaded, best, draws))
     table = table.assign(
+        right=right_column(table, losses_by_plan, draws, asked),
         candidate=_names(table, {each.plan: each.created_at for each in losses}),
         away=[
             _distance(best, losses_by_plan.get(plan))
@@ -248,11 +258,28 @@ def _columns(
     elif loaded.shown is not None:
         added["your plan, not measured"] = {}
     if chance is not None:
-        several = f" ({chance.draws} draws)" if chance.draws > 1 else ""
-        added[f"Random{several}"] = chance.change
+        added[_random_name(chance.draws)] = chance.change
     if best is not None and best is not plan_loss:
         added[f"the best{_REPAIRED[best.is_repaired]}"] = best.change
     return added
+
+
+def _asked_plans(
+    loaded: Loaded, best: PlanLoss | None, draws: Sequence[PlanLoss]
+) -> dict[str, Sequence[PlanLoss]]:
+    """The plan on screen, the draws of Random and the best plan, by column."""
+    plan_loss, _ = loss_of_plan(loaded)
+    plans: dict[str, Sequence[PlanLoss]] = {"your plan": [plan_loss]} if plan_loss else {}
+    if draws:
+        plans[_random_name(len(draws))] = draws
+    if best is not None and best is not plan_loss:
+        plans["the best"] = [best]
+    return plans
+
+
+def _random_name(draws: int) -> str:
+    """Column of so many draws of Random."""
+    return f"Random ({draws} draws)" if draws > 1 else "Random"
 
 
 def _facts(loaded: Loaded) -> PlanFacts | None:
@@ -285,7 +312,10 @@ def _table(table: pd.DataFrame, own_plan: str | None) -> None:
         f"{len(table)} candidates by mean loss increase, lowest first",
         shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
         # Key numbers come first, so that a phone shows them.
-        column_order=(*_ORDER, *(_OF_REPAIR if (table["repaired_on"] != "").any() else ())),
+        column_order=(
+            *(name for name in _ORDER if name != "right" or table["right"].notna().any()),
+            *(_OF_REPAIR if (table["repaired_on"] != "").any() else ()),
+        ),
         column_config=_COLUMNS,
         key=f"candidates.{way}",
     )
@@ -338,7 +368,7 @@ def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None
     corpora = _corpora_field(loaded)  # the form sends its fields with its button alone
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(loaded, "evaluate")
-        values |= {"corpora": corpora, **_common_fields(records)}
+        values |= {**question_fields(corpora), **_common_fields(records)}
         sent = queue_button("Run evaluation", "" if corpora else "Choose a corpus to evaluate on.")
     if not corpora:
         return

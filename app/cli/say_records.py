@@ -1,0 +1,66 @@
+"""What commands print of evaluations."""
+
+from collections.abc import Sequence
+
+from app.console import note, show_table, small
+from pruning.evaluate.record import EvaluationRecord
+from pruning.evaluate.result import MEASURES, Metric
+from pruning.evaluate.right_answers import share_words
+
+
+def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
+    """Print a row for each plan and corpus, for several of both a table for each corpus."""
+    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
+    rows = [
+        (
+            name,
+            record.corpus["name"],
+            f"{record.plan.removed:.1%}",
+            *(_metric(record.metrics.get(measure), measure) for measure in measured),
+            "-" if (more := loss_increase(record)) is None else f"{more:+.4f}",
+            _metric(record.full.get("nll"), "nll"),
+            record.num_tokens,
+        )
+        for name, record in zip(names, records, strict=True)
+    ]
+    labels = [MEASURES[measure].label for measure in measured]
+    last = ("loss increase", "original loss", "tokens")
+    columns = ("plan", "corpus", "sparsity", *labels, *last)
+    corpora = {str(record.corpus["name"]): record for record in records}
+    tables = {"": rows}
+    if 1 < len(corpora) < len(rows):
+        columns = ("plan", *columns[2:])
+        tables = {name: [(row[0], *row[2:]) for row in rows if row[1] == name] for name in corpora}
+    for number, (name, cells) in enumerate(tables.items()):
+        title = "\n" * (number > 0) + name
+        show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
+    for name, each in corpora.items():
+        note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
+        note(f"{name}: [] {each.count.interval_words}")
+    for name, record in zip(names, records, strict=True):
+        if answers := record.right_answers:
+            where = f"{name}, {record.corpus['name']}"
+            of = f"{len(answers.right)} questions, {answers.count.interval_words}"
+            note(f"{where}: right answers {answers.words} ({of})")
+
+
+def mean_words(metric: Metric | None, measure: str) -> str:
+    """The mean; a percentage where people read it as one."""
+    if metric is None:
+        return "-"
+    return f"{metric.mean:.0%}" if MEASURES[measure].is_percent else small(metric.mean)
+
+
+def _metric(metric: Metric | None, measure: str) -> str:
+    """Mean and interval."""
+    if metric is None or MEASURES[measure].is_percent:
+        return "-" if metric is None else share_words(metric)
+    ends = [small(each) for each in (metric.low, metric.high) if each is not None]
+    return small(metric.mean) + (f" [{', '.join(ends)}]" if ends else "")
+
+
+def loss_increase(record: EvaluationRecord) -> float | None:
+    """Nats per token that a plan adds to the loss; None where nothing goes or was measured."""
+    measured, full = record.metrics.get("nll"), record.full.get("nll")
+    changes = record.plan.removed or not record.plan.is_plain
+    return measured.mean - full.mean if measured and full and changes else None

@@ -1,0 +1,91 @@
+"""Evaluate, right answers: the table of a sparsity, and the fields of the form."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from analysis.corpora import parse_corpus
+from analysis.corpora.checks import CHECKS
+from app.literal import literal
+from pruning.evaluate.quality import PlanLoss
+from pruning.evaluate.questions import DEFAULT_QUESTIONS
+from pruning.evaluate.result import DEFAULT_MEASURES, RIGHT
+from pruning.evaluate.right_of_plans import Asked, original_shares, right_shares
+
+_NO_CHECK = "not checked"
+_OWN_CHECK = "by the corpus' own check"
+
+
+def right_table(
+    losses: Sequence[PlanLoss], asked: Asked, plans: Mapping[str, Sequence[PlanLoss]]
+) -> None:
+    """Draw one row per corpus: shares of right answers of the original model and of plans.
+
+    `plans` maps columns to the plans that they are the mean of.
+    """
+    columns = {"original model": original_shares(losses, asked)}
+    columns |= {name: right_shares(each, asked) for name, each in plans.items()}
+    cells = {
+        # Escaped: a bare dash is a list in Markdown.
+        name: [f"{shares[corpus]:.0%}" if corpus in shares else r"\-" for corpus in asked]
+        for name, shares in columns.items()
+    }
+    st.markdown("**Right answers** to held-out questions; higher is better.")
+    st.table(pd.DataFrame(cells, index=pd.Index(map(literal, asked), name="corpus")))
+
+
+def right_column(
+    table: pd.DataFrame, by_plan: Mapping[str, PlanLoss], draws: Sequence[PlanLoss], asked: Asked
+) -> "pd.Series[float]":
+    """Share of right answers of each candidate, mean over corpora; missing if not all were asked.
+
+    `table` is that of `candidates_at`, `by_plan` has the plans measured as most, and `draws` are
+    those of Random, which have one row without a plan.
+    """
+    shares = []
+    for row in table.to_dict("records"):
+        plans = [by_plan[row["plan"]]] if row["plan"] in by_plan else []
+        if not (row["plan"] or row["repaired_on"]):
+            plans = list(draws)
+        known = right_shares(plans, asked) if row["way"] == "" else {}
+        is_whole = known and len(known) == len(asked)
+        shares.append(fmean(known.values()) if is_whole else math.nan)
+    return pd.Series(shares, index=table.index, dtype=float)
+
+
+def question_fields(corpora: Sequence[str]) -> dict[str, Any]:
+    """Draw how answers to corpora are checked; corpora, measures and questions of a request.
+
+    A corpus of the demo has its own check or none; other corpora take the one that is chosen.
+    """
+    specs = {corpus: parse_corpus(corpus) for corpus in corpora}
+    others = [corpus for corpus, spec in specs.items() if spec.path or spec.dataset]
+    rules = [_NO_CHECK, *([_OWN_CHECK] if any(each.check for each in specs.values()) else ())]
+    rules += CHECKS if others else ()
+    fields: dict[str, Any] = {"corpora": tuple(corpora)}
+    if len(rules) == 1:
+        return fields
+    rule = st.selectbox(
+        "Right answers",
+        rules,
+        key="evaluate.check",
+        help="The models answer held-out questions, and a rule tells right from wrong. "
+        + " ".join(f"{check.name}: {check.about}." for check in CHECKS.values()),
+    )
+    column = "answer"
+    if others:
+        column = st.text_input("Column of the answer", column, key="evaluate.answer").strip()
+    questions = st.number_input(
+        "Questions per corpus", 1, 10**6, DEFAULT_QUESTIONS, key="evaluate.questions"
+    )
+    if rule == _NO_CHECK:
+        return fields
+    if rule == _OWN_CHECK:
+        return {**fields, "measures": (*DEFAULT_MEASURES, RIGHT), "questions": int(questions)}
+    checking = f",answer={column or 'answer'},check={rule}"
+    named = tuple(each + checking if each in others else each for each in corpora)
+    return {"corpora": named, "questions": int(questions)}

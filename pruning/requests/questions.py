@@ -1,0 +1,34 @@
+"""What is asked of corpora with a check, by `evaluate`, `sweep` and the recipe's `evaluate`."""
+
+from typing import Annotated
+
+from analysis.corpora import parse_corpus
+from analysis.corpora.checks import CHECKS
+from pruning.evaluate.questions import (
+    DEFAULT_ANSWER_TOKENS,
+    DEFAULT_QUESTIONS,
+    QuestionSettings,
+)
+from pruning.requests import options
+from pruning.requests.base import Option, Request
+
+
+class QuestionOptions(Request):
+    """How many documents of a corpus with a check are asked, and how answers end."""
+
+    questions: options.Questions = DEFAULT_QUESTIONS
+    answer_tokens: Annotated[
+        options.AnswerTokens, Option("Tokens of an answer that is checked, at most.")
+    ] = DEFAULT_ANSWER_TOKENS
+    stops: options.Stops = ()
+
+    def question_settings(self, corpus: str, *, asked: bool) -> QuestionSettings | None:
+        """What is asked of a corpus; None if nothing is.
+
+        Corpora are asked that were given a check, and if `asked` for also those that have one.
+        """
+        spec = parse_corpus(corpus)
+        if not self.questions or not spec.check or not (asked or spec.names_check):
+            return None
+        stops = tuple(stop.replace("\\n", "\n") for stop in self.stops)
+        return QuestionSettings(CHECKS[spec.check], self.questions, self.answer_tokens, stops)

@@ -1,0 +1,183 @@
+"""Checks of answers: the rules, how corpora name them, and what a model is asked."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from analysis.corpora import corpus_name, is_same_corpus, parse_corpus
+from analysis.corpora.checks import CHECKS, last_number
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import TextReader
+from analysis.corpora.prompts import document_prompt, question_text
+from analysis.corpora.sources import local_source
+from analysis.errors import CorpusError
+
+RIGHT = [
+    ("exact", " forty\n two ", "forty two"),
+    ("number", "16 * 28 = 448 dollars. The answer is 448.", "448"),
+    ("number", "It is 1,234,567.50", "1234567.5"),
+    ("number", "x = -3", "#### -3"),
+    ("number", "x = \u22123", "-3"),
+    ("number", "8-3", "3"),
+    ("number", "8 - 3", "3"),
+    ("number", "He pays $-5.", "-$5"),
+    ("number", "**$1,000**", "1000.0"),
+    ("number", "0.50", "1/2"),
+    ("number", "1, 2 and 3", "3"),
+    ("number", "1,2,3", "3"),
+    ("number", "about 5%", "5"),
+    ("number", ".25", "0.25"),
+    ("number", "12 km", "12 miles"),
+    ("contains", "The key is in the\nRed Box.", "red box"),
+    ("contains", "C++!", "c++"),
+]
+WRONG = [
+    ("exact", "Forty two", "forty two"),
+    ("exact", "", "forty two"),
+    ("number", "The answer is 5", "-5"),
+    ("number", "5 or 6", "5"),
+    ("number", "", "5"),
+    ("number", "none", "5"),
+    ("number", "v2", "2"),
+    ("number", "3/2", "1/2"),
+    ("number", "1/0", "1"),
+    ("number", "12,34", "1234"),
+    ("number", "9" * 100_000, "9"),
+    ("contains", "The keyboard", "key"),
+    ("contains", "the box, red", "red box"),
+    ("contains", "", "red"),
+]
+
+
+@pytest.mark.parametrize(("rule", "written", "answer"), RIGHT)
+def test_right_answers_are_right(rule, written, answer):
+    assert CHECKS[rule].right(written, answer)
+
+
+@pytest.mark.parametrize(("rule", "written", "answer"), WRONG)
+def test_wrong_answers_are_wrong(rule, written, answer):
+    assert not CHECKS[rule].right(written, answer)
+
+
+def test_numbers_are_exact():
+    # 0.1 + 0.2 differs from 0.3 in binary; 2^53 + 1 is no float.
+    assert last_number("0.3") == Fraction(3, 10)
+    assert last_number("9,007,199,254,740,993") == 2**53 + 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "answer"), [("number", "none"), ("exact", " "), ("contains", "\n")]
+)
+def test_answers_that_cannot_be_checked_are_known(rule, answer):
+    assert not CHECKS[rule].fits(answer)
+
+
+def rows_file(folder, *rows):
+    path = folder / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def documents(corpus):
+    return sorted(local_source(parse_corpus(corpus)).draw(0), key=lambda each: each.where)
+
+
+USER = {"role": "user", "content": "2 + 2?"}
+FOUR = {"role": "assistant", "content": "4"}
+
+
+def test_answers_are_read_from_a_column_of_any_name(tmp_path):
+    path = rows_file(
+        tmp_path,
+        {"messages": [USER, FOUR], "sum": 4},
+        {"text": "2 + 2 is ", "sum": "4"},
+        {"prompt": "2 + 2?", "response": "four", "sum": "4"},
+        {"prompt": "2 + 2?", "sum": 4},
+        {"prompt": "2 + 2?", "completion": "four", "sum": "4"},
+        {"text": "no answer"},
+    )
+    found = documents(f"{path},answer=sum,check=number")
+    assert [each.expected for each in found] == ["4"] * 5 + [None]
+    answers = [(each.messages or [{}])[-1].get("content") for each in found]
+    assert answers == ["4", None, "four", "4", "four", None]
+    assert all(each.expected is None for each in documents(str(path)) if each.problem is None)
+
+
+def test_a_check_changes_no_corpus(tmp_path):
+    """What calibration read under one name must be known under the other."""
+    path = rows_file(tmp_path, {"text": "2 + 2 is 4", "sum": 4})
+    plain, checked = corpus_name(str(path)), corpus_name(f"{path},answer=sum,check=number")
+    assert plain == checked
+    assert is_same_corpus(corpus_name(f"{path},text=a,check=exact"), corpus_name(f"{path},text=a"))
+    assert corpus_name("hub:a/b,text=c,check=number,answer=d") == "hub:a/b,text=c"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (",check=numbers", "number"),
+        (",answer=sum", "how it is checked"),
+        (",check=", "OPTION=VALUE"),
+    ],
+)
+def test_a_check_that_is_none_is_refused(options, problem):
+    for corpus in (f"rows.jsonl{options}", f"hub:owner/name{options}"):
+        with pytest.raises(CorpusError, match=problem):
+            parse_corpus(corpus)
+
+
+class Letters:
+    """Ids as characters, with an end behind every text; 0 begins and 1 ends."""
+
+    eos_token_id = 1
+    special_tokens_map = MappingProxyType({"bos_token": "<s>"})
+
+    def encode(self, text, *, add_special_tokens):
+        ids = list(map(ord, text))
+        return [0, *ids, 1] if add_special_tokens else ids
+
+    def get_chat_template(self, *, tools=None):
+        return (
+            "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}[assistant]{% endif %}"
+        )
+
+
+def prompt_of(document):
+    ids = document_prompt(document, TextReader(Letters(), "A row"))
+    return "".join(map(chr, ids))
+
+
+def test_a_prompt_ends_where_the_answer_begins():
+    earlier = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
+    conversation = Document(messages=(*earlier, USER, FOUR))
+    wanted = "[user]hi[assistant]hello[user]2 + 2?[assistant]"
+    assert prompt_of(conversation) == wanted
+    assert prompt_of(Document(messages=(*earlier, USER))) == wanted
+    assert question_text(conversation) == question_text(Document(messages=(*earlier, USER)))
+    assert question_text(conversation) != question_text(Document(messages=(USER,)))
+
+
+def test_a_prompt_of_text_ends_where_a_token_does():
+    assert prompt_of(Document(text="def f(x):\n    return \n")) == "\0def f(x):\n    return"
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (Document(messages=(FOUR,)), "no turn before"),
+        (Document(input_ids=(1, 2)), "token ids"),
+    ],
+)
+def test_a_document_without_a_prompt_is_refused(document, problem):
+    with pytest.raises(CorpusError, match=problem):
+        prompt_of(document)
+
+
+def test_the_guide_names_every_check():
+    guide = (Path(__file__).parents[2] / "docs" / "guide" / "corpora.md").read_text()
+    for check in CHECKS.values():
+        assert f"| `{check.name}` | {check.about} |" in guide

@@ -1,0 +1,135 @@
+"""Right answers on Evaluate: beside the loss of plans, and in the form."""
+
+import pytest
+from page_texts import command, press
+
+from analysis.drain import drain
+from builders import ROWS
+from pruning.evaluate.quality import plan_losses
+from pruning.evaluate.record import EvaluationStore
+from pruning.evaluate.right_answers import RightAnswers
+from pruning.evaluate.right_of_plans import (
+    random_draws,
+    right_apart,
+    right_rows,
+    right_shares,
+    usual_questions,
+)
+from pruning.requests.evaluation import SweepRequest
+from pruning.tasks.evaluation import sweep_run
+
+FULL = (1, 1, 1, 1)
+MARKS = {"": FULL, "reap": (1, 1, 0, 1), "random": (0, 0, 0, 1), "random:1": (0, 1, 1, 0)}
+
+
+def answers_of(criterion, digest="same", full=FULL):
+    return RightAnswers(
+        check="number",
+        answer_tokens=8,
+        stops=(),
+        digest=digest,
+        left_out=0,
+        right=MARKS[criterion],
+        full_right=full,
+        unfinished=0,
+        full_unfinished=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def asked(folders):
+    """Evaluations of `once` by two criteria at a third removed, each with four answers."""
+    models, stats = folders
+    request = SweepRequest(
+        model=str(models / "once"),
+        corpora=(str(models / "rows.jsonl"),),
+        criteria=("reap", "random", "random:1"),
+        sparsities=("34%",),
+        samples=3,
+        seq_len=9,
+        measures=("nll",),
+        stats_dir=stats,
+    )
+    store = EvaluationStore([stats])
+    records = [
+        each.with_right_answers(answers_of(each.plan.criterion), each.made)
+        for each in drain(sweep_run(request))
+    ]
+    for each in records:
+        store.save(each)
+    yield records
+    for path in (stats / "evaluations").iterdir():
+        path.unlink()
+    (stats / "evaluations").rmdir()
+
+
+def test_the_page_shows_right_answers_beside_the_loss(open_page, asked):
+    test = open_page("evaluate", model="once", measure="Right answers")
+    assert any("**Right answers** to held-out questions" in each.value for each in test.markdown)
+    (shown,) = (each.value for each in test.table if "%" in each.value["original model"].iloc[0])
+    # Random: a quarter and a half.
+    assert shown["original model"].tolist() == ["100%"]
+    assert shown["Random (2 draws)"].tolist() == ["38%"]
+    table = test.dataframe[0].value.set_index("candidate")
+    assert table.loc[f"REAP, on {ROWS}", "right"] == 0.75
+    assert table.loc["Random (2 draws)", "right"] == 0.375
+
+
+def test_the_plan_bar_and_compare_say_them(open_page, asked):
+    address = {"model": "once", "sparsity": "35%", "criterion": "reap"}
+    for page in ("plan", "compare"):
+        test = open_page(page, **address)
+        assert any("right answers 75%, original 100%" in each.value for each in test.markdown)
+    test = open_page("compare", **address, baseline="Random")
+    # 3 of 4 less 1 of 4.
+    assert any("Right answers of A less B: +50" in each.value for each in test.markdown)
+
+
+def test_a_plan_that_was_not_asked_says_so(asked):
+    losses = plan_losses(
+        each.model_copy(update={"right_answers": None}) if each.plan.criterion == "reap" else each
+        for each in asked
+    )
+    by_criterion = {each.facts.criterion: each for each in losses}
+    asked_of = usual_questions(losses)
+    assert right_shares([by_criterion["reap"]], asked_of) == {}
+    corpus = asked[0].corpus["name"]
+    assert right_shares([by_criterion["random"]], asked_of) == {corpus: 0.25}
+    assert right_rows(by_criterion["reap"], losses) == ()
+
+
+def test_plans_are_compared_on_the_same_questions_alone(asked):
+    losses = {each.facts.criterion: each for each in plan_losses(asked)}
+    apart = right_apart(losses["reap"], losses["random"])
+    # 3 of 4 less 1 of 4.
+    assert apart.mean == 0.5
+    others = [
+        each.model_copy(update={"right_answers": answers_of("random", "other")})
+        if each.plan.criterion == "random"
+        else each
+        for each in asked
+    ]
+    other = {each.facts.criterion: each for each in plan_losses(others)}
+    assert right_apart(other["reap"], other["random"]) is None
+    (row,) = right_rows(other["reap"], tuple(other.values()))
+    assert (row.random, row.draws) == (0.5, 1)  # of the draw that was asked the same
+    assert len(random_draws(other.values(), other["reap"].facts.removed, "expert")) == 2
+
+
+def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page, queued_jobs):
+    test = open_page("evaluate", model="once")
+    test.selectbox(key="evaluate.check").set_value("number")
+    test.text_input(key="evaluate.answer").set_value("sum")
+    test.number_input(key="evaluate.questions").set_value(8)
+    press(test, "Run evaluation")
+    (job,) = queued_jobs()
+    (corpus,) = job.request["corpora"]
+    assert corpus.endswith("rows.jsonl,answer=sum,check=number")
+    assert job.request["questions"] == 8
+    assert f"--corpus {corpus}" in command(test, "evaluate", "--questions 8")
+    test = open_page("evaluate")
+    assert "evaluate.check" not in {each.key for each in test.selectbox}  # demo-code has none
+    test.multiselect(key="evaluate.corpora").set_value(["demo-math"]).run()
+    test.selectbox(key="evaluate.check").set_value("by the corpus' own check")
+    press(test, "Run evaluation")
+    assert "right" in queued_jobs()[1].request["measures"]

@@ -1,0 +1,142 @@
+"""Which documents are asked: those that calibration did not read, each with an answer to check."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from letters import LetterTokenizer
+
+from analysis.corpora import Sampling, corpus_name, tokenize
+from analysis.corpora.checks import CHECKS
+from analysis.corpora.sources import seeded_order
+from analysis.corpora.streams import open_corpus
+from analysis.demo.held_out import fitness_source
+from analysis.errors import CorpusError
+from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
+from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
+from pruning.evaluate.questions import QuestionSettings
+
+ASKED = QuestionSettings(CHECKS["contains"], questions=5, answer_tokens=4)
+
+
+def word(number):
+    """A word of letters that no other number has."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(number))
+
+
+def write(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return f"{path},answer=sum,check=contains"
+
+
+def row_of(number, **more):
+    return {"prompt": f"q{word(number)}", "response": f"r{word(number)}", "sum": number} | more
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "rows.jsonl", map(row_of, range(40)))
+
+
+def calibrated(corpus, tokens=60):
+    """The manifest of a calibration on a corpus, by another name of the same file."""
+    name = corpus.partition(",")[0]
+    sequences = tokenize(
+        open_corpus(name), LetterTokenizer(), Sampling(tokens, 10), corpus=corpus_name(name)
+    )
+    counts = (0, 0, sequences.num_counted)
+    ref = CorpusRef(
+        sequences.corpus,
+        sequences.digest,
+        sequences.num_documents,
+        len(sequences.rows),
+        sequences.num_tokens,
+        *counts,
+        num_dropped_documents=sequences.num_dropped_documents,
+    )
+    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
+    return RunManifest("routed", "run", "0", model, (ref,), {"seed": 42}, {})
+
+
+def drawn_from(corpus, runs=(), skips=0, **changes):
+    source = replace(open_corpus(corpus), skips=skips)
+    settings = SampleSettings(3, 32, questions=replace(ASKED, **changes))
+    return draw(corpus, source, runs, settings, LetterTokenizer)
+
+
+def asked(drawn):
+    return [int(answer) for answer in drawn.questions.answers]
+
+
+def test_questions_follow_the_documents_that_calibration_read(corpus):
+    order = list(seeded_order(40, 42))
+    fresh = drawn_from(corpus)
+    assert asked(fresh) == order[:5]
+    tokens = LetterTokenizer().encode(f"<q{word(order[0])}>", add_special_tokens=False)
+    assert list(fresh.questions.prompts[0]) == tokens
+    manifest = calibrated(corpus)
+    read = manifest.corpora[0].num_documents
+    drawn = drawn_from(corpus, [manifest])
+    assert (drawn.facts["drawn"], drawn.facts["skipped"]) == (BEYOND, read)
+    assert asked(drawn) == order[read : read + 5]
+    # The loss is that of the corpus without a check.
+    name = corpus.partition(",")[0]
+    plain = draw(name, open_corpus(name), [manifest], SampleSettings(3, 32), LetterTokenizer)
+    assert plain.sequences.digest == drawn.sequences.digest
+    assert plain.corpus == drawn.corpus
+
+
+def test_a_question_that_calibration_read_elsewhere_is_left_out(tmp_path):
+    order = list(seeded_order(40, 42))
+    rows = [row_of(number) for number in range(40)]
+    corpus = write(tmp_path / "rows.jsonl", rows)
+    read = calibrated(corpus).corpora[0].num_documents
+    # The next document asks what the first one asked, and has another answer.
+    rows[order[read]] = {**rows[order[0]], "response": "other", "sum": order[read]}
+    corpus = write(tmp_path / "rows.jsonl", rows)
+    drawn = drawn_from(corpus, [calibrated(corpus)])
+    assert asked(drawn) == order[read + 1 : read + 6]
+    assert drawn.questions.left_out == 1
+
+
+def test_fewer_questions_than_asked_for_are_said(corpus):
+    assert drawn_from(corpus).questions.shortfall == ""
+    few = drawn_from(corpus, questions=64).questions
+    assert (len(few), few.shortfall) == (40, "rows.jsonl gives 40 of 64 questions")
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "problem"),
+    [
+        ({"sum": None}, {}, r"has no answer.*,answer=NAME.*--skip-bad-rows"),
+        ({"sum": " "}, {}, "an answer without text"),
+        ({"sum": "none"}, {"check": CHECKS["number"]}, "an answer without a number"),
+        ({"prompt": "q" * 20}, {"context": 10}, "22 tokens, with answers of 4 more than .* 10"),
+        ({"sum": [1]}, {}, "sum must be a text or a number"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_named_or_skipped(tmp_path, change, changes, problem):
+    order = list(seeded_order(40, 42))
+    bad = order[2]
+    rows = [row_of(number, **(change if number == bad else {})) for number in range(40)]
+    corpus = write(tmp_path / "rows.jsonl", rows)
+    where = rf"^rows\.jsonl, line {bad + 1}\b.*"
+    with pytest.raises(CorpusError, match=where + problem):
+        drawn_from(corpus, **changes)
+    skipped = drawn_from(corpus, skips=1, **changes)
+    assert asked(skipped) == [number for number in order[:6] if number != bad]
+
+
+def test_token_ids_cannot_be_asked(tmp_path):
+    corpus = write(tmp_path / "ids.jsonl", [{"input_ids": [1, 2, 3], "sum": 4}] * 3)
+    with pytest.raises(CorpusError, match=r"ids\.jsonl, line \d is token ids"):
+        drawn_from(corpus)
+
+
+def test_the_demo_asks_its_held_out_problems():
+    settings = SampleSettings(3, 64, questions=QuestionSettings(CHECKS["number"], 5))
+    source = fitness_source("demo-math")
+    drawn = draw("demo-math", open_corpus("demo-math"), (), settings, LetterTokenizer)
+    documents = [each for each, _ in zip(source.draw(42), range(5), strict=False)]
+    assert list(drawn.questions.answers) == [each.expected for each in documents]
+    assert all("The answer is" in each for each in drawn.questions.answers)

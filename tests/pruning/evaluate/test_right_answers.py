@@ -1,0 +1,249 @@
+"""Right answers: what models write to held-out questions, by brute force, kept and found again."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from nonuniform_cases import keeps_of, plan_of
+
+from analysis.corpora.checks import CHECKS
+from analysis.drain import drain
+from analysis.errors import StatsError, UserError
+from analysis.families import FAMILIES
+from analysis.generation import greedy_answers
+from analysis.model import load_model_index
+from builders import resealed
+from builders.tokens import answers
+from families.configs import BY_NAME, tiny_model
+from families.physical import physically_pruned
+from pruning.evaluate import run as run_module
+from pruning.evaluate.answering import Examination, run_answers_to
+from pruning.evaluate.drawing import DrawnSamples
+from pruning.evaluate.questions import Questions, QuestionSettings
+from pruning.evaluate.record import EvaluationRecord, evaluation_table
+from pruning.evaluate.result import RIGHT
+from pruning.evaluate.right_answers import right_difference
+from pruning.evaluate.run import Evaluations, run_evaluations
+from pruning.plan import keep_all
+from pruning.requests.base import validated
+from pruning.requests.evaluation import EvaluateRequest
+
+CASE = BY_NAME["mixtral"]
+PROMPTS = ((5, 17, 40, 3), (9,), (11, 12, 13, 14, 15, 16), (20, 21), (30, 7, 8))
+LENGTH = 6
+
+
+class Numbers:
+    """Ids as numbers in a text."""
+
+    eos_token_id = None
+
+    def decode(self, token_ids, *, skip_special_tokens):
+        return " ".join(map(str, token_ids))
+
+
+def alone(model, prompt, count=LENGTH):
+    """The most probable token, again and again, each time by a forward over all before it."""
+    ids = list(prompt)
+    with torch.no_grad():
+        while len(ids) < len(prompt) + count:
+            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+            ids.append(int(logits.argmax()))
+    return ids[len(prompt) :]
+
+
+def tiny():
+    model = tiny_model(CASE)
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def text_of(ids):
+    return Numbers().decode(ids, skip_special_tokens=False)
+
+
+def questions_of(expected, rule="exact", **settings):
+    settings = {"answer_tokens": LENGTH, **settings}
+    return Questions(
+        "text", PROMPTS, tuple(expected), QuestionSettings(CHECKS[rule], **settings), Numbers()
+    )
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mixtral") / "model"
+    tiny().save_pretrained(path)
+    return load_model_index(str(path))
+
+
+@pytest.fixture(scope="module")
+def plan(described):
+    return plan_of(described, CASE, keeps_of(CASE))
+
+
+@pytest.fixture(scope="module")
+def written(plan):
+    """What the original and the physically pruned model write, by prompt."""
+    full = [text_of(alone(tiny(), prompt)) for prompt in PROMPTS]
+    small = physically_pruned(tiny(), CASE, plan.kept)
+    pruned = [text_of(alone(small, prompt)) for prompt in PROMPTS]
+    assert full != pruned
+    return full, pruned
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_answers_are_those_of_a_plain_loop_however_they_are_batched(written, plan, batch_size):
+    full, pruned = written
+    model, family = tiny(), FAMILIES[CASE.model_type]
+    for asked, expected in ((None, full), (plan, pruned)):
+        # Wrong for the second: one token more than it writes.
+        exam = Examination(model, family, questions_of([expected[0], "1", *expected[2:]]))
+        exam = Examination(model, family, exam.questions, batch_size)
+        marked = drain(run_answers_to(exam, asked))
+        assert marked.right == (1, 0, 1, 1, 1)
+        assert marked.unfinished == len(PROMPTS)  # the model has no end of text
+    assert [text_of(alone(model, prompt)) for prompt in PROMPTS] == full  # nothing stays masked
+
+
+def test_an_answer_ends_at_a_stop_and_at_the_end_of_text():
+    model, family = tiny(), FAMILIES[CASE.model_type]
+    ids = [alone(model, prompt) for prompt in PROMPTS]
+    stop = f" {ids[0][2]}"
+    short = text_of(ids[0]).split(stop)[0]
+    expected = [short, *(text_of(each).split(stop)[0] for each in ids[1:])]
+    exam = Examination(model, family, questions_of(expected, stops=(stop,)))
+    marked = drain(run_answers_to(exam, None))
+    assert marked.right == (1,) * 5
+    assert marked.unfinished == sum(stop not in text_of(each) for each in ids) < 5
+    (two,) = greedy_answers(model, PROMPTS[:1], LENGTH, lambda new: len(new) > 1)
+    assert two == ids[0][:2]
+    model.generation_config.eos_token_id = ids[0][1]
+    marked = drain(run_answers_to(Examination(model, family, questions_of(["1"] * 5)), None))
+    assert marked.unfinished == sum(ids[0][1] not in each for each in ids)
+
+
+def test_prompts_of_models_with_a_state_are_never_padded():
+    model = tiny_model(BY_NAME["qwen3_next"])
+    prompts = ((1, 2), (3,), (4, 5), (6,), (7, 8))
+    settings = QuestionSettings(CHECKS["exact"])
+    asked = Questions("text", prompts, ("",) * 5, settings, Numbers())
+    exam = Examination(model, FAMILIES["qwen3_next"], asked, 2)
+    assert list(exam.batches()) == [[1, 3], [0, 2], [4]]
+    exam = Examination(tiny(), FAMILIES[CASE.model_type], asked, 2)
+    assert list(exam.batches()) == [[1, 3], [0, 2], [4]]
+    exam = Examination(tiny(), FAMILIES[CASE.model_type], asked, 4)
+    assert list(exam.batches()) == [[1, 3, 0, 2], [4]]
+
+
+@pytest.fixture
+def work(described, plan, ask):
+    """Evaluations of a plan and of the original model, by what is expected of questions."""
+
+    def make(expected, measures=("nll",), **settings):
+        plain = ask(described, [plan, keep_all(described)], measures)
+        questions = expected and questions_of(expected, **settings)
+        drawn = DrawnSamples(answers((9, 5, 12)), {"seed": 42, "drawn": "some"}, "", questions)
+        return Evaluations(described, plain.plans, [drawn], measures, plain.settings, plain.store)
+
+    return make
+
+
+def phases(task):
+    steps = []
+    return drain(task, steps.append), [step.phase for step in steps]
+
+
+def test_answers_are_recorded_with_the_loss_and_by_document(written, work, plan):
+    full, pruned = written
+    expected = [pruned[0], full[1], full[2], "1", "1"]
+    asked = work(expected)
+    (record, whole), steps = phases(run_evaluations(asked))
+    marks = [tuple(int(e == w) for e, w in zip(expected, each, strict=True)) for each in written]
+    assert (record.right_answers.full_right, record.right_answers.right) == tuple(marks)
+    assert whole.right_answers.right == record.right_answers.full_right == marks[0]
+    assert record.metrics[RIGHT].mean == sum(marks[1]) / 5
+    assert record.full[RIGHT].mean == whole.metrics[RIGHT].mean == sum(marks[0]) / 5
+    assert {"nll", RIGHT} == set(record.metrics)
+    # Each model writes once, in three batches: the plan that keeps all is the original.
+    assert steps.count("writing answers") == 2 * (3 + 1)
+    table = evaluation_table([record]).set_index("measure")
+    assert table.loc[RIGHT, ["num_samples", "num_documents"]].tolist() == [5, 5]
+    assert table.loc[RIGHT, "full"] == record.full[RIGHT].mean
+    assert EvaluationRecord.read(asked.store.path(record)) == record
+
+
+def test_the_interval_resamples_documents():
+    # 3 of 4 right against 1 of 4; paired, two of four differ: draws of 4 have a mean of 0 to 1.
+    apart = right_difference((1, 1, 1, 0), (0, 1, 0, 0))
+    assert apart.mean == 0.5
+    rng = np.random.default_rng(42)
+    draws = np.array([1, 0, 1, 0])[rng.integers(4, size=(1000, 4))].mean(axis=1)
+    assert (apart.low, apart.high) == pytest.approx(np.percentile(draws, (2.5, 97.5)))
+    assert not apart.is_clear
+
+
+def test_only_answers_are_added_to_a_known_loss(work):
+    before, _ = drain(run_evaluations(work(None)))
+    (after, _), steps = phases(run_evaluations(work(["1"] * 5)))
+    assert after.record_id == before.record_id
+    assert after.metrics["nll"] == before.metrics["nll"]
+    assert after.samples == before.samples
+    assert "running the original model" not in steps
+    assert RIGHT not in before.metrics
+
+
+def test_known_answers_are_found_and_those_to_other_questions_are_not(work, monkeypatch):
+    first = drain(run_evaluations(work(["1"] * 5)))
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "load_model", None)  # calling it would fail
+        assert drain(run_evaluations(work(["1"] * 5))) == first
+        assert drain(run_evaluations(work(None))) == first
+    for changed in ({"rule": "contains"}, {"answer_tokens": 2}, {"stops": ("9",)}):
+        (record, _) = drain(run_evaluations(work(["1"] * 5, **changed)))
+        assert record.right_answers.digest != first[0].right_answers.digest
+        assert record.record_id == first[0].record_id
+
+
+def test_what_the_original_answered_is_found_in_records_of_other_plans(work, described):
+    asked = work(["1"] * 5)
+    alone = replace(asked, plans=asked.plans[:1])
+    (first,), steps = phases(run_evaluations(alone))
+    assert steps.count("writing answers") == 2 * (3 + 1)
+    other = plan_of(described, CASE, [CASE.smallest] * len(CASE.sparse))
+    (second,), steps = phases(run_evaluations(replace(asked, plans=[other])))
+    assert steps.count("writing answers") == 3 + 1
+    assert second.right_answers.full_right == first.right_answers.full_right
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda raw: raw["right_answers"]["right"].pop(), "4 and 5 answers"),
+        (lambda raw: raw["right_answers"]["right"].__setitem__(0, 1), "not that of its answers"),
+        (lambda raw: raw["right_answers"]["right"].__setitem__(0, 2), "right_answers.right.0"),
+        (lambda raw: raw["right_answers"].update(unfinished=6), "were cut off"),
+        (lambda raw: raw["metrics"].pop(RIGHT), "answers without right"),
+        (lambda raw: raw.pop("right_answers"), "right without the answers"),
+    ],
+)
+def test_records_that_contradict_themselves_are_refused(work, change, problem):
+    (record, _) = drain(run_evaluations(work(["1"] * 5)))
+    raw = json.loads(record.to_json())
+    change(raw)
+    with pytest.raises(StatsError, match=problem):
+        EvaluationRecord.from_json(resealed(raw), "changed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"corpora": ("demo-code",), "measures": (RIGHT,)}, "answer=COLUMN,check=number"),
+        ({"measures": (RIGHT,), "questions": 0}, "needs --questions"),
+        ({"measures": (RIGHT,), "stream_layers": True}, "leave --stream-layers out"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(fields, problem):
+    with pytest.raises(UserError, match=problem):
+        validated(EvaluateRequest, {"model": "demo", "corpora": ("demo-math",), **fields})
