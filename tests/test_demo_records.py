@@ -223,7 +223,7 @@ def test_a_check_names_what_differs(built, tmp_path):
     (record,) = chosen([weights.parent.name], 0, root)
     work = Work(tmp_path / "work")
     work.prepare()
-    (outcome,) = check([record], work, "", 1)
+    (outcome,) = check([record], work)
     assert outcome.differs == (Difference("settings.dtype"),)
     assert chosen(["30"], 1, root) == chosen(["30"], 1, root) != chosen(["30"], 2, root)
     with pytest.raises(UserError, match=r"No shipped record is called demo-weight\b"):

@@ -38,7 +38,10 @@ def main() -> None:
         metavar="RECORD",
         help="rebuild shipped records in an empty folder, by name or so many at random",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of --check")
+    parser.add_argument("--seed", type=int, default=0, help="of the records of --check")
+    parser.add_argument(
+        "--within", type=float, default=0.0, help="relative difference that --check lets pass"
+    )
     arguments = parser.parse_args()
     arguments.work = arguments.work.absolute()  # steps run elsewhere
     try:
@@ -125,7 +128,7 @@ def _check(arguments: argparse.Namespace) -> int:
     with TemporaryDirectory(dir=arguments.work, prefix="check-") as folder:
         work = Work(Path(folder))
         work.prepare()
-        outcomes = check(records, work, "", arguments.processes)  # an empty folder has one input
+        outcomes = check(records, work, arguments.processes, within=arguments.within)
     rows = [(each.record.name, _words(each)) for each in outcomes]
     show_table("Rebuilt", ("record", "differs in"), rows)
     others = sum(bool(each.differs) for each in outcomes)

@@ -40,10 +40,15 @@ def parts_for(records: Sequence[Stored], steps: Sequence[Step] = STEPS) -> tuple
     return narrowed(steps, {each.key for each in records})
 
 
-def check(records: Sequence[Stored], work: Work, inputs: str, processes: int) -> list[Outcome]:
-    """Make the records again in an empty work folder; how each differs from what ships."""
+def check(
+    records: Sequence[Stored], work: Work, processes: int = 1, *, within: float = 0.0
+) -> list[Outcome]:
+    """Make the records again in an empty work folder; how each differs from what ships.
+
+    `within` is the relative difference up to which numbers count as the same.
+    """
     parts, keys = parts_for(records), frozenset(each.key for each in records)
-    Build(work, parts, inputs, keys).run(processes)
+    Build(work, parts, inputs="", keys=keys).run(processes)  # the folder has no other inputs
     rebuilt = {
         kind: [each for step in parts if step.kind == kind for each in made(step, work.stats)]
         for kind in {each.key.kind for each in records}
@@ -53,5 +58,5 @@ def check(records: Sequence[Stored], work: Work, inputs: str, processes: int) ->
         others = [each for each in rebuilt[record.key.kind] if each.key == record.key]
         again = counterpart(record, {record.key: others})
         differs = differences(again, record) if again else [Difference("not made")]
-        outcomes.append(Outcome(record, tuple(differs)))
+        outcomes.append(Outcome(record, tuple(each for each in differs if each.share > within)))
     return outcomes

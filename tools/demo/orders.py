@@ -146,7 +146,7 @@ class Order:
             plan
             for plan in self.plans
             # The first plan of neurons decides the routing by which all plans are sized.
-            if plan is first_cut or any(key.about.startswith(plan.about) for key in mine)
+            if plan is first_cut or any(key.about.split(" in ")[0] == plan.about for key in mine)
         )
         return replace(self, plans=plans, corpora=corpora)
 

@@ -29,7 +29,6 @@ RANKED = tuple(
 )
 BLENDABLE = tuple(name for name in RANKED if name != "camera-p")
 OPENING = "ean"  # the criterion of the plan that the dashboard opens with
-SEARCHED = ("ean", "frequency", "reap", "seer")
 EXPERTS, NEURONS = {"remove": 77}, {"remove": 4928}  # of the same bytes
 
 
@@ -49,6 +48,7 @@ REAP = plans_by(("reap",), (BLEND,), HALF)
 REAP_CODE = plans_by(("reap",), ((CODE,),), HALF)
 REAP_REPAIRED = _repaired(REAP, 32_768)
 RANDOM = plans_by(("random",), ((),), HALF)
+SEARCHES = plans_by(("ean", "frequency", "reap", "seer"), ((CODE,),), HALF)
 FREQUENCY_REPAIRED = _repaired(plans_by(("frequency",), (BLEND,), SHARES))
 
 
@@ -76,18 +76,17 @@ def _repairs(plans: Iterable[Plan], **options: Any) -> Iterator[Order]:
 
 def _compared() -> Iterator[Order]:
     """The evaluations with every measure, and those in fewer bits."""
-    yield _evaluated()
+    plans = [Plan()]
     for blends, criteria in (
         ((BLEND,), ("reap", "frequency", "man", "ean", "damage")),
         (ALONE, ("reap", "frequency", "man")),
         (((),), ("aimer", *DRAWS)),
     ):
-        yield _evaluated(plans_by(criteria, blends, SHARES))
+        plans += plans_by(criteria, blends, SHARES)
     for schedule in ("global", "global-rescaled"):
-        yield _evaluated(plans_by(("ean",), (BLEND,), SHARES, schedule=schedule))
-    searches = plans_by(SEARCHED, ((CODE,),), HALF)
-    yield _evaluated(replace(plan, searched=True) for plan in searches)
-    yield _evaluated((*REAP_REPAIRED, *EAN_REPAIRED))
+        plans += plans_by(("ean",), (BLEND,), SHARES, schedule=schedule)
+    plans += (replace(plan, searched=True) for plan in SEARCHES)
+    yield _evaluated((*plans, *REAP_REPAIRED, *EAN_REPAIRED))
     lighter = (Plan(), *plans_by(("ean",), (BLEND,), SHARES), *EAN_REPAIRED)
     yield _evaluated(lighter, measures=("nll",), bits=BITS)
 
@@ -219,8 +218,7 @@ def _table() -> Iterator[Step]:
     yield Step("weights", (Order("weights", WEIGHTS),), "cached_stats")
     yield Step("calibrations", tuple(_calibrated()), "cached_stats")
     yield Step("curves", tuple(_curves()), "cached_stats/sensitivity")
-    searches = plans_by(SEARCHED, ((CODE,),), HALF)
-    for plan in searches:
+    for plan in SEARCHES:
         order = Order("search", "searches", (plan,), (), {"corpus": MATH, "batch_size": 16})
         name = plan.spec.ranking.criterion if plan.spec else ""
         yield Step(f"search-{name}", (order,), "cached_stats/searches")
