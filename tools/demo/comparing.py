@@ -73,9 +73,11 @@ def _fields(name: str, one: Any, other: Any) -> Iterator[Difference]:
             else:
                 yield Difference(path)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        found = [each for pair in zip(one, other, strict=True) for each in _fields(name, *pair)]
-        if found:
-            yield Difference(name, max(each.share for each in found))
+        shares = defaultdict[str, float](float)
+        for pair in zip(one, other, strict=True):
+            for each in _fields(name, *pair):
+                shares[each.name] = max(shares[each.name], each.share)
+        yield from (Difference(*each) for each in shares.items())
     elif one != other and not (_is_nan(one) and _is_nan(other)):
         yield Difference(name, _share(one, other))
 

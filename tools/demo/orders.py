@@ -142,13 +142,19 @@ class Order:
             return self if mine else None
         corpora = tuple(each for each in self.corpora if any(key.corpus == each for key in mine))
         first_cut = next((plan for plan in self.plans if plan.cuts_neurons), None)
+        words = [key.about.partition(" in ") for key in mine]
         plans = tuple(
             plan
             for plan in self.plans
             # The first plan of neurons decides the routing by which all plans are sized.
-            if plan is first_cut or any(key.about.split(" in ")[0] == plan.about for key in mine)
+            if plan is first_cut or any(plan.about == name for name, _, _ in words)
         )
-        return replace(self, plans=plans, corpora=corpora)
+        options = dict(self.options)
+        if "bits" in options:
+            options["bits"] = tuple(
+                each for each in options["bits"] if any(each == bits for _, _, bits in words)
+            )
+        return replace(self, plans=plans, corpora=corpora, options=options)
 
 
 @dataclass(frozen=True)
