@@ -176,7 +176,7 @@ def test_a_step_that_fails_says_so_and_is_not_done(tmp_path):
     key = Key("evaluations", plans_by(("reap",), ((MATH,),), [{"sparsity": "50%"}])[0].about, MATH)
     (step,) = [each for each in narrowed(STEPS, {key}) if each.kind == "evaluations"]
     build = Build(work, (step,), "inputs", frozenset({key}))
-    with pytest.raises(UserError, match=r"The step compared failed:[^$]*demo-math"):
+    with pytest.raises(UserError, match="The step compared failed: There are no calib"):
         build.run()  # without its calibration
     assert not build.is_done(step)
 

@@ -4,6 +4,8 @@ Rerun it to resume. Nothing is written outside of the work folder without --ship
 """
 
 import argparse
+import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,6 +46,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     arguments.work = arguments.work.absolute()  # steps run elsewhere
+    # Or steps outlive the command when it is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         code = _run(arguments)
     except UserError as error:

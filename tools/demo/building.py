@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from analysis.durable import write_durably
@@ -14,6 +15,7 @@ from tools.demo.orders import Key, Step
 from tools.demo.work import Work, step_digest, worker_environment
 
 _REFRESH = 0.5  # seconds
+ERROR = "error: "  # before the last line of a step that a person can mend
 
 
 class StepError(UserError):
@@ -22,14 +24,9 @@ class StepError(UserError):
 
 def needed_steps(steps: Sequence[Step]) -> dict[str, list[str]]:
     """Step -> the steps that make what it reads."""
-    return {
-        step.name: [
-            other.name
-            for other in steps
-            if other is not step and step.needs() & other.keys().keys()
-        ]
-        for step in steps
-    }
+    made = {step.name: step.keys().keys() for step in steps}
+    read = {step.name: step.needs() for step in steps}
+    return {name: [each for each in made if read[name] & made[each]] for name in made}
 
 
 def with_needed(steps: Sequence[Step], names: Iterable[str]) -> list[Step]:
@@ -50,11 +47,15 @@ class Build:
     keys: frozenset[Key] = frozenset()  # the records asked for; empty: all of the steps
     _digests: dict[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def _needs(self) -> dict[str, list[str]]:
+        return needed_steps(self.steps)
+
     def digest(self, step: Step) -> str:
         """A digest of the step, and of all that it is made from."""
         if step.name not in self._digests:
             by_name = {each.name: each for each in self.steps}
-            needs = [self.digest(by_name[name]) for name in needed_steps(self.steps)[step.name]]
+            needs = [self.digest(by_name[name]) for name in self._needs[step.name]]
             self._digests[step.name] = step_digest(step, "".join((self.inputs, *needs)))
         return self._digests[step.name]
 
@@ -66,7 +67,7 @@ class Build:
         """Make every step that is not done; ends with the first that fails."""
         if self.keys:
             write_durably(self._keys_file, json.dumps(sorted(self.keys)).encode())
-        needs, running = needed_steps(self.steps), dict[str, _Running]()
+        needs, running = self._needs, dict[str, _Running]()
         waiting = {step.name: step for step in self.steps if not self.is_done(step)}
         try:
             while waiting or running:
@@ -126,8 +127,12 @@ class _Running:
 
     def check(self) -> None:
         """Raise a `StepError` if the step failed."""
-        if self.process.returncode:
-            raise StepError("\n".join((f"The step {self.name} failed:", *self._latest(20))))
+        if not self.process.returncode:
+            return
+        lines = self._latest(20)
+        if lines and lines[-1].startswith(ERROR):
+            lines = [lines[-1].removeprefix(ERROR)]
+        raise StepError("\n".join((f"The step {self.name} failed:", *lines)))
 
     def stop(self) -> None:
         """End the process; what it has measured stays."""

@@ -73,13 +73,24 @@ def _fields(name: str, one: Any, other: Any) -> Iterator[Difference]:
             else:
                 yield Difference(path)
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        shares = defaultdict[str, float](float)
-        for pair in zip(one, other, strict=True):
-            for each in _fields(name, *pair):
-                shares[each.name] = max(shares[each.name], each.share)
-        yield from (Difference(*each) for each in shares.items())
+        yield from _items(name, one, other)
     elif one != other and not (_is_nan(one) and _is_nan(other)):
         yield Difference(name, _share(one, other))
+
+
+def _items(name: str, one: list[Any], other: list[Any]) -> Iterator[Difference]:
+    """Differences of the items of two lists; of numbers, as a share of the largest."""
+    if all(isinstance(each, float) for each in (*one, *other)):
+        differ = [pair for pair in zip(one, other, strict=True) if [*_fields("", *pair)]]
+        if differ:
+            most = max(abs(a - b) for a, b in differ)
+            yield Difference(name, most / max(map(abs, (*one, *other))))
+        return
+    shares = defaultdict[str, float](float)
+    for pair in zip(one, other, strict=True):
+        for each in _fields(name, *pair):
+            shares[each.name] = max(shares[each.name], each.share)
+    yield from (Difference(*each) for each in shares.items())
 
 
 def _is_nan(value: Any) -> bool:

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ class Plan:
     repair_tokens: int = 0  # that its repair is fitted on; 0: none
     searched: bool = False  # its counts are the best of the search of its spec
 
-    @property
+    @cached_property
     def about(self) -> str:
         """See `about`."""
         spec = self.spec.to_json() if self.spec else {}

@@ -92,21 +92,18 @@ def _compared() -> Iterator[Order]:
 
 
 def _of_same_bytes() -> Iterator[Order]:
-    """Neurons and experts of the same bytes, by corpus; plans that read none with the first."""
+    """Neurons and experts of the same bytes, by corpus; plans that read none by themselves."""
     scopes = (("heapr", "global"), ("heapr", "layer"), ("camera-p", "layer"))
     spreads = (("heapr", "global"), ("heapr", "uniform"), ("reap", "uniform"))
-    blind = (
-        *plans_by(("neuron-norms", "random"), ((),), (NEURONS,), **_neurons("global")),
-        *plans_by(("random",), ((),), (EXPERTS,)),
-    )
     for corpora in ALONE:
-        neurons = [
-            plans_by((name,), (corpora,), (NEURONS,), **_neurons(scope)) for name, scope in scopes
-        ]
-        experts = [
-            plans_by((name,), (corpora,), (EXPERTS,), schedule=each) for name, each in spreads
-        ]
-        yield _evaluated((*sum(neurons + experts, ()), *(blind if corpora == ALONE[0] else ())))
+        plans: list[Plan] = []
+        for name, scope in scopes:
+            plans += plans_by((name,), (corpora,), (NEURONS,), **_neurons(scope))
+        for name, schedule in spreads:
+            plans += plans_by((name,), (corpora,), (EXPERTS,), schedule=schedule)
+        yield _evaluated(plans)
+    neurons = plans_by(("neuron-norms", "random"), ((),), (NEURONS,), **_neurons("global"))
+    yield _evaluated((*neurons, *plans_by(("random",), ((),), (EXPERTS,))))
     yield _evaluated(plans_by(DRAWS[1:5], ((),), (EXPERTS,)))
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from analysis.errors import UserError
 from analysis.progress import Progress
+from tools.demo.building import ERROR
 from tools.demo.making import make
 from tools.demo.orders import Key, narrowed
 from tools.demo.steps import STEPS
@@ -39,4 +41,8 @@ def _tell(step: Progress) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        sys.stdout.write(f"{ERROR}{error}\n")
+        raise SystemExit(1) from error
