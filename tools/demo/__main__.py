@@ -115,8 +115,8 @@ def _rows(build: Build) -> Iterator[Sequence[object]]:
             same += other is not None and not differences(record, other)
         sizes = (len(str(each.raw)) + sum(f.stat().st_size for f in each.files) for each in records)
         seconds = build.work.seconds(step)
-        other = len(records) - same if step.ships else 0
-        yield step.name, len(records), seconds, format_bytes(sum(sizes)), same, other
+        rest = len(records) - same if step.ships else 0
+        yield step.name, len(records), seconds, format_bytes(sum(sizes)), same, rest
 
 
 def _words(outcome: Outcome) -> str:

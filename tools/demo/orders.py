@@ -126,7 +126,7 @@ class Order:
     @property
     def _unplanned(self) -> str:
         if self.ranking is not None:
-            return ranked(self.ranking) + self.options.get("order", "")
+            return f"{ranked(self.ranking)}{self.options.get('order', '')}"
         return "original" if self.task in ("evaluate", "benchmark", "variance") else ""
 
     def needs(self) -> set[Key]:

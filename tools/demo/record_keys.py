@@ -1,6 +1,6 @@
 """Which record of the table a stored one is: its `Key`, by what it says of itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.demo.orders import RUNS, WEIGHTS, Key, about
@@ -52,7 +52,7 @@ def _curves(kind: str, raw: Mapping[str, Any]) -> Key:
     return Key(kind, about(raw["order"]["spec"]), raw["corpus"]["name"])
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Key]] = {
     RUNS: _run,
     WEIGHTS: _run,
     "evaluations": _plan_on_corpus,

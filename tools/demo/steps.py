@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion, unified
+from analysis.criteria.base import Granularity
 from pruning.planning.choice import scopes_of
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.schedules import MEASURED, SCHEDULES
@@ -171,7 +172,9 @@ def _hidden_states() -> Iterator[Order]:
 
 
 def _bins() -> Iterator[Order]:
-    rows = [("neuron", name, {}) for name in ("heapr", "camera-p", "neuron-norms", "random")]
+    rows: list[tuple[Granularity, str, dict[str, str]]] = [
+        ("neuron", name, {}) for name in ("heapr", "camera-p", "neuron-norms", "random")
+    ]
     rows += [("neuron", "heapr", {"order": "index"})]
     experts = ("reap", "frequency", "aimer", "man", "heapr", "random")
     rows += [("expert", name, {}) for name in experts]
