@@ -9,9 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from analysis.demo.texts import TEXTS, demo_texts
 from analysis.durable import write_durably
 from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.stats.places import APP_NAME
 from analysis.stats.store import MANIFEST, digest_of
 from pruning.evaluate.store import SEAL
 from tools.demo.corpora import EVALUATED
@@ -153,7 +156,7 @@ def link_tree(source: Path, place: Path, instead: Mapping[Path, Path]) -> None:
 
 
 def step_digest(step: Step, inputs: str) -> str:
-    """A digest of what a step asks for, in any order of words, and of what it is made from."""
+    """A digest of what a step asks for and of what it is made from."""
     orders = [
         [
             each.task,
@@ -211,10 +214,6 @@ def lasting(value: Any) -> Any:
 
 def default_folder() -> Path:
     """The default work folder, in the user's cache."""
-    import platformdirs
-
-    from analysis.stats.places import APP_NAME
-
     return platformdirs.user_cache_path(APP_NAME) / "demo"
 
 
