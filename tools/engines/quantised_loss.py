@@ -42,7 +42,7 @@ OF_PRUNED: Final = {
     "everything": ("F32", "F16", "Q8_0", "Q4_0", "MXFP4"),
     "experts": ("Q8_0", "Q5_0", "Q4_0", "MXFP4"),
 }
-# As the plans and repairs that ship, see docs/dev/rebuilding-the-demo.md: the order counts.
+# As the plans and repairs that ship, see tools/demo/steps.py: the order counts.
 CORPORA: Final = ("demo-code", "demo-math", "demo-prose")
 # Tokens of the repairs, by criterion.
 REPAIRED_ON: Final = {"ean": 65_536, "reap": 32_768}

@@ -1,0 +1,275 @@
+"""The table of what ships with the demo, and how its records are rebuilt, compared and shipped."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.errors import UserError
+from tools.demo.building import Build, needed_steps, with_needed
+from tools.demo.checking import check, chosen, parts_for
+from tools.demo.comparing import CACHED, Difference, differences, made, shipped
+from tools.demo.orders import WEIGHTS, Key, Order, Step, narrowed, plans_by
+from tools.demo.shipping import ship
+from tools.demo.steps import STEPS
+from tools.demo.work import ROOT, Stored, Work, worker_environment
+
+MATH = "demo-math"  # the same texts on every Python
+RANDOM = [
+    Key("evaluations", plan.about, MATH)
+    for plan in plans_by(("random",), ((),), [{"sparsity": share} for share in ("25%", "50%")])
+]
+TINY = narrowed(STEPS, {*RANDOM, Key(WEIGHTS)})
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A build of two steps that need no text, and the files of the one that was killed."""
+    work = Work(tmp_path_factory.mktemp("work"))
+    work.prepare()
+    build = Build(work, TINY, "inputs", frozenset({*RANDOM, Key(WEIGHTS)}))
+    (work.folder / "keys.json").write_text(json.dumps(RANDOM))
+    (compared,) = (step for step in TINY if step.name == "compared")
+    words = [str(work.folder), compared.name, build.digest(compared)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tools.demo.worker", *words, str(work.folder / "keys.json")],
+        cwd=work.tree,
+        env=worker_environment(work.tree),
+    )
+    folder = work.stats / "evaluations"
+    while not list(folder.glob("*.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not build.is_done(compared)
+    return build, {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+
+
+@pytest.fixture(scope="module")
+def built(killed):
+    build, _ = killed
+    build.run(processes=2)
+    return build
+
+
+def of(step):
+    return {(step.ships, key): count for key, count in step.keys().items()} if step.ships else {}
+
+
+def test_the_table_has_every_shipped_record_and_no_other():
+    shipped_keys = Counter[tuple[str, Key]]()
+    places = {(step.ships, step.kind) for step in STEPS if step.ships}
+    for place, kind in places:
+        step = Step("", (Order("", kind),), place)
+        for key, records in shipped([step]).items():
+            shipped_keys[place, key] += len(records)
+    listed = sum((Counter(of(step)) for step in STEPS), Counter())
+    assert shipped_keys == listed
+    files = {path for path in (ROOT / CACHED).rglob("*") if path.is_file()}
+    files -= set((ROOT / CACHED / "published").iterdir())
+    records = [each for rivals in shipped(STEPS).values() for each in rivals]
+    assert files <= {path for each in records for path in _paths(each)}
+
+
+def _paths(record: Stored) -> tuple[Path, ...]:
+    return (record.path, *record.files)
+
+
+def test_steps_need_what_earlier_ones_make():
+    needs, earlier = needed_steps(STEPS), list[str]()
+    for step in STEPS:
+        assert set(needs[step.name]) <= set(earlier), step.name
+        earlier.append(step.name)
+        others = {key for each in STEPS for key in [*each.keys()]}
+        # A plan by curves reads those of every corpus that has some.
+        missing = {key for key in step.needs() - others if key.kind != "sensitivity"}
+        assert not missing, step.name
+    assert needs["answers"] == ["calibrations", "repairs"]
+    names = [step.name for step in with_needed(STEPS, ["grid-rest"])]
+    assert names == ["calibrations", "curves", "repairs-of-grid", "grid-rest"]
+
+
+def test_a_part_of_a_step_has_the_record_and_what_sizes_its_plan():
+    code, math = ("demo-code",), (MATH,)
+    fields = {"granularity": "neuron", "neuron_scope": "global"}
+    budget = [{"remove": 9}, {"remove": 8}]
+    cut = plans_by(("heapr",), (code,), budget, **fields)
+    whole = plans_by(("reap", "ean"), (code,), budget)
+    order = Order("evaluate", "evaluations", (*whole, *cut), (*code, *math))
+    (wanted, *_) = whole
+    part = order.narrowed({Key("evaluations", wanted.about, MATH)})
+    # The first plan of neurons decides by which calibration all plans of a request are sized.
+    assert part == replace(order, plans=(wanted, cut[0]), corpora=math)
+    assert order.narrowed({Key("evaluations", "other", MATH)}) is None
+    runs = {key.corpus for key in parts_of(RANDOM[:1])}
+    assert runs == {MATH}
+
+
+def parts_of(keys):
+    return {key for part in narrowed(STEPS, set(keys)) for key in [*part.keys()]}
+
+
+def test_a_searched_plan_needs_its_search_and_that_its_calibration():
+    searched = next(
+        key for step in STEPS for key in [*step.keys()] if key.about.endswith("searched")
+    )
+    kinds = [step.name for step in narrowed(STEPS, {searched})]
+    assert kinds == ["calibrations", "search-ean", "compared"]
+    assert {key.corpus for key in parts_of([searched]) if key.kind == "runs"} == {"demo-code"}
+
+
+def test_steps_are_rebuilt_to_the_rounding_of_the_machine(built):
+    for step in built.steps:
+        others = shipped([step])
+        records = made(step, built.work.stats)
+        assert {each.key for each in records} == {*step.keys()}
+        for each in records:
+            (other,) = others[each.key]
+            assert (each.name, each.raw["digest"]) == (other.name, other.raw["digest"])
+            assert each.raw.get("plan") == other.raw.get("plan")
+            # Another machine adds in another order; an expert may then be chosen for another.
+            numbers = [each for each in differences(each, other) if each.share < math.inf]
+            assert max((each.share for each in numbers), default=0) < 1e-2
+
+
+def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
+    words = "import analysis.stats.store as s; print(s.SHIPPED_STATS.exists(), s.__file__)"
+    said = subprocess.run(
+        [sys.executable, "-c", words],
+        cwd=built.work.tree,
+        env=worker_environment(built.work.tree),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    exists, file = said.stdout.split()
+    assert exists == "False"
+    assert Path(file).is_relative_to(built.work.tree)
+
+
+def test_a_killed_step_goes_on_and_a_finished_one_is_not_made_again(killed, built):
+    _, first = killed
+    compared = built.steps[-1]
+    assert built.is_done(compared)
+    assert len(made(compared, built.work.stats)) == len(RANDOM) > len(first) > 0
+    assert first == {path: path.stat().st_mtime_ns for path in first}
+    before = built.work.mark(compared).stat().st_mtime_ns
+    built.run()
+    assert built.work.mark(compared).stat().st_mtime_ns == before
+    # Made from another model or other texts, it is no longer what was asked for.
+    assert not replace(built, inputs="others", _digests={}).is_done(compared)
+
+
+def test_a_step_that_fails_says_so_and_is_not_done(tmp_path):
+    work = Work(tmp_path)
+    work.prepare()
+    key = Key("evaluations", plans_by(("reap",), ((MATH,),), [{"sparsity": "50%"}])[0].about, MATH)
+    (step,) = [each for each in narrowed(STEPS, {key}) if each.kind == "evaluations"]
+    build = Build(work, (step,), "inputs", frozenset({key}))
+    with pytest.raises(UserError, match="The step compared failed: There are no calib"):
+        build.run()  # without its calibration
+    assert not build.is_done(step)
+
+
+def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
+    old = tmp_path / CACHED / "evaluations" / "demo.jsonl"
+    paper = tmp_path / CACHED / "published" / "table.csv"
+    for path in (old, paper):
+        path.parent.mkdir(parents=True)
+        path.write_text("as it was")
+    unmade = Step("unmade", (Order("weights", WEIGHTS),), CACHED)
+    with pytest.raises(UserError, match="unmade must be made first"):
+        ship(replace(built, steps=(*built.steps, unmade)), tmp_path)
+    assert old.read_text() == "as it was"
+    (old.parent / "other.jsonl").write_text("{}")
+    assert ship(built, tmp_path) == [tmp_path / CACHED]
+    assert paper.read_text() == "as it was"
+    written = {each.relative_to(tmp_path) for each in tmp_path.rglob("*") if each.is_file()}
+    assert {each.name for each in written} >= {"demo.jsonl", "manifest.json", "weights.parquet"}
+    assert not (old.parent / "other.jsonl").exists()
+    # What was shipped is what a person's program reads.
+    for step in built.steps:
+        again = shipped([step], tmp_path)
+        for record in made(step, built.work.stats):
+            assert differences(record, *again[record.key]) == []
+
+
+def test_a_check_names_what_differs(built, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(ROOT / CACHED, root / CACHED)
+    fresh = STEPS[-1]
+    for step in STEPS:
+        if step.ships and not step.ships.startswith(CACHED):
+            fresh = step
+            (root / step.ships).parent.mkdir(parents=True)
+            shutil.copy(ROOT / step.ships, root / step.ships)
+    assert not fresh.ships.startswith(CACHED)
+    (weights,) = (root / CACHED).glob("demo-weights-*/manifest.json")
+    (rebuilt,) = built.work.stats.glob("demo-weights-*/manifest.json")
+    raw = json.loads(weights.read_text())
+    raw["settings"]["dtype"], raw["made"]["created_at"] = "F32", "another day"
+    shutil.copy(rebuilt.with_name("weights.parquet"), weights.with_name("weights.parquet"))
+    weights.write_text(json.dumps(raw))
+    (record,) = chosen([weights.parent.name], 0, root)
+    work = Work(tmp_path / "work")
+    work.prepare()
+    (outcome,) = check([record], work)
+    assert outcome.differs == (Difference("settings.dtype"),)
+    assert chosen(["30"], 1, root) == chosen(["30"], 1, root) != chosen(["30"], 2, root)
+    with pytest.raises(UserError, match=r"No shipped record is called demo-weight\b"):
+        chosen(["demo-weight"], 0, root)
+    assert [step.name for step in parts_for([record])] == ["weights"]
+
+
+def test_a_difference_says_which_number_and_how_large():
+    record = Stored(Key("bins"), "", Path("a.json"), {"rows": [1.0, 2.0], "made": "today", "n": 1})
+    other = replace(record, raw={"rows": [1.0, 2.5], "made": "yesterday", "n": 2, "more": None})
+    # (2.5 - 2) / 2.5
+    expected = [Difference("rows", 0.2), Difference("n"), Difference("more")]
+    assert differences(record, other) == expected
+    assert differences(record, replace(record, raw={**record.raw, "made": ""})) == []
+    assert str(Difference("rows", 2e-7)) == "rows by 2e-07"
+
+
+@pytest.mark.slow
+def test_an_empty_folder_gives_the_same_digits_again(tmp_path, built):
+    records = [each for step in built.steps for each in made(step, built.work.stats)]
+    work = Work(tmp_path)
+    work.prepare()
+    Build(work, TINY, "", built.keys).run()
+    again = {each.key: each for step in TINY for each in made(step, work.stats)}
+    assert [differences(each, again[each.key]) for each in records] == [[]] * len(records)
+
+
+@pytest.mark.slow
+def test_the_command_says_which_records_are_others(tmp_path):
+    (weights,) = (ROOT / CACHED).glob("demo-weights-*")
+    (record,) = chosen(["demo-random-demo-math-9c352dc1"], 0)
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tools.demo",
+            "--work",
+            tmp_path,
+            "--check",
+            weights.name,
+            record.name,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert "2 records rebuilt" in said.stdout, said.stdout + said.stderr
+    assert said.returncode == int("none of them" not in said.stdout)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,94 @@
+"""Puts the records of a work folder where they ship: all of them, or none."""
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from analysis.durable import partial_of, write_durably
+from analysis.errors import UserError
+from analysis.model import DEMO_CHECKPOINT
+from tools.demo.building import Build
+from tools.demo.comparing import CACHED, made
+from tools.demo.orders import RUNS, WEIGHTS
+from tools.demo.work import ROOT, Stored
+
+# Tables of papers, which nothing here makes.
+KEPT = "published"
+
+
+def ship(build: Build, root: Path = ROOT, checkpoint: Path = DEMO_CHECKPOINT) -> list[Path]:
+    """Replace what ships by the records of the build, and the model if it has another.
+
+    Raises:
+        UserError: a step of the table was not made, so nothing is shipped.
+    """
+    if missing := [step.name for step in build.steps if not build.is_done(step)]:
+        raise UserError(f"Nothing is shipped: {', '.join(missing)} must be made first.")
+    by_place = defaultdict[str, list[Stored]](list)
+    for step in build.steps:
+        if step.ships:
+            by_place[step.ships] += made(step, build.work.stats)
+    written = [_write_cached(by_place, root)]
+    for place, records in by_place.items():
+        if not place.startswith(CACHED):
+            _write(root / place, records)
+            written.append(root / place)
+    model = build.work.tree / "analysis" / "demo" / "checkpoint"
+    if model.resolve() != checkpoint.resolve():
+        _replace(checkpoint, model.resolve())
+        written.append(checkpoint)
+    return written
+
+
+def _write_cached(by_place: Mapping[str, Sequence[Stored]], root: Path) -> Path:
+    """The folder of statistics: a new one beside it first, and then that in its place."""
+    folder = root / CACHED
+    draft = partial_of(folder)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    if (folder / KEPT).is_dir():
+        shutil.copytree(folder / KEPT, draft / KEPT)
+    for place, records in by_place.items():
+        if place == CACHED or place.startswith(f"{CACHED}/"):
+            _write(draft / Path(place).relative_to(CACHED), records)
+    _swap(draft, folder)
+    return folder
+
+
+def _write(place: Path, records: Sequence[Stored]) -> None:
+    """Write records as the lines of a file, or as files of a folder."""
+    if place.suffix == ".jsonl":
+        place.parent.mkdir(parents=True, exist_ok=True)
+        ordered = sorted(records, key=lambda each: each.name)
+        text = "".join(json.dumps(each.raw, ensure_ascii=False) + "\n" for each in ordered)
+        write_durably(place, text.encode())
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        if record.key.kind in (RUNS, WEIGHTS):
+            shutil.copytree(record.path.parent, place / record.name)
+            continue
+        shutil.copy(record.path, place)
+        for file in record.files:
+            target = place / file.relative_to(record.path.parent)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(file, target)
+
+
+def _replace(folder: Path, source: Path) -> None:
+    draft = partial_of(folder)
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(source, draft)
+    _swap(draft, folder)
+
+
+def _swap(draft: Path, folder: Path) -> None:
+    """Put a finished folder in the place of another."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.replace(old)
+    draft.replace(folder)
+    shutil.rmtree(old, ignore_errors=True)
