@@ -40,9 +40,14 @@ def check_vocabulary(
     if code := tokenizer_code(folder):
         _check_code(model, code, instead, trusted=trusted)
         return
-    has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
-    if not has_one or _is_cut(folder / TOKENIZER):
+    if not has_vocabulary(folder):
         raise CheckpointError(f"{model.name} has no readable tokenizer; {instead}.")
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a checkpoint has the files of a tokenizer, and `tokenizer.json` is whole."""
+    has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
+    return has_one and not _is_cut(folder / TOKENIZER)
 
 
 def _check_code(model: MoEModel, code: Collection[str], instead: str, *, trusted: bool) -> None:

@@ -12,15 +12,9 @@ from analysis.stats.blend import Part
 from analysis.stats.store import Run, stats_store
 from app.cli.derive import command
 from app.cli.files import write_result
+from app.cli.following import commands_after_plan, export_command
 from app.cli.options import Recipe as RecipeFile
-from app.cli.say import (
-    commands_after_plan,
-    export_command,
-    say_notes,
-    say_plan,
-    say_search,
-    show_records,
-)
+from app.cli.say import say_notes, say_plan, say_search, show_records
 from app.cli.ship import write_export
 from app.console import finish, follow, out
 from pruning.bits import bits_words
@@ -223,8 +217,8 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     _check(recipe, request, model, model)
     result = follow(search_run(search_of_file(path, folder, request)))
     say_search(result, folder)
-    after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)
+    after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME, plan)
     say_notes(_search_notes(plan, model, request))
     if repair := repair_request(recipe, request, plan):
         record = follow(repair_run(repair))

@@ -5,9 +5,9 @@ from pathlib import Path
 from analysis.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
+from app.cli.following import folder_of, pruned_name
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
-from app.cli.say import folder_of, pruned_name
 from app.console import finish
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import recipe_from_yaml
