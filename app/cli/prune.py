@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.devices import check_device
-from analysis.durable import unwritable
-from analysis.errors import PlanError, UserError
+from analysis.errors import Checks, PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import Run, stats_store
@@ -152,17 +151,10 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
             checks.append(lambda: find_converter(None))
     if folder:
         checks.append(lambda: _check_folder(folder, pruned))
-    problems = []
+    together = Checks()
     for check in checks:
-        try:
-            check()
-        except UserError as error:
-            problems.append(str(error))
-    if len(problems) == 1:
-        raise PlanError(problems[0])
-    if problems:
-        count = f"{len(problems)} things that cannot be done"
-        raise PlanError(f"The recipe asks for {count}:", problems)
+        together.run(check)
+    together.finish("things that the recipe asks for cannot be done")
 
 
 def _check_folder(folder: Path, pruned: MoEModel) -> None:
@@ -176,8 +168,6 @@ def _check_folder(folder: Path, pruned: MoEModel) -> None:
             )
         return  # the plan is compared when it is known
     check_place(folder, pruned.checkpoint.path)
-    if reason := unwritable(folder):
-        raise PlanError(f"{folder} cannot be written ({reason}); give export another folder.")
 
 
 def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
