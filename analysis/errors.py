@@ -57,12 +57,15 @@ class JobError(UserError):
     """A job that is unknown, or whose state does not allow the action."""
 
 
-class SeveralErrors(UserError):
-    """Problems that are said together, each on its own line below `{number} {announced}:`."""
+_SEVERAL = "{count} things are wrong"
 
-    def __init__(self, problems: Sequence[str], announced: str = "things are wrong") -> None:
+
+class SeveralErrors(UserError):
+    """Problems that are said together, each on its own line below how many there are."""
+
+    def __init__(self, problems: Sequence[str], said: str = _SEVERAL) -> None:
         self.problems = tuple(problems)
-        super().__init__(f"{len(problems)} {announced}:", problems)
+        super().__init__(f"{said.format(count=len(problems))}:", problems)
 
 
 class Checks:
@@ -79,8 +82,8 @@ class Checks:
             self._errors.append(error)
             return None
 
-    def finish(self, announced: str = "things are wrong") -> None:
-        """Raise what was refused, if anything was: one error as it is, several as one."""
+    def finish(self, said: str = _SEVERAL) -> None:
+        """Raise what was refused, if anything was: one error as it is, several below `said`."""
         problems = [
             problem
             for error in self._errors
@@ -89,7 +92,7 @@ class Checks:
         if len(self._errors) == 1:
             raise self._errors[0]
         if problems:
-            raise SeveralErrors(list(dict.fromkeys(problems)), announced)
+            raise SeveralErrors(list(dict.fromkeys(problems)), said)
 
 
 def first_line(error: BaseException) -> str:

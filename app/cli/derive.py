@@ -87,7 +87,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 checks.run(partial(check_new_file, rest.get(name), option, force=spares))
                 for value in _several(rest.get(name)) or (rest.get(name),):
                     checks.run(partial(check_file, value, option))
-            for corpus in _corpora(request_values, fields):
+            for corpus in _corpora(arguments, declared):
                 checks.run(partial(_check_corpus, corpus))
             request = checks.run(partial(_requests, kind, each, request_values)) if kind else None
             checks.finish()

@@ -154,7 +154,7 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
     together = Checks()
     for check in checks:
         together.run(check)
-    together.finish("things that the recipe asks for cannot be done")
+    together.finish("The recipe asks for {count} things that cannot be done")
 
 
 def _check_folder(folder: Path, pruned: MoEModel) -> None:
