@@ -13,7 +13,7 @@ from analysis.errors import did_you_mean, sentence
 from pruning.requests.base import plain_problem
 
 # Words that are no commands -> what people who type them look for.
-_LOOKED_FOR: Final = {
+LOOKED_FOR: Final = {
     "version": "`moeprune --version` shows it.",
     "help": "`moeprune --help` lists the commands; each has --help.",
     "serve": "`moeprune export` prints the commands that serve an export; `moeprune app` opens the "
@@ -45,7 +45,7 @@ def usage_problem(error: typer.TyperException) -> str:
         if extra := re.fullmatch(r"Got unexpected extra argument\(?s?\)? \((.+)\)\.", message):
             message = _too_many(extra[1], context)
         elif (unknown := re.match(r"(No such command '(\w+)')", message)) and (
-            hint := "" if context and context.parent else _LOOKED_FOR.get(unknown[2], "")
+            hint := "" if context and context.parent else LOOKED_FOR.get(unknown[2], "")
         ):
             return f"{unknown[1]}. {hint}"
         elif context and context.parent and message.startswith("No such") and "?" not in message:

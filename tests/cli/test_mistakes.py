@@ -4,6 +4,7 @@ The line names the option, the file or the key, and no mistake leaves a file beh
 """
 
 import json
+import re
 import shlex
 import sys
 
@@ -13,6 +14,8 @@ from shipped import shipped_lines
 
 from analysis.extras import install_line
 from analysis.model import load_model_index
+from app.cli import COMMANDS
+from app.cli.usage import LOOKED_FOR
 
 RECIPE = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
 HALF_PLAN = {
@@ -220,7 +223,7 @@ MISTAKES = {
     "calibrate demo --corpus hub:owner/name": ["owner/name cannot be reached", "a local file"],
     # Recipes
     "prune q.yaml": ["q.yaml cannot be read", "`moeprune recipe init MODEL` writes one"],
-    "prune recepie.yml": ["No such file", "Did you mean 'recipe.yaml'?"],
+    "prune recip.yml": ["No such file", "Did you mean 'recipe.yaml'?"],
     "prune .": ["The recipe . cannot be read: it is a folder"],
     "prune key.yaml": ["key.yaml, line 4: budgt: unknown key; did you mean 'budget'?"],
     "prune criterion.yaml": ["criterion.yaml, line 3: criterion: ", "Did you mean 'reap'?"],
@@ -542,3 +545,10 @@ def test_all_that_is_wrong_before_anything_is_loaded_is_said_at_once(moeprune, f
     assert (ended.code, first) == (1, f"error: {len(wanted)} things are wrong:")
     assert len(lines) == len(wanted)
     assert [part for part in wanted if sum(part in line for line in lines) != 1] == []
+
+
+def test_words_that_are_no_commands_lead_to_commands_that_exist():
+    named = re.findall(r"`moeprune (\w+)", " ".join(LOOKED_FOR.values()))
+    assert len(named) > len(LOOKED_FOR) - 2
+    assert set(named) <= COMMANDS.keys()
+    assert not LOOKED_FOR.keys() & COMMANDS.keys()
