@@ -188,9 +188,9 @@ def _listed(field: FieldInfo, word: Any, *, several: bool) -> list[str]:
 
 def _corpora(values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
     """The corpora that options name, as they are written."""
-    for name, value in values.items():
+    for name in values.keys() & fields.keys():  # options in typer's own words are no fields
         if (option := option_of(fields[name])) and option.file == "corpus":
-            yield from _several(value) or (value,)
+            yield from _several(values[name]) or (values[name],)
 
 
 def _check_corpus(corpus: str) -> None:
