@@ -188,8 +188,8 @@ def _listed(field: FieldInfo, word: Any, *, several: bool) -> list[str]:
 
 def _corpora(values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
     """The corpora that options name, as they are written."""
-    for name in values.keys() & fields.keys():  # options in typer's own words are no fields
-        if (option := option_of(fields[name])) and option.file == "corpus":
+    for name, field in fields.items():
+        if name in values and (option := option_of(field)) and option.file == "corpus":
             yield from _several(values[name]) or (values[name],)
 
 
