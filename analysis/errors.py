@@ -1,9 +1,12 @@
 """Errors for the user: one line that says what is wrong and what would work."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from analysis.foreign_text import in_terminal
+
+Value = TypeVar("Value")
 
 
 class UserError(Exception):
@@ -52,6 +55,44 @@ class ExportError(UserError):
 
 class JobError(UserError):
     """A job that is unknown, or whose state does not allow the action."""
+
+
+_SEVERAL = "{count} things are wrong"
+
+
+class SeveralErrors(UserError):
+    """Problems that are said together, each on its own line below how many there are."""
+
+    def __init__(self, problems: Sequence[str], said: str = _SEVERAL) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"{said.format(count=len(problems))}:", problems)
+
+
+class Checks:
+    """Runs checks to the end of all, and says what they refuse at once."""
+
+    def __init__(self) -> None:
+        self._errors: list[UserError] = []
+
+    def run(self, check: Callable[[], Value]) -> Value | None:
+        """The result of a check; None if it refuses."""
+        try:
+            return check()
+        except UserError as error:
+            self._errors.append(error)
+            return None
+
+    def finish(self, said: str = _SEVERAL) -> None:
+        """Raise what was refused, if anything was: one error as it is, several below `said`."""
+        problems = [
+            problem
+            for error in self._errors
+            for problem in (error.problems if isinstance(error, SeveralErrors) else (str(error),))
+        ]
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if problems:
+            raise SeveralErrors(list(dict.fromkeys(problems)), said)
 
 
 def first_line(error: BaseException) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 from analysis.content import MOST_BYTES, read_whole
 from analysis.errors import PlanError, nearest_name, sentence
 
+_WRITES = {"plan": "plan", "recipe": "recipe init"}  # kind of file -> the command that writes it
+
 
 def read_text_file(kind: str, path: Path, *, most_bytes: int = MOST_BYTES) -> str:
     """The text of a file that should hold a `kind`; a PlanError says why it cannot be read."""
@@ -17,7 +19,8 @@ def read_text_file(kind: str, path: Path, *, most_bytes: int = MOST_BYTES) -> st
     except OSError as error:
         reason = error.strerror or type(error).__name__
         if isinstance(error, FileNotFoundError):
-            reason += f".{hint}" if (hint := near_file(path)) else ""
+            writes = f"; `moeprune {_WRITES[kind]} MODEL` writes one" if kind in _WRITES else ""
+            reason += f".{hint}" if (hint := near_file(path)) else writes
     except ValueError as error:
         reason = str(error)
     raise PlanError(sentence(f"The {kind} {path} cannot be read: {reason}"))

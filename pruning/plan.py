@@ -37,6 +37,12 @@ from pruning.repair.reference import Repair, repair_from_json
 from pruning.shown import DisplayMixin, Facts
 
 SCHEMA_VERSION = 1
+# A key of another JSON file that people have -> what that file is.
+_OTHER_FILES = {
+    **dict.fromkeys(("metrics", "evaluations"), "a result of `moeprune evaluate`"),
+    "benchmarks": "a result of `moeprune benchmark`",
+    "architectures": "the configuration of a model",
+}
 _PLANS_IN_FOLDERS = ("plan.json", "moeprune_manifest.json")  # of a search, of an export
 EXPERT_GRANULARITY = "expert"
 NEURON_GRANULARITY = "neuron"
@@ -251,9 +257,9 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
     """The plan checked against its model, with absent layers filled in."""
     if plan.model.identity != model.identity:
         raise PlanError(
-            f"The plan was made for {plan.model.name} (identity {plan.model.identity[:8]}), not "
-            f"for {model.name} (identity {model.identity[:8]}); make a plan for this model, or "
-            "give the plan's as --plan-model to export if this is a quantised copy of it."
+            f"The plan is for {plan.model.name} (identity {plan.model.identity[:8]}), not for "
+            f"{model.name} (identity {model.identity[:8]}). Make a plan for {model.name}; if it is "
+            f"a quantised copy, export it with --plan-model {plan.model.name}."
         )
     if plan.top_k:
         check_top_k(model, plan.top_k)
@@ -372,11 +378,8 @@ def plan_from_dict(raw: object) -> PruningPlan:
         raise PlanError("The plan is not a JSON object; `moeprune plan` writes one.")
     schema = raw.get("schema_version")
     if schema != SCHEMA_VERSION:
-        raise PlanError(
-            wrong_schema(
-                "The plan", schema, SCHEMA_VERSION, "make the plan again with `moeprune plan`"
-            )
-        )
+        again = "make the plan again with `moeprune plan`"
+        raise PlanError(wrong_schema("The plan", schema, SCHEMA_VERSION, again))
     if raw.get("granularity") == _ATOMIC:
         raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}
     granularity = raw.get("granularity", EXPERT_GRANULARITY)
@@ -431,6 +434,10 @@ def plan_from_json(text: str | bytes) -> PruningPlan:
         raise PlanError(
             f"The plan is not valid JSON: {error}; `moeprune plan` writes one."
         ) from error
+    if isinstance(raw, dict):
+        for key, kind in _OTHER_FILES.items():
+            if key in raw and "kept" not in raw:
+                raise PlanError(f"It is {kind}, not a plan; give the plan.json of `moeprune plan`.")
     if not isinstance(raw, dict) or "plan_digest" not in raw:
         return plan_from_dict(raw)
     plan = plan_from_dict(raw.get("plan"))  # in the manifest of an export

@@ -283,3 +283,14 @@ def test_the_files_that_guides_for_developers_name_exist():
     assert [(page, name) for page, name in named if not list(ROOT.glob(name))] == [
         ("adding-a-criterion.md", example)
     ]
+
+
+def test_the_documentation_of_users_stays_short():
+    """What is said twice goes, before something is added."""
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")]
+    pages += (ROOT / "docs" / "concepts").glob("*.md")
+    assert sum(len(page.read_text().split()) for page in pages) <= 15_800
+    reference = (ROOT / "docs" / "reference").glob("*.md")
+    written = re.compile(r"<!-- written: .*?<!-- /written -->", flags=re.S)
+    texts = [written.sub("", page.read_text()) for page in reference]
+    assert sum(len(text.split()) for text in texts) <= 6_200

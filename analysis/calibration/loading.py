@@ -23,7 +23,7 @@ from analysis.aligned import align_weights
 from analysis.checkpoint import CONFIG_NAME
 from analysis.companions import missing_code, tokenizer_code
 from analysis.corpora import Tokenizer
-from analysis.corpora.early import check_quantisation, check_vocabulary
+from analysis.corpora.early import check_quantisation, check_vocabulary, without_tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.home import from_home
@@ -153,12 +153,12 @@ def load_tokenizer(
             model.checkpoint.path, trust_remote_code=trust_remote_code, verbose=False
         )
     except Exception as error:  # tokenizers raises bare exceptions, transformers almost any
-        problem = f"{model.name} has no readable tokenizer; {instead}."
+        problem = without_tokenizer(model, instead)
         if code := tokenizer_code(model.checkpoint.path):
             how = "cannot be loaded" if trust_remote_code else "needs --trust-remote-code"
             problem = (
                 f"The tokenizer of {model.name}, which is code ({', '.join(code)}), {how} "
-                f"({first_line(error)}); {instead}."
+                f"({first_line(error)}){f'; {instead}' if instead else ''}."
             )
         raise CheckpointError(problem) from error
     return tokenizer

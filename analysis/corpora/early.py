@@ -10,6 +10,7 @@ from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError, UnsupportedModelError
+from analysis.json_text import object_of
 from analysis.model import DEQUANTISED, MoEModel
 
 # transformers makes an empty tokenizer if a checkpoint has none of these.
@@ -32,7 +33,7 @@ def check_quantisation(model: MoEModel) -> None:
 def check_vocabulary(
     model: MoEModel, instead: str = "use a corpus of input_ids", *, trusted: bool = False
 ) -> None:
-    """Refuse a checkpoint without a tokenizer; `instead` is what works without one.
+    """Refuse a checkpoint without a tokenizer; `instead` is what works without one, if anything.
 
     A tokenizer that is code needs its files, and to be `trusted`.
     """
@@ -40,9 +41,29 @@ def check_vocabulary(
     if code := tokenizer_code(folder):
         _check_code(model, code, instead, trusted=trusted)
         return
+    if not has_vocabulary(folder):
+        raise CheckpointError(without_tokenizer(model, instead))
+
+
+def without_tokenizer(model: MoEModel, instead: str) -> str:
+    """Message for a checkpoint whose tokenizer cannot be read: what to copy, or do `instead`."""
+    folder = model.checkpoint.path
+    name = object_of(folder / "config.json").get("_name_or_path")
+    origin = name if isinstance(name, str) and name else "the model that it was made from"
+    return (
+        f"{model.name} has no readable tokenizer; copy {TOKENIZER} and tokenizer_config.json from "
+        f"{origin} to {folder}{_or(instead)}."
+    )
+
+
+def _or(instead: str) -> str:
+    return f", or {instead}" if instead else ""
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a checkpoint has the files of a tokenizer, and `tokenizer.json` is whole."""
     has_one = any(any(folder.glob(pattern)) for pattern in _VOCABULARIES)
-    if not has_one or _is_cut(folder / TOKENIZER):
-        raise CheckpointError(f"{model.name} has no readable tokenizer; {instead}.")
+    return has_one and not _is_cut(folder / TOKENIZER)
 
 
 def _check_code(model: MoEModel, code: Collection[str], instead: str, *, trusted: bool) -> None:
@@ -51,13 +72,13 @@ def _check_code(model: MoEModel, code: Collection[str], instead: str, *, trusted
     # Without its code transformers may read the same files in another way, and split otherwise.
     if absent and not (folder / TOKENIZER).is_file():
         raise CheckpointError(
-            f"{what[0].upper()}{what[1:]}, and {absent[0]} is missing from {folder}; fetch it, or "
-            f"{instead}."
+            f"{what[0].upper()}{what[1:]}, and {absent[0]} is missing from {folder}; fetch it"
+            f"{_or(instead)}."
         )
     if not trusted and not (folder / TOKENIZER).is_file():
         raise CheckpointError(
             f"{what[0].upper()}{what[1:]} ({', '.join(code)}); read it, then run it with "
-            f"--trust-remote-code, or {instead}."
+            f"--trust-remote-code{_or(instead)}."
         )
 
 

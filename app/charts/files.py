@@ -1,7 +1,6 @@
 """Figures as files and enlarged for slides; PNG, SVG and PDF need a browser to write, HTML none."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ import plotly.graph_objects as go
 
 from analysis.durable import write_durably
 from analysis.errors import UserError
+from analysis.extras import has_extra, install_line
 from app.charts.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")
@@ -35,10 +35,9 @@ def figure_html(figure: go.Figure) -> str:
 def figure_image(figure: go.Figure, kind: str) -> bytes:
     """The figure on white as `svg`, `png` or `pdf`."""
     white = go.Figure(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    if find_spec("kaleido") is None:
+    if not has_extra("plots"):
         raise UserError(
-            f"A {kind} file needs the extra `plots`: pip install 'moe-prune-studio[plots]'; an "
-            ".html file does not."
+            f"A {kind} file needs kaleido: {install_line('plots')}; an .html file does not."
         )
     try:
         image: bytes = white.to_image(format=kind, width=1000)

@@ -120,6 +120,9 @@ class _Commands(Group):
     """The commands by name; to list them, their help is enough."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        group, *words = [f"{args[0]}s", *args[1:]]
+        if group in _GROUPS and words and words[0] in load(group).commands:
+            ctx.fail(f"Write `moeprune {' '.join([group, *words])}`.")
         name, listed, rest = super().resolve_command(ctx, args)
         return name, load(str(name)) if listed else None, rest
 

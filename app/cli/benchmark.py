@@ -9,7 +9,7 @@ from analysis.model import DEMO_MODEL, load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result
-from app.cli.say import WEIGHTS_ELSEWHERE, free_name
+from app.cli.following import WEIGHTS_ELSEWHERE, free_name
 from app.console import counted, finish, follow, show_table
 from pruning.evaluate.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
 from pruning.plan import load_plan

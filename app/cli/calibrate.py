@@ -8,7 +8,7 @@ from analysis.model import MoEModel, load_model_index
 from analysis.stats.store import Run, load_weight_stats, stats_store
 from analysis.stats.tables import CorpusRef
 from app.cli.derive import command
-from app.cli.say import next_plan, usual_budget
+from app.cli.following import next_plan, usual_budget
 from app.console import counted, finish, follow, note, out, show_facts
 from pruning.planning.searches import duration_text
 from pruning.requests.base import Option, option_words

@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -12,8 +13,8 @@ from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
 from analysis.devices import check_device
-from analysis.errors import UserError
-from app.cli.files import REPLACES, check_new_file
+from analysis.errors import Checks, CorpusError, UserError
+from app.cli.files import REPLACES, check_file, check_new_file
 from app.cli.help import HAS_EMPTY_WORD
 from app.cli.usage import EMPTY_PATH
 from pruning.requests.base import (
@@ -24,7 +25,6 @@ from pruning.requests.base import (
     default_of,
     flags_of,
     flat_fields,
-    flat_values,
     option_of,
     repeated,
     validated,
@@ -72,23 +72,27 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             request_values = {name: value for name, value in arguments.items() if name in fields}
             if ctx.meta.get(HAS_EMPTY_WORD):
                 _check_named(arguments, declared)
+            checks = Checks()
             for name in {"device", "device_map"} & request_values.keys():
                 # A request may be queued for another machine.
-                check_device(str(request_values[name]))
-            options = validated(
-                model, {name: arguments[name] for name in model.model_fields if name in arguments}
-            )
-            rest = {name: getattr(options, name) for name in model.model_fields}
+                checks.run(partial(check_device, str(request_values[name])))
+            own = {name: arguments[name] for name in model.model_fields if name in arguments}
+            options = checks.run(partial(validated, model, own))
+            rest = {name: getattr(options, name, None) for name in model.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)
             for name, field in model.model_fields.items():
                 # A handler that takes `force` looks at what is there itself.
                 spares = force or (takes_force and name == "out_file")
-                check_new_file(rest.get(name), option_of(field), force=spares)
+                option = option_of(field)
+                checks.run(partial(check_new_file, rest.get(name), option, force=spares))
+                for value in _several(rest.get(name)) or (rest.get(name),):
+                    checks.run(partial(check_file, value, option))
+            for corpus in _corpora(arguments, declared):
+                checks.run(partial(_check_corpus, corpus))
+            request = checks.run(partial(_requests, kind, each, request_values)) if kind else None
+            checks.finish()
             rest |= {parameter.name: values[parameter.name] for parameter in passed}
-            if kind is None:
-                handler(**rest)
-            else:
-                handler(_requests(kind, each, request_values), **rest)
+            handler(*(() if kind is None else (request,)), **rest)
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
@@ -144,10 +148,10 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
 def _requests(kind: type[Request], each: str, values: dict[str, Any]) -> Request | list[Request]:
     """The request of these values, or one for each value of the field `each`."""
     if not each:
-        return _check_corpora(_validated(kind, each, values))
+        return _validated(kind, each, values)
     # Named twice, a value is still asked for once.
     one_by_one = [{**values, each: value} for value in dict.fromkeys(values[each])]
-    return [_check_corpora(_validated(kind, each, single)) for single in one_by_one]
+    return [_validated(kind, each, single) for single in one_by_one]
 
 
 def _validated(kind: type[Request], each: str, values: dict[str, Any]) -> Request:
@@ -182,18 +186,22 @@ def _listed(field: FieldInfo, word: Any, *, several: bool) -> list[str]:
     return parts if parts and all(map(is_read, parts)) and not is_read(word) else []
 
 
-def _check_corpora(request: Request) -> Request:
-    """The request; a corpus whose file is absent is refused before libraries are imported."""
-    values = flat_values(request)
-    for name, field in flat_fields(type(request)).items():
-        option = option_of(field)
-        if option is not None and option.file == "corpus" and name in values:
-            from analysis.corpora import parse_corpus  # numpy, which most commands start without
+def _corpora(values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    """The corpora that options name, as they are written."""
+    for name, field in fields.items():
+        if name in values and (option := option_of(field)) and option.file == "corpus":
+            yield from _several(values[name]) or (values[name],)
 
-            value = values[name]
-            for corpus in (value,) if isinstance(value, str) else value:
-                parse_corpus(corpus).check_present()
-    return request
+
+def _check_corpus(corpus: str) -> None:
+    """Refuse a corpus whose file is absent, before libraries are imported."""
+    from analysis.corpora import parse_corpus  # numpy, which most commands start without
+
+    try:
+        spec = parse_corpus(corpus)
+    except CorpusError:
+        return  # the request says it, with its option
+    spec.check_present()
 
 
 def _parameter(
@@ -215,8 +223,7 @@ def _parameter(
             help=option.help,
             metavar=None if kind is bool else takes(field, flags),
             rich_help_panel=panel,
-            exists=option.file == "existing",
-            dir_okay=option.file in ("", "folder"),
+            dir_okay=option.file in ("", "folder", "plan"),
             file_okay=option.file != "folder",
         )
     default = default_of(field) if not is_required else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
 from analysis.model import MoEModel
+from analysis.text_file import near_file
 from app.console import note
 from pruning.plan import PruningPlan, fit_plan, load_plan
 from pruning.requests.base import Option
@@ -37,6 +38,18 @@ def check_new_file(value: object, option: Option | None, *, force: bool = False)
         use = f"{', '.join(others)} or {last}"
         raise StatsError(f"{value.name} has no known ending; use {use}.")
     check_free(value, "is there already", force=force)
+
+
+def check_file(path: object, option: Option | None) -> None:
+    """Refuse a file to read that is not there, or a plan that is none, before any work."""
+    if option is None or not isinstance(path, Path):
+        return
+    if option.file == "plan":
+        load_plan(path)
+    elif option.file == "existing" and not path.is_file():
+        raise StatsError(
+            f"{'/'.join(option.flags)}: {str(path)!r} does not exist.{near_file(path)}"
+        )
 
 
 def check_free(path: Path, problem: str, *, force: bool) -> None:

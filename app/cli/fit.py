@@ -8,7 +8,7 @@ from analysis.model import load_model_index
 from analysis.stats.store import stats_store
 from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
 from app.cli.derive import command
-from app.cli.say import export_command, pruned_name
+from app.cli.following import export_command, pruned_name
 from app.console import finish, note, show_table
 from pruning.bit_sizes import fits_k_types
 from pruning.bits import FORMATS

@@ -9,14 +9,8 @@ from analysis.model import MoEModel, load_model_index
 from analysis.outline import hub_outline, without_weights
 from analysis.widths import expert_widths, loaded_widths
 from app.cli.derive import command
-from app.cli.say import (
-    WEIGHTS_ELSEWHERE,
-    corpus_at_hand,
-    cut_numbers,
-    experts_in_words,
-    usual_budget,
-    with_weights,
-)
+from app.cli.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
+from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
 from pruning.constraints import ranges
 from pruning.engines import contents_of, verdicts
@@ -94,7 +88,7 @@ def inspect(
         budget = usual_budget(model)
         following.append(command_line("plan", request.model, "--config-only", *budget))
     else:
-        words = ("--corpus", corpus_at_hand(request, model), "--dry-run")
+        words = ("--corpus", corpus_at_hand(request, model) or "CORPUS", "--dry-run")
         flags = option_words(request, only=("revision",))
         following.append(command_line("calibrate", request.model, *words, *flags))
     finish(

@@ -16,16 +16,16 @@ from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
-from app.cli.plan_names import candidate_names, named_plans, plan_file_names
-from app.cli.say import (
+from app.cli.following import (
     calibrate_command,
     evaluate_command,
     export_command,
     next_plan,
     plan_command,
-    say_notes,
     usual_budget,
 )
+from app.cli.plan_names import candidate_names, named_plans, plan_file_names
+from app.cli.say import say_notes
 from app.cli.say_records import loss_increase, mean_words, show_records
 from app.console import counted, finish, follow, out, say, show_frame, show_table
 from pruning.evaluate.against_random import random_warnings
@@ -398,7 +398,7 @@ def variance(
             f"{value:.4g} ({_ORIGINAL.get(str(name), name)})" for name, value in last.items()
         ),
         {"file": str(out_file), "tokens": tokens, "last_layer": last.to_dict()},
-        evaluate_command(request, model, repeated("--plan", map(str, plan)), request.corpora),
+        evaluate_command(request, model, {each: load_plan(each) for each in plan}, request.corpora),
     )
 
 
@@ -459,5 +459,5 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     finish(
         "\n".join(lines),
         values,
-        evaluate_command(request, model, repeated("--plan", map(str, plan))),
+        evaluate_command(request, model, {each: load_plan(each) for each in plan}),
     )

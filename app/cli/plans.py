@@ -20,10 +20,10 @@ from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_repair, read_plan, save_plan, write_csv
+from app.cli.following import commands_after_plan
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import (
-    commands_after_plan,
     say_choice,
     say_counted,
     say_notes,
@@ -234,7 +234,8 @@ def plan(
     say_notes(decision.notes)
     if ranking:
         say_choice(ranking.choice)
-    say_plan(model, decision.plan, out_file, *commands_after_plan(request, model, out_file))
+    after = commands_after_plan(request, model, out_file, decision.plan)
+    say_plan(model, decision.plan, out_file, *after)
 
 
 @command(PathsRequest)
@@ -291,7 +292,7 @@ def paths(
     others = () if request.runs else store.of_model(model.identity, "routed")
     say_sources(runs, notes_on_others(runs, others, PATHFINDER))
     say_notes(filter(None, [super_note(plan, model, store)]))
-    say_plan(model, plan, out_file, *commands_after_plan(request, model, out_file))
+    say_plan(model, plan, out_file, *commands_after_plan(request, model, out_file, plan))
 
 
 def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:

@@ -18,7 +18,8 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_free, read_plan, write_csv
-from app.cli.say import export_command, say_notes
+from app.cli.following import export_command
+from app.cli.say import say_notes
 from app.console import counted, finish, follow, note, show_table
 from pruning.evaluate.quality import stored_losses
 from pruning.evaluate.record import AnswerStore, EvaluationStore

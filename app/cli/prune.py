@@ -5,21 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.devices import check_device
-from analysis.durable import unwritable
-from analysis.errors import PlanError, UserError
+from analysis.errors import Checks, PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import Run, stats_store
 from app.cli.derive import command
 from app.cli.files import write_result
+from app.cli.following import commands_after_plan, export_command
 from app.cli.options import Recipe as RecipeFile
-from app.cli.say import (
-    commands_after_plan,
-    export_command,
-    say_notes,
-    say_plan,
-    say_search,
-)
+from app.cli.say import say_notes, say_plan, say_search
 from app.cli.say_records import show_records
 from app.cli.ship import write_export
 from app.console import finish, follow, out
@@ -158,17 +152,10 @@ def _check(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEModel) 
             checks.append(lambda: find_converter(None))
     if folder:
         checks.append(lambda: _check_folder(folder, pruned))
-    problems = []
+    together = Checks()
     for check in checks:
-        try:
-            check()
-        except UserError as error:
-            problems.append(str(error))
-    if len(problems) == 1:
-        raise PlanError(problems[0])
-    if problems:
-        count = f"{len(problems)} things that cannot be done"
-        raise PlanError(f"The recipe asks for {count}:", problems)
+        together.run(check)
+    together.finish("The recipe asks for {count} things that cannot be done")
 
 
 def _check_folder(folder: Path, pruned: MoEModel) -> None:
@@ -182,8 +169,6 @@ def _check_folder(folder: Path, pruned: MoEModel) -> None:
             )
         return  # the plan is compared when it is known
     check_place(folder, pruned.checkpoint.path)
-    if reason := unwritable(folder):
-        raise PlanError(f"{folder} cannot be written ({reason}); give export another folder.")
 
 
 def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
@@ -223,8 +208,8 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     _check(recipe, request, model, model)
     result = follow(search_run(search_of_file(path, folder, request)))
     say_search(result, folder)
-    after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME)
     plan = load_plan(folder / PLAN_NAME, model=model)
+    after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME, plan)
     say_notes(_search_notes(plan, model, request))
     if repair := repair_request(recipe, request, plan):
         record = follow(repair_run(repair))

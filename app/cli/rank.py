@@ -32,7 +32,8 @@ from analysis.widths import quantised_role
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
-from app.cli.say import free_name, plan_command, say_choice, say_sources, usual_budget
+from app.cli.following import free_name, plan_command, usual_budget
+from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.plan import PruningPlan
 from pruning.planning.comparing import decision, pair_of, with_counts_of

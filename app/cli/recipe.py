@@ -1,19 +1,20 @@
 """Commands on recipes: init."""
 
 from pathlib import Path
+from typing import Annotated
 
 from analysis.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
+from app.cli.following import folder_of, pruned_name
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
-from app.cli.say import folder_of, pruned_name
 from app.console import finish
 from pruning.planning.recipes import recipe_template
 from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import command_line
+from pruning.requests.base import Option, command_line
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import ConfigOnly
+from pruning.requests.options import ConfigOnly, Corpus
 
 recipe = Commands("Recipes: init writes one.")
 
@@ -30,14 +31,20 @@ def init(
     *,
     out_file: options.Out = Path("recipe.yaml"),
     config_only: ConfigOnly = False,
+    corpora: tuple[
+        Annotated[Corpus, Option("Corpus that ranks the experts; repeatable.")], ...
+    ] = (),
 ) -> None:
     """Write a commented recipe for a model; `moeprune prune` takes it as it is.
+
+    It evaluates on documents of --corpus that calibration does not read. Without --corpus it names
+    c4 and wikitext2, which the hub has.
 
     Example: moeprune recipe init demo
     """
     model = headers_or_outline(request, config_only=config_only)
     folder = folder_of(request.model)
-    text = recipe_template(model, folder, pruned_name(folder))
+    text = recipe_template(model, folder, pruned_name(folder), corpora)
     if request.revision:
         text = text.replace("\n\n", f"\nrevision: {request.revision}\n\n", 1)
     draft = recipe_from_yaml(text, name=str(out_file))

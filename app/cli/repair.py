@@ -8,7 +8,7 @@ from analysis.model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan
-from app.cli.say import evaluate_command
+from app.cli.following import evaluate_command
 from app.console import finish, follow, note, show_table
 from pruning.plan import load_plan
 from pruning.planning.searches import duration_text
@@ -41,8 +41,9 @@ def repair(
         return
     record = follow(repair_run(full_request))
     _show_layers(record)
+    repaired = replace(chosen, repair=record.reference)
     # Whether it may be replaced was checked before the work.
-    save_plan(replace(chosen, repair=record.reference), out_file, force=True)
+    save_plan(repaired, out_file, force=True)
     fitted = [each for each in record.layers if each.damping is not None]
     names = ", ".join(dict.fromkeys(each.name for each in record.corpora))
     alone = "" if len(record.corpora) > 1 else " alone; name several --corpus to help them all"
@@ -51,7 +52,7 @@ def repair(
         f"{out_file}: {len(fitted)} of {len(record.layers)} layers refitted on "
         f"{record.reference.tokens:,} tokens of {names}",
         {"file": str(out_file), "repair": record.record_id, "layers": len(fitted)},
-        evaluate_command(request, model, ("--plan", str(plan), "--plan", str(out_file))),
+        evaluate_command(request, model, {plan: chosen, out_file: repaired}),
     )
 
 

@@ -1,18 +1,17 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import ExportError, PlanError
-from analysis.home import from_home
+from analysis.errors import ExportError
 from analysis.lazy import pd
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.outline import without_weights
-from analysis.stats.choose import Choice, is_at_hand, parse_corpus_weight, path_hint
-from analysis.stats.store import Run, stats_store
+from analysis.stats.choose import Choice
+from analysis.stats.store import Run
+from app.cli.following import commands_after_checks, with_weights
 from app.console import (
     finish,
     note,
@@ -23,8 +22,6 @@ from app.console import (
     show_table,
 )
 from pruning.active import Routing
-from pruning.budget import possible_share
-from pruning.constraints import Constraints
 from pruning.engines import contents_of, equal_cut, summary, verdicts
 from pruning.experts_per_token import top_k_words
 from pruning.gguf import gguf_path
@@ -35,14 +32,9 @@ from pruning.plan_tables import plan_summary
 from pruning.planning.counted import Counted
 from pruning.requests.base import (
     command_line,
-    flat_fields,
-    flat_values,
     option_words,
-    repeated,
 )
-from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.requests.ranking import PathsRequest
 from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.serving import serve_commands, serve_gguf
 from pruning.size_words import growth_words, less_in_words
@@ -57,8 +49,6 @@ from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
-PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
-WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
 _RARE = ("pinned", "dropped", "held", "empty")
 _WIDTH_COLUMNS = (
@@ -189,105 +179,6 @@ def _sizes(report: SizeReport) -> dict[str, object]:
         "active_params_before": report.active_before,
         "active_params_after": report.active_after,
     }
-
-
-def commands_after_plan(
-    request: SpecRequest | PathsRequest, model: MoEModel, path: Path
-) -> tuple[str, ...]:
-    """The commands that measure a plan, if the model can be run, and that write its checkpoint."""
-    shared = ("--plan", str(path), *option_words(request, only=("revision",)))
-    write = export_command(request.model, *shared)
-    if model.unloadable:
-        return (write,)
-    corpora = flat_values(request).get("corpora", ())
-    return evaluate_command(request, model, shared, corpora), write
-
-
-def evaluate_command(
-    request: ModelRequest, model: MoEModel, words: Iterable[str], corpora: Iterable[str] = ()
-) -> str:
-    """The command that evaluates plans, on one of these corpora or on one that is at hand."""
-    stats_dir = option_words(request, only=("stats_dir",))
-    corpus = corpus_at_hand(request, model, corpora)
-    name = free_name(RESULT_FILE)
-    out_words = () if name == RESULT_FILE else ("-o", name)
-    corpus_words = ("--corpus", corpus, *out_words)
-    return command_line("evaluate", request.model, *words, *stats_dir, *corpus_words)
-
-
-def corpus_at_hand(request: ModelRequest, model: MoEModel, requested: Iterable[str] = ()) -> str:
-    """A corpus that can be read here: asked for, calibrated before, the demo's; else CORPUS."""
-    runs = stats_store(getattr(request, "stats_dir", None)).of_model(model.identity, "routed")
-    by_size = sorted(runs, key=lambda run: -run.manifest.num_tokens)
-    names = [parse_corpus_weight(text).corpus for text in requested]
-    names += [name for run in by_size for name in (run.manifest.corpus, path_hint(run)) if name]
-    names += ["demo-prose"] if request.model == DEMO_MODEL else []
-    return next(filter(is_at_hand, names), "CORPUS")
-
-
-def plan_command(
-    request: ModelRequest, criterion: str, corpora: Sequence[str], budget: Iterable[str]
-) -> str:
-    """The command that plans by a criterion and calibrated corpora."""
-    shared = ("gate", "revision", "stats_dir", *(() if corpora else ("runs",)))
-    fields = flat_fields(type(request))
-    flags = option_words(request, only=[name for name in shared if name in fields])
-    words = ("--criterion", criterion, *repeated("--calibrated-on", corpora), *budget)
-    return next_plan(request.model, *words, *flags)
-
-
-def calibrate_command(request: ModelRequest, model: MoEModel) -> str:
-    """The command that calibrates a model on a corpus that is at hand."""
-    names = [name for name in ("revision", "stats_dir") if name in type(request).model_fields]
-    corpus = corpus_at_hand(request, model)
-    flags = option_words(request, only=names)
-    return command_line("calibrate", request.model, "--corpus", corpus, *flags)
-
-
-def next_plan(model: str, *words: str) -> str:
-    """The command that plans with these options, into a file that is not there."""
-    name = free_name(PLAN_FILE)
-    return command_line("plan", model, *words, *(() if name == PLAN_FILE else ("-o", name)))
-
-
-def export_command(model: str, *words: str) -> str:
-    """The command that writes a pruned checkpoint, into a folder that is not there."""
-    return command_line("export", model, pruned_name(model), *words)
-
-
-def pruned_name(model: str) -> str:
-    """A new folder for the pruned checkpoint of a model."""
-    return free_name(f"{Path(model).name}-pruned")
-
-
-def free_name(name: str) -> str:
-    """The name, numbered if it is taken in the working directory."""
-    path = Path(name)
-    numbered = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
-    return next(each for each in chain([name], numbered) if not Path(each).exists())
-
-
-def folder_of(model: str) -> str:
-    """The model, by its folder where its config.json is named."""
-    path = from_home(model)
-    return str(path.parent) if path.is_file() else model
-
-
-def with_weights(model: str) -> str:
-    """The model as commands take it that read weights; MODEL if they are not here."""
-    folder = from_home(folder_of(model))
-    is_elsewhere = not folder.exists()  # on the hub, or the demo
-    return (
-        folder_of(model) if is_elsewhere or any(folder.glob("*.safetensors")) else WEIGHTS_ELSEWHERE
-    )
-
-
-def usual_budget(model: MoEModel) -> tuple[str, str]:
-    """The budget of plans that come next: 40% of the bytes, or less where not as much can go."""
-    try:
-        return "--shrink", f"{possible_share(model, Constraints())[0]}%"
-    except PlanError:
-        return "--remove", str(len(model.layers))
 
 
 def show_summary(summary: "pd.DataFrame", title: str) -> None:
@@ -440,9 +331,7 @@ def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool =
     failed = [check for check in report["checks"] if not check["ok"]]
     result = {"verified": not failed, "level": str(report["level"]), "checks": len(rows)}
     result["compared_with_source"] = has_source
-    following: tuple[str, ...] = ()
-    if not failed and not load_model_index(str(folder)).unloadable:
-        following = (command_line("benchmark", str(folder), "--task", "arc_easy"),)
+    following = () if failed else commands_after_checks(folder)
     words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
     if not has_source:
         words += "; bytes were not compared with the original model: give --source MODEL"

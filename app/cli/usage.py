@@ -2,14 +2,28 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import typer
 from pydantic import ValidationError
 
+from analysis.checkpoint import CONFIG_NAME
 from analysis.errors import did_you_mean, sentence
 from pruning.requests.base import plain_problem
 
+# Words that are no commands -> what people who type them look for.
+LOOKED_FOR: Final = {
+    "version": "`moeprune --version` shows it.",
+    "help": "`moeprune --help` lists the commands; each has --help.",
+    "serve": "`moeprune export` prints the commands that serve an export; `moeprune app` opens the "
+    "dashboard.",
+    "info": "`moeprune inspect MODEL` shows a model.",
+    "init": "`moeprune recipe init MODEL` writes a recipe.",
+    "list": "`moeprune runs list` and `moeprune jobs list` list what there is.",
+    "show": "`moeprune plans show PLAN` shows a plan, `moeprune runs show RUN` a run.",
+    "diff": "`moeprune plans diff A B` compares two plans.",
+}
 EMPTY_PATH: Final = "it is empty; name a file or a folder"
 
 
@@ -19,6 +33,8 @@ def usage_problem(error: typer.TyperException) -> str:
     context = getattr(raised, "ctx", None)
     program = context.command_path if context else "moeprune"
     see_help = f" `{program} --help` says more."
+    if context and (problem := _no_model(context)):
+        return problem
     name = str(getattr(raised, "option_name", ""))
     if name and context:
         return f"`{program}` has no option {name}.{_right_option(name, context) or see_help}"
@@ -28,6 +44,10 @@ def usage_problem(error: typer.TyperException) -> str:
         message = sentence(error.message) if error.message else ""
         if extra := re.fullmatch(r"Got unexpected extra argument\(?s?\)? \((.+)\)\.", message):
             message = _too_many(extra[1], context)
+        elif (unknown := re.match(r"(No such command '(\w+)')", message)) and (
+            hint := "" if context and context.parent else LOOKED_FOR.get(unknown[2], "")
+        ):
+            return f"{unknown[1]}. {hint}"
         elif context and context.parent and message.startswith("No such") and "?" not in message:
             message += f" Known: {', '.join(context.command.list_commands(context))}."
         return message + see_help if message.endswith(".") else message
@@ -40,6 +60,17 @@ def usage_problem(error: typer.TyperException) -> str:
         return sentence(f"{parameter}: {plain_problem(cause.errors(include_url=False)[0])}")
     is_empty = " '' is a directory" in error.message  # as which typer takes an empty path
     return f"{parameter}: {sentence(EMPTY_PATH if is_empty else error.message)}"
+
+
+def _no_model(context: Any) -> str:
+    """Where a file of ours stands in a model's place: where it goes; or empty."""
+    model = Path(str(context.params.get("model") or ""))
+    if model.suffix != ".json" or model.name == CONFIG_NAME:
+        return ""
+    use = f" MODEL comes first: `{context.command_path} MODEL --plan {model}`."
+    if context.command.name == "compare":
+        use = " `moeprune plans diff A B` compares plans, `moeprune compare MODEL` criteria."
+    return f"{model} is no model.{use}"
 
 
 def _right_option(name: str, context: Any) -> str:

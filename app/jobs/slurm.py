@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
+from analysis.extras import has_extra, install_line
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, last_memory
 from app.jobs.runner import LocalRunner, passed_variables, worker_command
@@ -187,12 +188,8 @@ class SlurmRunner:
 
 def check_slurm() -> None:
     """Refuse a machine that cannot submit to SLURM."""
-    try:
-        import submitit  # noqa: F401
-    except ImportError as error:
-        raise JobError(
-            "--slurm needs the extra `slurm`: pip install 'moe-prune-studio[slurm]'."
-        ) from error
+    if not has_extra("slurm"):
+        raise JobError(f"--slurm needs submitit: {install_line('slurm')}.")
     for program in ("sbatch", "sacct", "scancel", "srun"):
         if shutil.which(program) is None:
             raise JobError(f"--slurm needs {program} on the PATH; start on a login node.")

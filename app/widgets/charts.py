@@ -1,6 +1,5 @@
 """A chart on a page, with its description, its numbers and its downloads."""
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import streamlit as st
 from streamlit.column_config import TextColumn
 
 from analysis.errors import UserError
+from analysis.extras import has_extra
 from app.charts.chart import Drawing
 from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
@@ -188,7 +188,7 @@ def _files(chart: Drawing) -> None:
 def can_draw_images() -> bool:
     """Whether this server can render images: kaleido and a browser are installed."""
     has_browser = any(shutil.which(name) for name in _BROWSERS)
-    return importlib.util.find_spec("kaleido") is not None and has_browser
+    return has_extra("plots") and has_browser
 
 
 def reasons_part(engine_verdicts: Sequence[Verdict], key: str) -> None:

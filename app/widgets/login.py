@@ -1,6 +1,5 @@
 """Login for dashboards on a network, through Streamlit's OpenID Connect."""
 
-import importlib.util
 import ipaddress
 import os
 import re
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.extras import has_extra, install_line
 from app.literal import literal
 
 _USERS_VARIABLE = "MOEPRUNE_USERS"
@@ -145,8 +145,8 @@ def read_login() -> Login | None:
                 f"Other users of this machine can read or change {file}, and log in as anybody "
                 f"with its secrets; run chmod 600 {file}"
             )
-    if importlib.util.find_spec("authlib") is None:
-        raise UserError("The login needs authlib: pip install 'moe-prune-studio[login]'.")
+    if not has_extra("login"):
+        raise UserError(f"The login needs authlib: {install_line('login')}.")
     return login
 
 

@@ -1,6 +1,6 @@
 """The recipe of a plan, a first recipe for a model, and the controls for a recipe."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -62,10 +62,11 @@ def _sampling(selection: Selection) -> dict[str, Any]:
 _MULTIPLE, _MANY = 8, 64  # layers with this many experts keep a multiple, for expert parallelism
 
 
-def recipe_template(model: MoEModel, named: str, out: str) -> str:
+def recipe_template(model: MoEModel, named: str, out: str, corpora: Sequence[str] = ()) -> str:
     """recipe.yaml as text, ready for `moeprune prune`, with the model's numbers in comments.
 
-    `named` is the folder, hub id or `demo` that the recipe names; `out`, the export's folder.
+    `named` is the folder, hub id or `demo` that the recipe names; `out`, the export's folder;
+    `corpora` rank and evaluate, instead of the demo's or the hub's.
     """
     counts = [layer.num_experts for layer in model.layers]
     is_many = min(counts) >= _MANY and not any(count % _MULTIPLE for count in counts)
@@ -73,9 +74,11 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
     limits = Constraints(multiple)
     share, budget = possible_share(model, limits)
     report = size_report(model)
-    own, evaluated = "c4", "wikitext2"
+    own, evaluated = ["c4"], "wikitext2"
     if named == DEMO_MODEL:
-        own, evaluated = ", ".join(TEXTS), "demo-prose"
+        own, evaluated = list(TEXTS), "demo-prose"
+    if corpora:
+        own, evaluated = list(corpora), corpora[0]
     room = rooms_of(model.layers, limits)[0]
     lines = (
         f"# {model.name}: {model.family.label}, {len(model.layers)} layers with "
@@ -84,11 +87,11 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         f"{format_count(report.params_before)} parameters, "
         f"{format_count(report.active_before)} active per token.",
         "schema_version: 1",
-        f"model: {yaml.safe_dump(named).splitlines()[0]}",
+        f"model: {_in_yaml(named)}",
         "",
         "# Calibration corpora that rank the experts: names, hub:OWNER/NAME, or files. Several are",
         "# blended: [c4, {corpus: my.jsonl, weight: 2}].",
-        f"corpora: [{own}]",
+        f"corpora: {_in_yaml(own)}",
         # The dtype of the calibrations that ship with the demo.
         *(["dtype: float32"] if named == DEMO_MODEL else []),
         "# tokens: 65536   # of each corpus",
@@ -105,12 +108,18 @@ def recipe_template(model: MoEModel, named: str, out: str) -> str:
         "",
         "# repair: {}   # refit the kept experts, and compare with the plan as it is",
         "",
-        "# What the plan loses, on a corpus not used for calibration.",
-        f"evaluate: {{corpus: {evaluated}, fitness: [esap, nll], samples: 32}}",
+        "# What the plan loses, on documents that calibration does not read.",
+        f"evaluate: {{corpus: {_in_yaml(evaluated)}, fitness: [esap, nll], samples: 32}}",
         "",
-        f"export: {{out: {yaml.safe_dump(out).splitlines()[0]}, verify: true}}",
+        f"export: {{out: {_in_yaml(out)}, verify: true}}",
     )
     return "\n".join(lines) + "\n"
+
+
+def _in_yaml(value: str | list[str]) -> str:
+    """A value as one line of YAML, inside brackets too."""
+    line = yaml.safe_dump([value], default_flow_style=True, width=float("inf")).strip()
+    return line.removeprefix("[").removesuffix("]")
 
 
 def _budget_lines(model: MoEModel, share: int, budget: Budget) -> Iterator[str]:

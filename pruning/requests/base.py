@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from analysis.errors import UserError, nearest_name, sentence, unknown_name
+from analysis.errors import SeveralErrors, UserError, nearest_name, sentence, unknown_name
 
 Kind = TypeVar("Kind", bound="Request")
 _MOST_DIGITS = 12  # of a number in a URL
@@ -34,8 +34,9 @@ class Option:
     # What stands for the value in help, such as FRACTION; default: its choices, or the flag's name.
     takes: str = ""
     # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
-    # which may be absent. A "corpus" may be a path, whose file must exist.
-    file: Literal["", "new", "existing", "folder", "corpus"] = ""
+    # which may be absent. A "corpus" may be a path, whose file must exist; a "plan" is one too, or
+    # a folder with one.
+    file: Literal["", "new", "existing", "folder", "corpus", "plan"] = ""
     endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
     # A value as the words that it is read from, if it is kept as something else than a word.
     words: Callable[[Any], Iterable[str]] | None = None
@@ -303,7 +304,7 @@ OPTIONS = {"fields are": "options"}  # the context in which a request from a com
 def validated(
     kind: type[Kind], values: dict[str, Any], context: dict[str, str] | None = OPTIONS
 ) -> Kind:
-    """A request from untrusted values; a UserError names the first bad field in one line.
+    """A request from untrusted values; a UserError names each bad field in one line.
 
     Without a context fields are named as they are, and not as options.
     """
@@ -311,22 +312,37 @@ def validated(
         return kind.model_validate(values, context=context)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        unknown = (each for each in problems if each["type"] == "extra_forbidden")
-        problem = next(unknown, problems[0])
-        if raised := raised_by(problem):
-            raise raised from error
-        raise UserError(_in_one_line(kind, problem, context)) from error
+        unknown = [each for each in problems if each["type"] == "extra_forbidden"]
+        # Of a union each member says what is wrong with one value.
+        first: dict[tuple[str, str], Any] = {}
+        for each in unknown or problems:
+            name = _field_named(kind, each)
+            # A list lacks items that are wrong.
+            if each["type"] != "too_short" or name not in {field for field, _ in first}:
+                first.setdefault((name, str(each["input"])), each)
+        found = [
+            raised_by(each) or UserError(_in_one_line(kind, each, context))
+            for each in first.values()
+        ]
+        if len(found) == 1:
+            raise found[0] from error
+        raise SeveralErrors([str(each) for each in found]) from error
+
+
+def _field_named(kind: type[Request], problem: Any) -> str:
+    """The field that a problem is of, by its own name if it has one; or empty."""
+    path = [str(part) for part in problem["loc"]]
+    named = (part for part in path if part in flat_fields(kind))
+    return next(named, path[0] if path else "")
 
 
 def _in_one_line(kind: type[Request], problem: Any, context: dict[str, str] | None) -> str:
     message = plain_problem(problem)
     if not problem["loc"]:
         return sentence(message)  # of several fields, which the message names
-    fields = flat_fields(kind)
-    path = [str(part) for part in problem["loc"]]
-    name = next((part for part in path if part in fields), path[0])
+    fields, name = flat_fields(kind), _field_named(kind, problem)
     if problem["type"] == "extra_forbidden":
-        return unknown_name("option", path[-1], fields)
+        return unknown_name("option", str(problem["loc"][-1]), fields)
     if name not in fields and name in kind.model_fields:
         return sentence(message)  # of a section, likewise
     field = fields.get(name)

@@ -99,16 +99,17 @@ def _check_sizes(path: Path, manifest: Manifest) -> Iterator[Check]:
     yield check_that("shards", problems, f"{_shards(expected)}, none missing, none extra")
     problems = [
         f"{name} has {sizes[name]} bytes instead of {size}"
+        if name in sizes
+        else f"{name} is missing"
         for name, size in expected.items()
-        if sizes.get(name, size) != size
+        if sizes.get(name) != size
     ]
     yield check_that("sizes", problems, f"{manifest.nbytes:,} bytes in all")
 
 
 def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, Check]:
-    present = {
-        shard.name: shard.sha256 for shard in manifest.shards if (path / shard.name).is_file()
-    }
+    expected = {shard.name: shard.sha256 for shard in manifest.shards}
+    present = [name for name in expected if (path / name).is_file()]
 
     def hashed(name: str, reader: Reader) -> str:
         sha = hashlib.sha256()
@@ -120,10 +121,12 @@ def _check_hashes(path: Path, manifest: Manifest) -> Generator[Progress, None, C
     hashes = yield from ask_shards(present, hashed, "hashing", manifest.nbytes)
     problems = [
         f"{name} was changed after the export: its SHA-256 differs"
-        for name, sha256 in present.items()
-        if hashes[name] != sha256
+        if name in hashes
+        else f"{name} is missing"
+        for name, sha256 in expected.items()
+        if hashes.get(name) != sha256
     ]
-    return check_that("sha256", problems, f"{_shards(present)} as written")
+    return check_that("sha256", problems, f"{_shards(expected)} as written")
 
 
 def _check_files(path: Path, manifest: Manifest) -> Check:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
 from analysis.companions import SETTINGS_FILES, companions_of
-from analysis.durable import PARTIAL, partial_of, sync_folder
+from analysis.durable import PARTIAL, partial_of, sync_folder, unwritable
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
 from analysis.home import from_home
@@ -209,6 +209,9 @@ def check_place(out: Path, source: Path) -> None:
         raise ExportError(
             f"{out} lies inside the checkpoint {source}; choose a directory outside of it."
         )
+    # The draft lies next to the folder, which then takes its place.
+    if reason := unwritable(out.parent):
+        raise ExportError(f"{out} cannot be written ({reason}); choose another directory.")
 
 
 @contextmanager
@@ -225,8 +228,6 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     try:
         lock.acquire()
     except Timeout as error:
-        if not Path(lock.lock_file).exists():
-            raise ExportError(f"{lock.lock_file} cannot be made; choose another place.") from error
         raise ExportError(
             f"Another export to {out} is running; wait for its end or choose another directory."
         ) from error

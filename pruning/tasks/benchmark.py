@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
+from analysis.extras import has_extra, install_line
 from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
@@ -34,10 +34,10 @@ from pruning.tasks.repair import with_repairs
 
 def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     """Benchmark the candidates and store results next to the statistics."""
-    if find_spec("lm_eval") is None:
+    if not has_extra("eval"):
         raise StatsError(
             "Benchmarks need lm-evaluation-harness, which is not installed: "
-            "pip install 'moe-prune-studio[eval]'."
+            f"{install_line('eval')}."
         )
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)

@@ -57,11 +57,7 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
 
-    tokenizer = load_tokenizer(
-        model,
-        trust_remote_code=request.trust_remote_code,
-        instead="a text needs one: add the tokenizer's files to the checkpoint",
-    )
+    tokenizer = load_tokenizer(model, trust_remote_code=request.trust_remote_code, instead="")
     as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
     ids = prompt_ids(
         tokenizer,

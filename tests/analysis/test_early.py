@@ -1,5 +1,6 @@
 """What is refused before torch is imported, and what must not be."""
 
+import re
 from dataclasses import replace
 from itertools import count
 
@@ -69,8 +70,11 @@ def test_the_context_may_be_stretched(demo):
 def test_a_vocabulary_is_looked_for_by_its_files(demo, tmp_path):
     check_vocabulary(demo)
     bare = replace(demo, checkpoint=replace(demo.checkpoint, path=tmp_path))
-    with pytest.raises(CheckpointError, match="demo has no readable tokenizer; say so"):
+    with pytest.raises(CheckpointError, match=r"demo has no readable tokenizer; copy .* or say so"):
         check_vocabulary(bare, "say so")
+    (tmp_path / "config.json").write_text('{"_name_or_path": "owner/base"}')
+    with pytest.raises(CheckpointError, match=re.escape(f"from owner/base to {tmp_path}.")):
+        check_vocabulary(bare, "")
     (tmp_path / "vocab.json").write_text("{}")
     check_vocabulary(bare)
     whole = (DEMO_CHECKPOINT / "tokenizer.json").read_bytes()

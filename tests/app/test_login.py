@@ -120,7 +120,7 @@ def test_secrets_lie_where_streamlit_looks_for_them(tmp_path, monkeypatch):
         folder.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "authlib", None)
     assert read_login() is None
     write_secrets(home, f"[auth]\n{KEYS}")
     assert read_login() is None

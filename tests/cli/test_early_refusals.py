@@ -29,8 +29,14 @@ EARLY = {
     "calibrate demo --corpus short.txt": ["about 11 tokens, less than one sequence of 256; use a"],
     "evaluate demo --corpus short.txt": ["about 11 tokens, less than one sequence of 256; use a"],
     "prune short.yaml": ["about 11 tokens, less than one sequence of 256"],
-    "calibrate {tiny} --corpus short.txt": ["no readable tokenizer; use a corpus of input_ids"],
-    "evaluate {tiny} --corpus demo-code": ["no readable tokenizer; use a corpus of input_ids"],
+    "calibrate {tiny} --corpus short.txt": [
+        "no readable tokenizer; copy tokenizer.json",
+        "or use a corpus of input_ids",
+    ],
+    "evaluate {tiny} --corpus demo-code": [
+        "no readable tokenizer; copy tokenizer.json",
+        "or use a corpus of input_ids",
+    ],
     "calibrate demo --corpus demo-code --seq-len 1000000 --tokens 4000000": [
         "Sequences of 1,000,000 tokens are longer than the context of demo",
         "use a sequence length of 1024 or less",

@@ -97,7 +97,7 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
 def test_a_plan_of_another_model_is_refused(moeprune, other, corpora, plan):
     outcome = moeprune("evaluate", other, "--plan", plan, "--corpus", corpora[0])
     assert outcome.code == 1
-    assert "The plan was made for tiny" in outcome.err
+    assert "The plan is for tiny" in outcome.err
 
 
 @pytest.fixture

@@ -4,13 +4,18 @@ The line names the option, the file or the key, and no mistake leaves a file beh
 """
 
 import json
+import re
 import shlex
 import sys
 
 import pytest
 from folder_tree import tree
+from shipped import shipped_lines
 
+from analysis.extras import install_line
 from analysis.model import load_model_index
+from app.cli import COMMANDS
+from app.cli.usage import LOOKED_FOR
 
 RECIPE = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
 HALF_PLAN = {
@@ -57,6 +62,7 @@ FILES = {
     "no-criterion.yaml": RECIPE.replace("reap", ""),
     "list-kept.json": json.dumps({**HALF_PLAN, "kept": [1]}),
     "spec.json": json.dumps({**HALF_PLAN, "spec": {"x": 1}}),
+    "judged.json": next(iter(shipped_lines("evaluations").values())),
     "half.json": json.dumps(HALF_PLAN),
     "no-expert.json": json.dumps({**HALF_PLAN, "kept": {"2": []}}),
     "plan-as-recipe.json": '{"model": {"name": "demo", "identity": ""}, "kept": {}}',
@@ -73,6 +79,14 @@ CACHE = "--stats-dir {stats}"
 # The command -> what its answer says.
 MISTAKES = {
     # Names
+    "plan show half.json": ["`moeprune plans show half.json`"],
+    "plan diff half.json half.json": ["`moeprune plans diff half.json half.json`"],
+    "version": ["`moeprune --version`"],
+    "serve out": ["`moeprune export` prints the commands that serve", "`moeprune app`"],
+    "help plan": ["`moeprune --help`"],
+    "compare half.json": ["half.json is no model", "`moeprune plans diff A B`"],
+    "evaluate half.json": ["half.json is no model", "MODEL --plan half.json"],
+    "export half.json out": ["half.json is no model", "MODEL --plan half.json"],
     "plna demo": ["'plna'", "Did you mean 'plan', 'plans'?"],
     "runs shw": ["'shw'", "Did you mean 'show'?"],
     "--verison": ["no option --verison", "Did you mean '--version'?"],
@@ -86,10 +100,10 @@ MISTAKES = {
     "prune recipe.yaml --sparsity 50%": ["Write it in the recipe.", "`moeprune prune --help`"],
     "plan demo -criterion reap": ["begin with two dashes", "`moeprune plan --help`"],
     "prune settings.json": ["settings.json is no recipe", "recipe init MODEL"],
-    "export demo out --plan plan.json --llama-cpp .": ["--llama-cpp goes with --gguf TYPE"],
+    "export demo out --plan half.json --llama-cpp .": ["--llama-cpp goes with --gguf TYPE"],
     "subsets demo --criterion aimer --sparsity 50% --corpus demo-math": ["such as reap"],
     f"{PLAN.replace('demo-code', 'demo-code,demo-math')}": ["demo-code --calibrated-on demo-math"],
-    "report demo --plan plan.json --view sizes": ["--view is for figures", "leave one out"],
+    "report demo --plan half.json --view sizes": ["--view is for figures", "leave one out"],
     f"{PLAN} --protect 0-5": ["at most 0 (0%) can go, since limits, such as --protect,"],
     "recipe demo": ["No such command 'demo'. Known: init."],
     "plan demo --criterion REAP --sparsity 50%": ["'REAP'", "Did you mean 'reap'?"],
@@ -179,6 +193,10 @@ MISTAKES = {
     "export demo out --plan .": ["The plan . cannot be read: it is a folder"],
     "export demo out --plan text.json": ["text.json: ", "not valid JSON", "`moeprune plan`"],
     "export demo out --plan recipe.yaml": ["recipe.yaml: ", "not valid JSON"],
+    "evaluate demo --corpus demo-code --plan judged.json": [
+        "judged.json: It is a result of `moeprune evaluate`, not a plan",
+    ],
+    "export demo out --plan settings.json": ["It is the configuration of a model, not a plan"],
     "evaluate demo --corpus demo-code --plan list.json": ["list.json: ", "not a JSON object"],
     "plans show old.json": ["old.json: ", "schema_version 0", "make the plan again"],
     "export demo --plan text.json": ["`moeprune export` needs OUT: "],
@@ -204,7 +222,8 @@ MISTAKES = {
     "calibrate demo --corpus demo-code:2": ["demo-code:2 has a weight", "`moeprune plan"],
     "calibrate demo --corpus hub:owner/name": ["owner/name cannot be reached", "a local file"],
     # Recipes
-    "prune nothing.yaml": ["nothing.yaml cannot be read"],
+    "prune q.yaml": ["q.yaml cannot be read", "`moeprune recipe init MODEL` writes one"],
+    "prune recip.yml": ["No such file", "Did you mean 'recipe.yaml'?"],
     "prune .": ["The recipe . cannot be read: it is a folder"],
     "prune key.yaml": ["key.yaml, line 4: budgt: unknown key; did you mean 'budget'?"],
     "prune criterion.yaml": ["criterion.yaml, line 3: criterion: ", "Did you mean 'reap'?"],
@@ -325,8 +344,8 @@ MISTAKES = {
     f"{NEURONS} --kept-neurons a.json --pin 0:1": ["says all that stays; leave --pin out"],
     f"{NEURONS} --kept-neurons a.json --sparsity 50%": ["all that stays; leave --sparsity out"],
     f"{PLAN} --neuron-scope layer": ["is for plans of neurons"],
-    "export demo out --plan nope.json --width-mode wide": ["--width-mode: choose "],
-    "export demo out --plan nope.json --max-shard-size much": ["'much' is not understood"],
+    "export demo out --plan half.json --width-mode wide": ["--width-mode: choose "],
+    "export demo out --plan half.json --max-shard-size much": ["'much' is not understood"],
     # Calibration
     "calibrate {tiny} --corpus no-token.jsonl": ["no token"],
     "calibrate {tiny} --corpus far.jsonl": ["token id 96"],
@@ -377,12 +396,16 @@ MISTAKES = {
         "camera-p does not compare neurons of different layers; use --scope layer",
     ],
     "bins {tiny} --corpus {red} --criterion random -o bins.txt": ["use .csv or .parquet"],
-    "ask {tiny} --prompt Hello": ["has no readable tokenizer", "a text needs one"],
+    "ask {tiny} --prompt Hello": [
+        "copy tokenizer.json and tokenizer_config.json from the model that"
+    ],
     "ask demo --prompt Hello --offload-folder x": ["--offload-folder needs --device-map auto"],
-    "sensitivity {tiny} --criterion random --corpus x.txt --refine 2": ["name their --sparsity"],
-    "sensitivity {tiny} --criterion random --corpus x.txt --levels 1": ["--levels"],
+    "sensitivity {tiny} --criterion random --corpus prose.txt --refine 2": [
+        "name their --sparsity"
+    ],
+    "sensitivity {tiny} --criterion random --corpus prose.txt --levels 1": ["--levels"],
     "sensitivity demo --criterion aimer --corpus demo-math --target-size 1": ["Nothing would be"],
-    "sensitivity {tiny} --criterion heapr --granularity neuron --corpus x.txt --shrink 40%": [
+    "sensitivity {tiny} --criterion heapr --granularity neuron --corpus prose.txt --shrink 40%": [
         "bytes of neurons depend on padding",
         "give --sparsity, --params-share or --remove",
     ],
@@ -480,10 +503,52 @@ def test_a_missing_extra_is_named_with_its_install_line(
 ):
     monkeypatch.setitem(sys.modules, module, None)
     message = refused(*shlex.split(words))
-    assert f"pip install 'moe-prune-studio[{extra}]'" in message
+    assert install_line(extra) in message
 
 
 def test_one_reason_that_keeps_several_figures_out_of_a_report_is_said_once(works, here):
     views = ("--view", "kept-by", "--view", "damage-proxy", "--view", "overlap-map")
     said = works("report", "demo", *views)
     assert said.count("choose with --calibrated-on") == 1
+
+
+TWO_AT_ONCE = {
+    "evaluate demo --plan nope.json --plan list.json --corpus nope.jsonl": [
+        "nope.json cannot be read",
+        "list.json: The plan is not a JSON object",
+        "corpus file nope.jsonl does not exist",
+    ],
+    "plan demo --criterion raep --schedule unifrm --sparsity 50% -o no/plan.json": [
+        "The folder of no/plan.json does not exist",
+        "Did you mean 'reap'?",
+        "Did you mean 'uniform'?",
+    ],
+    "calibrate demo --corpus a.jsonl --corpus b.jsonl --dtype bf16 --device gpu": [
+        "the device 'gpu'",
+        "a.jsonl does not exist",
+        "b.jsonl does not exist",
+        "Did you mean 'bfloat16'?",
+    ],
+    "export demo out --plan nope.json --width-mode wide --max-shard-size much": [
+        "nope.json cannot be read",
+        "--width-mode: choose",
+        "'much' is not understood",
+    ],
+}
+
+
+@pytest.mark.parametrize("words", TWO_AT_ONCE)
+def test_all_that_is_wrong_before_anything_is_loaded_is_said_at_once(moeprune, files, words):
+    ended = moeprune(*shlex.split(words))
+    first, *lines = ended.err.splitlines()
+    wanted = TWO_AT_ONCE[words]
+    assert (ended.code, first) == (1, f"error: {len(wanted)} things are wrong:")
+    assert len(lines) == len(wanted)
+    assert [part for part in wanted if sum(part in line for line in lines) != 1] == []
+
+
+def test_words_that_are_no_commands_lead_to_commands_that_exist():
+    named = re.findall(r"`moeprune (\w+)", " ".join(LOOKED_FOR.values()))
+    assert len(named) > len(LOOKED_FOR) - 2
+    assert set(named) <= COMMANDS.keys()
+    assert not LOOKED_FOR.keys() & COMMANDS.keys()

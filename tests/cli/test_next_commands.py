@@ -24,8 +24,8 @@ BEGIN = {
     "counts": "plan {tiny}/config.json --config-only --shrink 30%",
     "little can go": "weights half --stats-dir stats",
 }
-# They read a benchmark of the hub, or take a while and are tested elsewhere.
-LEFT_OUT = ("benchmark", "report")
+# They take a while, and are tested elsewhere.
+LEFT_OUT = "report"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_every_next_command_works_where_its_files_are_taken(
         (here / taken).mkdir()
         (here / taken / "file").touch()
     red, blue = corpora
+    shutil.copy(blue, here / "held-out.jsonl")
     (here / "stats").mkdir()
     places = {"tiny": tiny, "red": red, "blue": blue, "run": run_ids["tiny", "red"]}
     if "{stats}" in BEGIN[name]:
@@ -71,3 +72,47 @@ def test_every_next_command_works_where_its_files_are_taken(
         if line.startswith("plan"):
             assert " --gate renormalized" in line or "renormalized" not in BEGIN[name]
     assert len(asked) > 1
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "wanted"),
+    [(["red"], "blue"), (["blue"], "red"), (["red", "blue"], "held-out.jsonl")],
+)
+def test_a_plan_is_evaluated_on_a_corpus_that_it_did_not_read(
+    works, tiny, corpora, stats, here, calibrated, wanted
+):
+    folder = corpora[0].parent
+    shutil.copytree(folder, here / folder.name)
+    places = {path.stem: f"{folder.name}/{path.name}" for path in corpora}
+    read = [word for name in calibrated for word in ("--calibrated-on", places[name])]
+    words = ("plan", tiny, "--criterion", "reap", *read, "--remove", 3, "--stats-dir", stats)
+    evaluated, _ = following(works(*words))
+    assert evaluated[evaluated.index("--corpus") + 1] == places.get(wanted, wanted)
+
+
+def test_of_the_demo_a_corpus_that_neither_plan_nor_repair_read_comes_next(works, here):
+    plan = ("plan", "demo", "--criterion", "reap", "--sparsity", "50%")
+    every = ("demo-code", "demo-math", "demo-prose")
+    (evaluated, _) = following(works(*plan, "--calibrated-on", "demo-code"))
+    assert evaluated[evaluated.index("--corpus") + 1] in every[1:]
+    words = ("--plan", "plan.json", "--corpus", "demo-math", "--tokens", 512)
+    (evaluated,) = following(works("repair", "demo", *words, "--stats-dir", here / "stats"))
+    assert evaluated[evaluated.index("--corpus") + 1] == "demo-prose"
+    blend = [word for name in every for word in ("--calibrated-on", name)]
+    (evaluated, _) = following(works(*plan, *blend, "-o", "blend.json"))
+    assert evaluated[evaluated.index("--corpus") + 1] in every
+
+
+def test_an_export_that_passes_is_asked_and_one_without_a_tokenizer_is_not(works, here, half):
+    plan = ("--criterion", "magnitude", "--remove", 6, "--schedule", "uniform")
+    works("plan", "demo", *plan)
+    works("export", "demo", "out", "--plan", "plan.json")
+    assert following(works("verify", "out")) == [
+        ["moeprune", "ask", "out", "--prompt", "How much is 7 * 6?"]
+    ]
+    assert following(works("verify", half / "half")) == []
+
+
+def following(printed):
+    """The words of the commands that come next."""
+    return [shlex.split(line) for line in re.findall(r"next: (.+)", printed)]

@@ -84,7 +84,8 @@ def test_export_prunes_a_quantised_copy_by_the_plan_of_its_original(works, refus
     model = load_model_index(str(original_of(source, here / "original")))
     PruningPlan(model_ref(model), {0: (1, 2, 4), 1: (0, 2, 5)}).save(here / "plan.json")
     words = ("export", "packed", "out", "--plan", "plan.json")
-    assert "give the plan's as --plan-model to export if this is a quantised" in refused(*words)
+    said = refused(*words)
+    assert "if it is a quantised copy, export it with --plan-model original." in said
     assert "--plan-model original" in works(*words, "--plan-model", "original", "--dry-run")
     said = " ".join(works(*words, "--plan-model", "original").split())
     assert "The plan was made for original; its layers, sizes and routers are equal." in said

@@ -162,7 +162,7 @@ def test_a_missing_plan_is_one_line(tmp_path):
 
 def test_a_plan_of_another_model_says_so(olmoe, checkpoint):
     other = load_model_index(str(checkpoint("olmoe", seed=5).path))
-    with pytest.raises(PlanError, match=r"was made for .*seed=5.*, not for olmoe"):
+    with pytest.raises(PlanError, match=r"plan is for .*seed=5.*, not for olmoe.*--plan-model"):
         fit_plan(keep_all(other), olmoe)
 
 

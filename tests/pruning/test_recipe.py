@@ -265,6 +265,13 @@ def test_what_init_writes_and_what_is_left_out_measure_the_same():
     assert by_hand.evaluate.fitness == written.evaluate.fitness
 
 
+def test_what_init_writes_for_own_texts_reads_them_alone():
+    texts = ["my text.jsonl", "a, [b].txt"]
+    written = recipe_from_yaml(recipe_template(load_model_index("demo"), "demo", "out", texts))
+    assert [each.corpus for each in written.plan.corpus_weights] == texts
+    assert written.evaluate.corpus == texts[0]
+
+
 def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
     with pytest.raises(PlanError, match="cannot be read: No such file"):
         load_recipe(tmp_path / "absent.yaml")

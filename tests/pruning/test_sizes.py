@@ -460,5 +460,5 @@ class TestParamsShare:
 def test_another_model_is_refused(model, checkpoint):
     other = keep_all(load_model_index(str(checkpoint("mixtral").path)))
     for sizes in (neuron_plan_sizes, size_report):
-        with pytest.raises(PlanError, match="was made for"):
+        with pytest.raises(PlanError, match="plan is for"):
             sizes(model, other)

@@ -188,7 +188,8 @@ def test_damage_to_shards_is_named(exported):
     (out / "extra.safetensors").unlink()
     third.unlink()
     found = failed(out)
-    assert found["shards"] == f"{third.name} is missing"
+    for check in ("shards", "sizes", "sha256"):
+        assert found[check] == f"{third.name} is missing"
     assert third.name in found["headers"]
 
 

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
+from analysis.extras import has_extra, install_line
 from analysis.model import DEMO_MODEL
 from app.charts.benchmarks import (
     Board,
@@ -57,10 +57,6 @@ _TO_RUN: Final = {
     _EXPORT: "An export",
 }
 _TO_IMPORT: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
-_NO_HARNESS: Final = (
-    "lm-evaluation-harness is not installed on this server: "
-    "`pip install 'moe-prune-studio[eval]'`. Results of other tools can be imported."
-)
 
 
 def benchmark_part(loaded: Loaded) -> None:
@@ -193,8 +189,11 @@ def _with_errors(table: pd.DataFrame, board: Board) -> pd.DataFrame:
 def run_form(loaded: Loaded, dtype: str) -> None:
     """Form that queues benchmarks of the original model, a plan or an export."""
     st.markdown("**Run benchmarks** with lm-evaluation-harness.")
-    if find_spec("lm_eval") is None:
-        inform(_NO_HARNESS)
+    if not has_extra("eval"):
+        inform(
+            f"lm-evaluation-harness is not installed on this server: `{install_line('eval')}`. "
+            "Results of other tools can be imported."
+        )
         return
     what, current_plan = _candidate(loaded, "bench.run", _TO_RUN)
     values = {**own_model(loaded), **_tasks(loaded, dtype)}

@@ -305,11 +305,7 @@ def _score_tasks(
     """The record with the scores of these tasks."""
     started = time.monotonic()
     trust = work.settings.trust_remote_code
-    tokenizer = load_tokenizer(
-        work.model,
-        trust_remote_code=trust,
-        instead="benchmarks need one: add the tokenizer's files to the checkpoint",
-    )
+    tokenizer = load_tokenizer(work.model, trust_remote_code=trust, instead="")
     with candidate_of(loaded, work.model.family, plan):
         results = yield from run_harness(loaded, tokenizer, replace(work.harness, tasks=tasks))
     scores = harness_scores(results)
