@@ -202,18 +202,20 @@ def sample_runs(
 
 
 def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
-    """The calibration run of each corpus: the largest, of equally large ones the newest.
+    """The calibration run of each corpus: one that ships, else the largest, else the newest.
 
-    Of equally large ones, the dtype in which more corpora were calibrated goes before a newer run:
-    corpora that can be blended still can after one of them was calibrated again. Runs that have
-    what `criterion` reads go before larger ones that lack it. Merged runs are chosen by id only:
-    next to their parts they would count the same tokens twice.
+    What is calibrated here never changes what the name of a corpus that ships stands for; another
+    run is chosen by its id. Of equally large ones, the dtype in which more corpora were calibrated
+    goes before a newer run: corpora that can be blended still can after one of them was calibrated
+    again. Runs that have what `criterion` reads go before all that lack it. Merged runs are chosen
+    by id only: next to their parts they would count the same tokens twice.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
     in_dtype = Counter(dtype for _, dtype in {(run.manifest.corpus, _dtype(run)) for run in single})
     single.sort(
         key=lambda run: (
             _has_columns(run, criterion),
+            run.is_shipped,
             run.manifest.num_tokens,
             in_dtype[_dtype(run)],
             str(run.manifest.made.get("created_at")),
@@ -249,8 +251,8 @@ def notes_on_others(
             largest = [
                 each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens
             ]
-            reason = "the largest"
-            if len(largest) > 1:
+            reason = "which ships" if run.is_shipped else "the largest"
+            if len(largest) > 1 and not run.is_shipped:
                 reason = "the newest of the largest"
                 if len({_dtype(each) for each in largest}) > 1:
                     reason += f" in {_dtype(run)}"

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import streamlit as st
 
-from analysis.stats.store import SHIPPED_STATS
+from app.session.data import settings
 from pruning.evaluate.lens import LensRecord
 from pruning.evaluate.record import AnswerRecord
 from pruning.evaluate.store import RecordStore
@@ -41,7 +41,8 @@ def shown_unasked(
     linked: Collection[str] = (),
 ) -> list[Worded]:
     """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
-    ids = _shipped_ids(store).union(linked)
+    shipped = settings().store.shipped
+    ids = {*linked, *(_ids_in(store, shipped) if shipped else ())}
     return [each for each in records if each.record_id in ids or prompt_of(each) in own]
 
 
@@ -86,5 +87,6 @@ def prompt_of(record: AnswerRecord | LensRecord) -> str:
 
 
 @cache
-def _shipped_ids(store: Callable[[Sequence[Path]], RecordStore[Any]]) -> frozenset[str]:
-    return frozenset(each.record_id for each in store([SHIPPED_STATS]).records())
+def _ids_in(store: Callable[[Sequence[Path]], RecordStore[Any]], folder: Path) -> frozenset[str]:
+    """The ids of the records in a folder that nothing writes to."""
+    return frozenset(each.record_id for each in store([folder]).records())

@@ -16,6 +16,7 @@ import pytest
 from published_models import QWEN3, hollow_checkpoint
 
 from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.stats.places import default_stats_dir
 from analysis.stats.store import save_expert_stats
 from analysis.stats.tables import measured_model
 from builders import tiny_model
@@ -123,7 +124,7 @@ def test_the_guide_plans_a_checkpoint_of_30b(here, works):
     model = load_model_index(str(folder))
     stats = expert_stats(0, "c4", measured_model(model))
     vectors = np.ones((len(stats.table), 2))
-    save_expert_stats(here / "cached_stats", stats.manifest, stats.table, vectors)
+    save_expert_stats(default_stats_dir(), stats.manifest, stats.table, vectors)
     ran = []
     for words in commands_of(guide, here):
         if words[0] in ("inspect", "plans") or "--dry-run" in words or "reap" in words:
