@@ -242,25 +242,27 @@ def notes_on_others(
             if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
         ]
         if len(of_corpus) > 1:
-            readable = [other for other in of_corpus if _has_columns(other, criterion)]
-            needs = (
-                f" of those with what {criterion.label} reads"
-                if criterion and len(readable) < len(of_corpus)
-                else ""
-            )
-            largest = [
-                each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens
-            ]
-            reason = "which ships" if run.is_shipped else "the largest"
-            if len(largest) > 1 and not run.is_shipped:
-                reason = "the newest of the largest"
-                if len({_dtype(each) for each in largest}) > 1:
-                    reason += f" in {_dtype(run)}"
             notes.append(
                 f"{run.manifest.corpus} has {len(of_corpus)} runs; using {run.manifest.run_id}, "
-                f"{reason}{needs}; choose another with `moeprune plan --run ID`"
+                f"{_why(run, of_corpus, criterion)}; choose another with `moeprune plan --run ID`"
             )
     return tuple(notes)
+
+
+def _why(run: Run, of_corpus: Sequence[Run], criterion: Criterion | None) -> str:
+    """Why `run_by_corpus` takes this run of a corpus, in words."""
+    if run.is_shipped:
+        return "which ships"
+    readable = [other for other in of_corpus if _has_columns(other, criterion)]
+    largest = [each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens]
+    reason = "the largest"
+    if len(largest) > 1:
+        reason = "the newest of the largest"
+        if len({_dtype(each) for each in largest}) > 1:
+            reason += f" in {_dtype(run)}"
+    if criterion and len(readable) < len(of_corpus):
+        reason += f" of those with what {criterion.label} reads"
+    return reason
 
 
 def routed_runs(

@@ -356,8 +356,8 @@ class StatsStore:
     """Runs of the user's own folder, which takes new ones, and of the shipped one, if any."""
 
     def __init__(self, own: Path, shipped: Path | None = None) -> None:
-        self.target = from_home(own)  # where new runs are written
-        self.shipped = shipped
+        self.target: Path = from_home(own)  # where new runs are written
+        self.shipped: Path | None = shipped
 
     @property
     def directories(self) -> tuple[Path, ...]:

@@ -41,8 +41,7 @@ def shown_unasked(
     linked: Collection[str] = (),
 ) -> list[Worded]:
     """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
-    shipped = settings().store.shipped
-    ids = {*linked, *(_ids_in(store, shipped) if shipped else ())}
+    ids = _ids_in(store, settings().store.shipped).union(linked)
     return [each for each in records if each.record_id in ids or prompt_of(each) in own]
 
 
@@ -87,6 +86,9 @@ def prompt_of(record: AnswerRecord | LensRecord) -> str:
 
 
 @cache
-def _ids_in(store: Callable[[Sequence[Path]], RecordStore[Any]], folder: Path) -> frozenset[str]:
-    """The ids of the records in a folder that nothing writes to."""
-    return frozenset(each.record_id for each in store([folder]).records())
+def _ids_in(
+    store: Callable[[Sequence[Path]], RecordStore[Any]], folder: Path | None
+) -> frozenset[str]:
+    """The ids of the records in a folder that nothing writes to; none without a folder."""
+    records = store([folder]).records() if folder else []
+    return frozenset(each.record_id for each in records)
