@@ -122,11 +122,13 @@ def lines_in(folder, document, prepared):
 # In one process, as each would import the program anew.
 RUN = """
 import json, sys
-from app.cli import main
-for words in json.load(open(sys.argv[1])):
+import app.cli
+_, clone, lines = sys.argv
+assert app.cli.__file__.startswith(clone), app.cli.__file__
+for words in json.load(open(lines)):
     sys.argv = ["moeprune", *words]
     try:
-        main()
+        app.cli.main()
     except SystemExit as ended:
         if ended.code:
             raise
@@ -173,7 +175,7 @@ def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
             continue
         (folder / "lines.json").write_text(json.dumps([*lines, *(() if number else MORE)]))
         places = {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
-        started = [sys.executable, "-c", RUN, "lines.json"]
+        started = [sys.executable, "-c", RUN, clone, "lines.json"]
         subprocess.run(started, cwd=folder, env={**os.environ, **places}, check=True)
     assert [files_of(clone) for clone in clones] == before
     for clone in clones:
