@@ -25,7 +25,7 @@ def shown_path(path: Path) -> Path:
 class Settings:
     """Folders of one installation or server, and its job runner."""
 
-    stats_dir: Path  # folder of runs; the shipped demo runs are always read too
+    stats_dir: Path  # folder that takes new records; those that ship are always read too
     # Folder of the dashboard's checkpoints; None offers the demo only.
     models_root: Path | None
     export_root: Path  # folder below which the dashboard exports
@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def store(self) -> "StatsStore":
-        """Runs in the user's directory, then shipped ones."""
+        """Runs in the folder of this server, and those that ship."""
         from analysis.stats.store import stats_store
 
         return stats_store(self.stats_dir)

@@ -167,14 +167,18 @@ def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing
     """Routing for plans of one model that remove neurons; None without such plans or statistics.
 
     From the blend behind the first plan whose runs are in the store, else from the newest
-    calibration of the model.
+    calibration of the model, of those that ship if any does.
     """
     cut = [plan for plan in plans if plan.kept_neurons]
     for plan in cut:
         if parts := ranked_by(plan, store):
             return blended_routing(parts)
     runs = store.of_model(cut[0].model.identity, "routed") if cut else []
-    newest = max(runs, key=lambda run: str(run.manifest.made.get("created_at")), default=None)
+    newest = max(
+        runs,
+        key=lambda run: (run.is_shipped, str(run.manifest.made.get("created_at"))),
+        default=None,
+    )
     return counted_routing(load_expert_stats(newest).table) if newest else None
 
 

@@ -72,7 +72,7 @@ class Model(DisplayMixin):
 
     @property
     def runs(self) -> list[Run]:
-        """The stored calibrations of this model, the user's own first."""
+        """The stored calibrations of this model, by id."""
         return self.store.of_model(self.described.identity, "routed")
 
     def calibrate(self, corpus: str, **options: Any) -> Run:

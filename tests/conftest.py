@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,15 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
     return collected
+
+
+@pytest.fixture(scope="session", autouse=True)
+def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache for the tests alone, as what a person measured there would change their plans."""
+    with pytest.MonkeyPatch.context() as patch:
+        cache = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield cache
 
 
 @pytest.fixture(scope="session")

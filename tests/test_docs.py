@@ -181,7 +181,7 @@ def test_the_command_on_criteria_ranks_by_it(tmp_path, monkeypatch, gate_energy)
     words = re.search(r"^moeprune (score .+?) -o", page, flags=re.M)[1].split()
     monkeypatch.setitem(CRITERIA, gate_energy.name, gate_energy)
     out = tmp_path / "scores.csv"
-    done = CliRunner().invoke(cli, [*words, "-o", str(out), "--stats-dir", str(SHIPPED_STATS)])
+    done = CliRunner().invoke(cli, [*words, "-o", str(out), "--stats-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output
     scores = pd.read_csv(out)
     measured = pd.read_parquet(SHIPPED_STATS / "demo-demo-code-7d7ae4ff" / "experts.parquet")

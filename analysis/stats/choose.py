@@ -202,18 +202,20 @@ def sample_runs(
 
 
 def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> dict[str, Run]:
-    """The calibration run of each corpus: the largest, of equally large ones the newest.
+    """The calibration run of each corpus: one that ships, else the largest, else the newest.
 
-    Of equally large ones, the dtype in which more corpora were calibrated goes before a newer run:
-    corpora that can be blended still can after one of them was calibrated again. Runs that have
-    what `criterion` reads go before larger ones that lack it. Merged runs are chosen by id only:
-    next to their parts they would count the same tokens twice.
+    What is calibrated here never changes what the name of a corpus that ships stands for; another
+    run is chosen by its id. Of equally large ones, the dtype in which more corpora were calibrated
+    goes before a newer run: corpora that can be blended still can after one of them was calibrated
+    again. Runs that have what `criterion` reads go before all that lack it. Merged runs are chosen
+    by id only: next to their parts they would count the same tokens twice.
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
     in_dtype = Counter(dtype for _, dtype in {(run.manifest.corpus, _dtype(run)) for run in single})
     single.sort(
         key=lambda run: (
             _has_columns(run, criterion),
+            run.is_shipped,
             run.manifest.num_tokens,
             in_dtype[_dtype(run)],
             str(run.manifest.made.get("created_at")),
@@ -240,25 +242,27 @@ def notes_on_others(
             if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
         ]
         if len(of_corpus) > 1:
-            readable = [other for other in of_corpus if _has_columns(other, criterion)]
-            needs = (
-                f" of those with what {criterion.label} reads"
-                if criterion and len(readable) < len(of_corpus)
-                else ""
-            )
-            largest = [
-                each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens
-            ]
-            reason = "the largest"
-            if len(largest) > 1:
-                reason = "the newest of the largest"
-                if len({_dtype(each) for each in largest}) > 1:
-                    reason += f" in {_dtype(run)}"
             notes.append(
                 f"{run.manifest.corpus} has {len(of_corpus)} runs; using {run.manifest.run_id}, "
-                f"{reason}{needs}; choose another with `moeprune plan --run ID`"
+                f"{_why(run, of_corpus, criterion)}; choose another with `moeprune plan --run ID`"
             )
     return tuple(notes)
+
+
+def _why(run: Run, of_corpus: Sequence[Run], criterion: Criterion | None) -> str:
+    """Why `run_by_corpus` takes this run of a corpus, in words."""
+    if run.is_shipped:
+        return "which ships"
+    readable = [other for other in of_corpus if _has_columns(other, criterion)]
+    largest = [each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens]
+    reason = "the largest"
+    if len(largest) > 1:
+        reason = "the newest of the largest"
+        if len({_dtype(each) for each in largest}) > 1:
+            reason += f" in {_dtype(run)}"
+    if criterion and len(readable) < len(of_corpus):
+        reason += f" of those with what {criterion.label} reads"
+    return reason
 
 
 def routed_runs(

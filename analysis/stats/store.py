@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -59,8 +60,11 @@ from analysis.stats.tables import (
     corpus_from_json,
 )
 
-# The demo's runs, next to the packages in a clone and in an installation.
+# The demo's records, next to the packages in a clone and in an installation. Nothing writes there.
 SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
+# The environment variable that names another folder to read instead: an empty one where these
+# records are made, so that none of them is taken for a new one.
+SHIPPED_VARIABLE = "MOEPRUNE_SHIPPED_STATS"
 MANIFEST = "manifest.json"
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
@@ -76,6 +80,7 @@ class Run:
 
     path: Path
     manifest: RunManifest
+    is_shipped: bool = False  # whether it was read where the program's own records lie
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -334,21 +339,35 @@ def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) 
     return _save(parent, manifest, {WEIGHTS: WeightStats(manifest, table).table})
 
 
-class StatsStore:
-    """Runs of one or more statistics directories; new runs go to the first."""
+def _runs_in(folder: Path, on_problem: Callable[[StatsError], None] | None) -> Iterator[Run]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.endswith(PARTIAL) or not (path / MANIFEST).is_file():
+            continue
+        try:
+            run = read_run(path)
+        except StatsError as error:
+            if on_problem:
+                on_problem(error)
+            continue
+        yield run
 
-    def __init__(self, *directories: Path) -> None:
-        self.directories = tuple(dict.fromkeys(from_home(path) for path in directories))
+
+class StatsStore:
+    """Runs of the user's own folder, which takes new ones, and of the shipped one, if any."""
+
+    def __init__(self, own: Path, shipped: Path | None = None) -> None:
+        self.target: Path = from_home(own)  # where new runs are written
+        self.shipped: Path | None = shipped
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where records are read: own ones, which may add to those that ship, come first."""
+        return (self.target, self.shipped) if self.shipped else (self.target,)
 
     @property
     def cache_key(self) -> list[tuple[str, ...]]:
         """All of its runs, on any of which a function of a store may depend."""
         return [run.cache_key for run in self.runs()]
-
-    @property
-    def target(self) -> Path:
-        """Where new runs are written."""
-        return self.directories[0]
 
     def check_target(self) -> None:
         """Refuse a folder that new runs cannot be written to, before any work."""
@@ -361,17 +380,10 @@ class StatsStore:
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""
         runs: dict[str, Run] = {}
-        folders = [folder for folder in self.directories if folder.is_dir()]
-        for path in (path for folder in folders for path in sorted(folder.iterdir())):
-            if path.name.endswith(PARTIAL) or not (path / MANIFEST).is_file():
-                continue
-            try:
-                run = read_run(path)
-            except StatsError as error:
-                if on_problem:
-                    on_problem(error)
-                continue
-            runs.setdefault(run.manifest.run_id, run)
+        for folder in filter(None, (self.shipped, self.target)):
+            for run in _runs_in(folder, on_problem):
+                known = replace(run, is_shipped=folder is self.shipped)
+                runs.setdefault(run.manifest.run_id, known)
         return [runs[name] for name in sorted(runs)]
 
     def get(self, run_id: str) -> Run:
@@ -408,7 +420,9 @@ class StatsStore:
         (load_expert_stats if run.manifest.kind == "routed" else load_weight_stats)(run)
 
     def remove(self, run: Run) -> None:
-        """Delete a run for good."""
+        """Delete a run for good; refuses one that ships."""
+        if run.is_shipped:
+            raise StatsError(f"{run.manifest.run_id} ships with the program and is not removed.")
         # Renamed first, so that an interrupted removal leaves no seemingly finished run.
         doomed = partial_of(run.path)
         if doomed.exists():
@@ -418,5 +432,16 @@ class StatsStore:
 
 
 def stats_store(stats_dir: Path | None = None) -> StatsStore:
-    """A store that writes to `stats_dir` (or the default) and also reads the shipped runs."""
-    return StatsStore(stats_dir or default_stats_dir(), SHIPPED_STATS)
+    """A store that writes to `stats_dir`, by default in the user's cache, and reads what ships.
+
+    Raises:
+        StatsError: `stats_dir` is in the folder that ships.
+    """
+    shipped = Path(os.environ.get(SHIPPED_VARIABLE) or SHIPPED_STATS)
+    own = from_home(stats_dir or default_stats_dir())
+    if own.resolve().is_relative_to(shipped.resolve()):
+        raise StatsError(
+            f"{own} ships with the program: it is read beside every statistics folder, and never "
+            "written. Leave --stats-dir out, or name another folder."
+        )
+    return StatsStore(own, shipped)

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from analysis.errors import StatsError
 from analysis.stats.merging import merge_runs
-from analysis.stats.store import MANIFEST, SHIPPED_STATS, Run, stats_store
+from analysis.stats.store import MANIFEST, Run, stats_store
 from app.cli.derive import command
 from app.cli.help import Commands
 from app.console import err, finish, out, show_object, show_table
@@ -107,9 +106,7 @@ def remove(
     """
     store = stats_store(stats_dir)
     cached_run = store.get(run)
-    if cached_run.path.parent.resolve() == SHIPPED_STATS.resolve():
-        raise StatsError(f"{cached_run.manifest.run_id} ships with the program and is not removed.")
-    if not yes:
+    if not yes and not cached_run.is_shipped:  # which is refused
         typer.confirm(f"Remove {cached_run.manifest.run_id}?", abort=True)
     store.remove(cached_run)
     finish(f"removed {cached_run.manifest.run_id}", {"run": cached_run.manifest.run_id})

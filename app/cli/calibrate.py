@@ -5,7 +5,8 @@ from typing import Annotated
 from analysis.corpora import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
 from analysis.model import MoEModel, load_model_index
-from analysis.stats.store import Run, load_weight_stats, stats_store
+from analysis.stats.choose import run_by_corpus
+from analysis.stats.store import Run, StatsStore, load_weight_stats, stats_store
 from analysis.stats.tables import CorpusRef
 from app.cli.derive import command
 from app.cli.following import next_plan, usual_budget
@@ -63,12 +64,21 @@ def _say_run(request: CalibrateRequest, model: MoEModel, run: Run, *, is_new: bo
     )
     result = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     flags = option_words(request, only=("revision", "stats_dir"))
-    by = ("--criterion", "reap", "--calibrated-on", manifest.corpus)
+    by = ("--criterion", "reap", *_words_for(run, stats_store(request.stats_dir)))
     finish(
         words,
         {**result, "dropped_tokens": dropped, "cached": not is_new},
         next_plan(request.model, *by, *usual_budget(model), *flags),
     )
+
+
+def _words_for(run: Run, store: StatsStore) -> tuple[str, str]:
+    """The option that plans by this run: its corpus, unless another run goes by that name."""
+    corpus, run_id = run.manifest.corpus, run.manifest.run_id
+    runs = store.of_model(run.manifest.model.identity, "routed")
+    named = run_by_corpus(runs).get(corpus, run)  # of a launcher, only the first process has it
+    is_named = named.manifest.run_id == run_id
+    return ("--calibrated-on", corpus) if is_named else ("--run", run_id)
 
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from analysis.errors import CheckpointError, UserError
-from analysis.stats.places import default_stats_dir
 from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
 from app.settings import Settings
@@ -83,10 +82,12 @@ def _settings(
     stats_dir: Path | None = None, models_root: Path | None = None, export_root: Path | None = None
 ) -> Settings:
     """Settings from the environment; folders that are given replace its own."""
+    from analysis.stats.store import stats_store
+
     base = Settings.checked()
     return replace(
         base,
-        stats_dir=(stats_dir or default_stats_dir()).absolute(),
+        stats_dir=stats_store(stats_dir).target.absolute(),
         models_root=models_root.absolute() if models_root else base.models_root,
         export_root=(export_root or base.export_root).absolute(),
     )

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import streamlit as st
 
-from analysis.stats.store import SHIPPED_STATS
+from app.session.data import settings
 from pruning.evaluate.lens import LensRecord
 from pruning.evaluate.record import AnswerRecord
 from pruning.evaluate.store import RecordStore
@@ -41,7 +41,7 @@ def shown_unasked(
     linked: Collection[str] = (),
 ) -> list[Worded]:
     """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
-    ids = _shipped_ids(store).union(linked)
+    ids = _ids_in(store, settings().store.shipped).union(linked)
     return [each for each in records if each.record_id in ids or prompt_of(each) in own]
 
 
@@ -86,5 +86,9 @@ def prompt_of(record: AnswerRecord | LensRecord) -> str:
 
 
 @cache
-def _shipped_ids(store: Callable[[Sequence[Path]], RecordStore[Any]]) -> frozenset[str]:
-    return frozenset(each.record_id for each in store([SHIPPED_STATS]).records())
+def _ids_in(
+    store: Callable[[Sequence[Path]], RecordStore[Any]], folder: Path | None
+) -> frozenset[str]:
+    """The ids of the records in a folder that nothing writes to; none without a folder."""
+    records = store([folder]).records() if folder else []
+    return frozenset(each.record_id for each in records)

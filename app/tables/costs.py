@@ -24,6 +24,7 @@ LISTED_COSTS = (
     *(name for name in SHOWN_COSTS if name not in ("model", "fits")),
     "groups",
     "answers",
+    "source",
 )
 _NEEDS = {
     "data": "calibration corpus",
@@ -43,7 +44,8 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
     """One row per run with its cost; runs of the model with this identity first.
 
     Seconds, tokens per second and peak memory are of the machine that made the run; None if
-    unknown. `answers` are given by the documents, or the model's own.
+    unknown. `answers` are given by the documents, or the model's own; `source` is `shipped` or
+    `own`.
     """
     rows = []
     for run in runs:
@@ -65,6 +67,7 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
                 "run": run.manifest.run_id,
                 "groups": ",".join(run.manifest.groups) or None,
                 "answers": answers if corpora else None,
+                "source": "shipped" if run.is_shipped else "own",
             }
         )
     own_first = sorted(rows, key=lambda row: (row["model"], row["statistics"]))

@@ -113,6 +113,30 @@ def test_of_one_corpus_the_run_with_the_most_tokens_counts(model, store, calibra
     assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
 
 
+def test_a_shipped_run_counts_before_larger_and_newer_own_ones(model, store, calibrated, tmp_path):
+    shipped = calibrated("prose", seed=1, tokens=400)
+    both = StatsStore(tmp_path / "own", store.target)
+    (tmp_path / "own").mkdir()
+    larger, damage = (
+        calibrated("prose", seed=2, tokens=900),
+        calibrated("prose", seed=3, tokens=300, groups=("routed", "damage")),
+    )
+    for run in (larger, damage):
+        run.path.rename(tmp_path / "own" / run.path.name)
+
+    def chosen(name, *run_ids):
+        found = choose_stats(CRITERIA[name], both, model, (), run_ids)
+        (run,) = found.runs
+        return run.manifest.run_id, found.notes
+
+    name, (note,) = chosen("reap")
+    assert name == shipped.manifest.run_id
+    assert f"prose has 3 runs; using {name}, which ships; choose another" in note
+    # What is asked for is taken: by its id, or by a criterion that the shipped run cannot serve.
+    assert chosen("reap", larger.manifest.run_id) == (larger.manifest.run_id, ())
+    assert chosen("damage")[0] == damage.manifest.run_id
+
+
 def test_the_run_with_the_needed_groups_counts(model, store, calibrated):
     with_damage = calibrated("prose", seed=1, groups=("routed", "damage"), tokens=400)
     larger = calibrated("prose", seed=2, tokens=900)

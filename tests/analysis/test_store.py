@@ -20,6 +20,7 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.blend import Part, blend
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import (
+    SHIPPED_VARIABLE,
     StatsStore,
     digest_of,
     load_expert_stats,
@@ -28,6 +29,7 @@ from analysis.stats.store import (
     read_vectors,
     run_name,
     save_weight_stats,
+    stats_store,
 )
 from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS, WeightStats
 from builders import edit_json
@@ -102,14 +104,33 @@ def test_runs_are_listed_by_name_and_partial_ones_are_not(save_run, tmp_path):
     assert found == sorted(names)
 
 
-def test_the_first_directory_is_written_to_and_all_are_read(save_run, tmp_path):
-    here = save_run(1, corpora=("a",), parent=tmp_path / "here")
-    there = save_run(2, corpora=("b",), parent=tmp_path / "there")
-    shadowed = save_run(1, corpora=("a",), parent=tmp_path / "there")
-    store = StatsStore(tmp_path / "here", tmp_path / "there", tmp_path / "nowhere")
-    assert store.target == tmp_path / "here"
-    assert [run.path for run in store.runs()] == [here.path, there.path]
-    assert shadowed.path.exists()
+def test_the_own_folder_is_written_to_and_the_shipped_one_read_first(save_run, tmp_path):
+    own, ships = tmp_path / "own", tmp_path / "ships"
+    shadowed = save_run(1, corpora=("a",), parent=own)
+    mine = save_run(2, corpora=("b",), parent=own)
+    shipped = save_run(1, corpora=("a",), parent=ships)
+    assert shadowed.manifest.run_id == shipped.manifest.run_id
+    store = StatsStore(own, ships)
+    assert store.target == own
+    found = [(run.path, run.is_shipped) for run in store.runs()]
+    assert found == [(shipped.path, True), (mine.path, False)]
+    with pytest.raises(StatsError, match="ships with the program and is not removed"):
+        store.remove(store.runs()[0])
+    store.remove(store.runs()[1])
+    assert [run.path for run in store.runs()] == [shipped.path]
+    assert StatsStore(own, tmp_path / "nowhere").runs() == [shadowed]
+
+
+@pytest.mark.parametrize("place", [".", "evaluations", "../ships/new"])
+def test_a_store_never_writes_where_the_shipped_records_lie(tmp_path, monkeypatch, place):
+    (tmp_path / "ships").mkdir()
+    monkeypatch.setenv(SHIPPED_VARIABLE, str(tmp_path / "ships"))
+    with pytest.raises(StatsError, match="ships with the program"):
+        stats_store(tmp_path / "ships" / place)
+    (tmp_path / "link").symlink_to(tmp_path / "ships")
+    with pytest.raises(StatsError, match="ships with the program"):
+        stats_store(tmp_path / "link")
+    assert stats_store(tmp_path).directories == (tmp_path, tmp_path / "ships")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "5", "{}", '{"schema_version": 1}', "\x00"])

@@ -249,7 +249,7 @@ def plan_of(headed, name="plain"):
     spec = spec_of(criterion="random", sparsity="50%")
     request = SpecRequest(model=str(headed / name), plan=spec)
     model = load_model_index(request.model)
-    return make_plan(select(request, model, StatsStore()), spec).plan
+    return make_plan(select(request, model, StatsStore(headed)), spec).plan
 
 
 def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_path, headed):

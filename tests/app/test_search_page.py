@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, stats_store
+from analysis.stats.store import SHIPPED_STATS, SHIPPED_VARIABLE, stats_store
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker
 from app.jobs.store import JobStore
@@ -286,8 +286,13 @@ def test_a_search_is_started_stopped_kept_and_shown(open_page, go_to, jobs, stat
         shutil.rmtree(folder)
 
 
-def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_read(tmp_path):
+def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_read(
+    tmp_path, monkeypatch
+):
     stats = tmp_path / "stats"
+    monkeypatch.setenv(SHIPPED_VARIABLE, str(tmp_path / "none"))  # a shipped run is never hidden
+    (read,) = SHIPPED_STATS.glob("demo-demo-code-*")
+    shutil.copytree(read, stats / read.name)
     # Other numbers, as if they were of the corpus, and of more tokens than the shipped ones.
     (other,) = SHIPPED_STATS.glob("demo-demo-math-*")
     manifest = shutil.copytree(other, stats / "demo-larger") / "manifest.json"
@@ -298,12 +303,12 @@ def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_re
     spec = spec_of(criterion="man", corpora=("demo-code",), sparsity="50%")
     base = SpecRequest(model="demo", plan=spec)
     (largest,) = select(base, model, store).choice.runs
-    assert largest.path.parent == stats
+    assert largest.manifest.run_id == "demo-larger"
     search = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
     found = searched_selection(search, base, (model, store))
     assert order_digest(found.table) == search.order
     (run_of,) = found.choice.runs
-    assert run_of.path.parent == SHIPPED_STATS
+    assert run_of.manifest.run_id == read.name
     assert f"--run {run_of.manifest.run_id}" in found.request.command()
     kept = make_plan(found, found.spec).plan.kept
     assert {layer: len(ids) for layer, ids in kept.items()} == search.kept

@@ -159,11 +159,12 @@ def test_list_says_what_each_run_cost(works, stats):
     listed = works("runs", "list", "--stats-dir", stats).splitlines()
     cells = [[cell.strip() for cell in re.split("[│┃|]", line)] for line in listed]
     costs = ["statistics", "shape", "tokens", "seconds", "tokens/s", "peak MiB"]
-    assert cells[0][1:] == [*costs, "groups besides routed", "answers"]
+    assert cells[0][1:] == [*costs, "groups besides routed", "answers", "source"]
     (row,) = (row for row in cells if row[0].startswith("demo-demo-math"))
     assert row[1:4] == ["demo-math", "6 x 32", "65,536"]
     assert float(row[4]) == pytest.approx(made["seconds"], rel=1e-3)
     assert row[6] == f"{round(made['peak_memory_bytes'] / 2**20):,}"
-    assert row[7:] == ["router, damage, gradient, dense", "given"]
+    assert row[7:] == ["router, damage, gradient, dense", "given", "shipped"]
     (weights,) = (row for row in cells if row[0].startswith("demo-weights"))
-    assert weights[7:] == ["-", "-"]
+    assert weights[7:] == ["-", "-", "shipped"]
+    assert {row[9] for row in cells if row[0].startswith("tiny-")} == {"own"}

@@ -5,9 +5,11 @@ process. A tiny random model and small files stand for published models and data
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 from published_models import QWEN3, hollow_checkpoint
 
 from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.stats.places import default_stats_dir
 from analysis.stats.store import save_expert_stats
 from analysis.stats.tables import measured_model
 from builders import tiny_model
@@ -102,13 +105,85 @@ def write(path, rows):
 
 @pytest.mark.parametrize("document", list(pages()))
 def test_the_commands_of_a_page_run(document, prepared, here, works):
-    shutil.copytree(prepared, here, dirs_exist_ok=True)
+    for words in lines_in(here, document, prepared):
+        print("moeprune", *words)
+        works(*words)
+
+
+def lines_in(folder, document, prepared):
+    """The words of each command of a page, for a folder that gets what the page names."""
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
     text = document.read_text()
     for name, content in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", text, flags=re.S | re.M):
-        Path(name).write_text(content)
-    for words in commands_of(document, here):
-        print("moeprune", *words)
-        works(*offline(words))
+        (folder / name).write_text(content)
+    return [offline(words) for words in commands_of(document, folder)]
+
+
+# In one process, as each would import the program anew.
+RUN = """
+import json, sys
+import app.cli
+_, clone, lines = sys.argv
+assert app.cli.__file__.startswith(clone), app.cli.__file__
+for words in json.load(open(lines)):
+    sys.argv = ["moeprune", *words]
+    try:
+        app.cli.main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
+# The recipe that README shows the end of, and a calibration as large as the shipped one and newer.
+MORE = (
+    ("recipe", "init", "demo"),
+    ("prune", "recipe.yaml"),
+    ("calibrate", "demo", "--corpus", "demo-code", "--seq-len", "128", "--dtype", "float32"),
+)
+
+
+@pytest.fixture
+def clones(tmp_path):
+    """Two clones of the program as it is here, with nothing else in them."""
+    first = tmp_path / "first"
+    for package in ("analysis", "app", "cached_stats", "pruning"):
+        shutil.copytree(ROOT / package, first / package, ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copy(ROOT / ".gitignore", first)
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "all")):
+        subprocess.run([*git, *words], cwd=first, check=True)
+    subprocess.run(["git", "clone", "-q", first, tmp_path / "second"], check=True)
+    return first, tmp_path / "second"
+
+
+def files_of(clone):
+    """Each file of a clone but git's own, with its size and the time of its last change."""
+    paths = [path for path in clone.rglob("*") if ".git" not in path.relative_to(clone).parts]
+    stats = {path: path.stat() for path in paths if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
+
+
+@pytest.mark.slow  # test_shipped_records.py runs a command of each kind, in one tree
+def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
+    """Every command on the demo of README and of the pages, from two clones and with one home."""
+    before = [files_of(clone) for clone in clones]
+    readme, *others = (document for (document,), _, _ in pages())
+    assert readme.name == "README.md"
+    for number, document in enumerate((readme, *others, readme)):
+        folder, clone = here / str(number), clones[number % 2 if number <= len(others) else 1]
+        lines = [each for each in lines_in(folder, document, prepared) if "MODEL" not in each]
+        if not any("demo" in words for words in lines):
+            continue
+        (folder / "lines.json").write_text(json.dumps([*lines, *(() if number else MORE)]))
+        places = {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
+        started = [sys.executable, "-c", RUN, clone, "lines.json"]
+        subprocess.run(started, cwd=folder, env={**os.environ, **places}, check=True)
+    assert [files_of(clone) for clone in clones] == before
+    for clone in clones:
+        words = ("git", "status", "--porcelain", "--ignored")
+        assert subprocess.check_output(words, cwd=clone) == b""
+    for name in ("reap.json", "reap-repaired.json", "reap.result.json", "demo.json"):
+        first, again = ((here / str(number) / name).read_bytes() for number in (0, number))
+        assert first == again
 
 
 @pytest.mark.slow
@@ -123,7 +198,7 @@ def test_the_guide_plans_a_checkpoint_of_30b(here, works):
     model = load_model_index(str(folder))
     stats = expert_stats(0, "c4", measured_model(model))
     vectors = np.ones((len(stats.table), 2))
-    save_expert_stats(here / "cached_stats", stats.manifest, stats.table, vectors)
+    save_expert_stats(default_stats_dir(), stats.manifest, stats.table, vectors)
     ran = []
     for words in commands_of(guide, here):
         if words[0] in ("inspect", "plans") or "--dry-run" in words or "reap" in words:

@@ -69,18 +69,13 @@ def test_weights_are_measured_once(moeprune, works, tiny, here):
     assert {path.name for path in run.iterdir()} == {"manifest.json", "weights.parquet"}
 
 
-def test_statistics_go_to_the_user_cache_where_there_is_no_cached_stats_folder(
+def test_statistics_go_to_the_user_cache_whatever_the_working_directory_holds(
     works, tiny, here, tmp_path
 ):
-    works("weights", tiny)
-    assert files_below(here) == []
-    assert len(list((tmp_path / "home").rglob("weights.parquet"))) == 1
-
-
-def test_statistics_go_to_cached_stats_of_the_working_directory_if_there_is_one(works, tiny, here):
     (here / "cached_stats").mkdir()
     works("weights", tiny)
-    assert len(list((here / "cached_stats").rglob("weights.parquet"))) == 1
+    assert [path.name for path in files_below(here)] == ["cached_stats"]
+    assert len(list((tmp_path / "home").rglob("weights.parquet"))) == 1
 
 
 def facts_of(said):

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from analysis.stats.store import SHIPPED_STATS
 from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
 from pruning.evaluate.lens import LENS_COLUMNS, LensStore, in_short
 from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
@@ -90,7 +89,7 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
 
 
 def test_answers_stand_side_by_side(works, here):
-    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    plan = plan_of(works, "demo", here, "demo-code")
     printed = works(
         *("ask", "demo", "--plan", plan, "--max-new-tokens", "24"),
         *("--prompt", "Solve for x: 4 * x + 3 = 23."),
@@ -102,7 +101,7 @@ def test_answers_stand_side_by_side(works, here):
 
 
 def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
-    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    plan = plan_of(works, "demo", here, "demo-code")
     words = ("ask", "demo", "--text", "7 * 6 = 42.", "--dtype", "float32", "--stats-dir", here)
     printed = works(*words, "--plan", plan)
     (record,) = (each for each in LensStore([here]).records())
@@ -123,7 +122,7 @@ def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
 
 
 def test_the_lens_of_an_answer_scores_the_answer_alone(works, here):
-    plan = plan_of(works, "demo", SHIPPED_STATS, "demo-code")
+    plan = plan_of(works, "demo", here, "demo-code")
     words = ("--prompt", "Solve for x: 4 * x + 3 = 23.", "--max-new-tokens", "8")
     works("ask", "demo", "--plan", plan, *words, "--lens", "--stats-dir", here)
     (record,) = LensStore([here]).records()

@@ -1,11 +1,10 @@
-"""README's result from nothing: a copy of the program without what ships measures it again."""
+"""README's result from nothing: the program measures it again without what ships."""
 
 import json
 import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from shipped import shipped_lines
+
+from analysis.stats.store import SHIPPED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -38,12 +39,13 @@ def commands_of_result():
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """Runs command lines of a copy of the program in an empty folder, with an empty cache."""
-    program, here = tmp_path_factory.mktemp("program"), tmp_path_factory.mktemp("here")
-    for package in ("analysis", "pruning", "app"):
-        shutil.copytree(ROOT / package, program / package)
-    places = {"PYTHONPATH": str(program), "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+def alone(tmp_path_factory):
+    """Runs command lines in an empty folder, with an empty cache and nothing that ships."""
+    here = tmp_path_factory.mktemp("here")
+    places = {
+        SHIPPED_VARIABLE: str(tmp_path_factory.mktemp("nothing")),
+        "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
+    }
 
     def run(line, *more):
         words = [*shlex.split(line), *more]
@@ -83,16 +85,16 @@ def plans_of(name):
 
 
 @pytest.mark.slow  # test_docs_numbers.py compares README with what ships
-def test_readme_is_measured_again_from_nothing(copied):
+def test_readme_is_measured_again_from_nothing(alone):
     lines = shipped_lines("evaluations").values()
     pythons = {json.loads(line)["made"]["versions"]["python"] for line in lines}
     if platform.python_version() not in pythons:
         pytest.skip(f"the demo's code and prose are Python's own files, measured with {pythons}")
-    here = copied(
+    here = alone(
         "moeprune calibrate demo --tokens 65536 --dtype float32", *HELD_OUT
     )  # no statistics are there yet
     for line in commands_of_result():
-        copied(line)
+        alone(line)
     wanted = table_of_losses()
     _, *others = wanted  # the first is that of the commands
     found = increases(here / "reap.result.json")
@@ -101,13 +103,13 @@ def test_readme_is_measured_again_from_nothing(copied):
         for number, name in enumerate(criteria):
             file = f"{criteria[0]}-{number}.json"
             on = () if name.startswith("random") else BLEND
-            copied(f"moeprune plan demo --criterion {name} --sparsity 50% --force -o {file}", *on)
+            alone(f"moeprune plan demo --criterion {name} --sparsity 50% --force -o {file}", *on)
             if is_repaired:  # on as many tokens as by default
-                copied(f"moeprune repair demo --plan {file} --dtype float32 -o repaired-{file}")
+                alone(f"moeprune repair demo --plan {file} --dtype float32 -o repaired-{file}")
                 file = f"repaired-{file}"
             files += ["--plan", file]
     words = "moeprune evaluate demo --measure nll --dtype float32 -o others.json"
-    copied(words, *files, *HELD_OUT)
+    alone(words, *files, *HELD_OUT)
     found |= increases(here / "others.json")
     for name in wanted:
         criteria, is_repaired = plans_of(name)

@@ -17,7 +17,6 @@ import torch
 from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
-from analysis.stats.store import SHIPPED_STATS
 from pruning.masking import masked
 from pruning.requests.recipe import SearchRequest
 from pruning.search.fitness import RunFitness, masked_fitness
@@ -81,7 +80,7 @@ def main(generations: int = 3) -> None:
         request = SearchRequest(
             recipe=RECIPE.replace("GENERATIONS", str(generations)),
             out=Path(folder) / "out",
-            stats_dir=SHIPPED_STATS,
+            stats_dir=Path(folder),
             batch_size=16,
         )
         problem = drain(problem_of(request))

@@ -83,7 +83,7 @@ def plain_esap(model, pruned, sequences):
 def test_the_best_beats_uniform_on_other_samples(judge, tmp_path, seed):
     model, others = judge.model, judge.full.samples.sequences
     text = RECIPE.replace("SEED", str(seed))
-    request = SearchRequest(recipe=text, out=tmp_path / "out", stats_dir=SHIPPED_STATS)
+    request = SearchRequest(recipe=text, out=tmp_path / "out", stats_dir=tmp_path)
     result = drain(search_run(request))
     assert load_search(tmp_path / "out" / "search.json").entries == result.entries
     plan = load_plan(tmp_path / "out" / "plan.json", model=model)
