@@ -18,6 +18,7 @@ DEEPSEEK_V3 = MoEFamily(
     shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
     appended_heads_key="num_nextn_predict_layers",
     engine_keys=("topk_method", "scoring_func"),
+    single=(".e_score_correction_bias",),
 )
 # The same architecture by another name, for which transformers has no class: see `native`.
 KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", label="Kimi-K2")
@@ -94,4 +95,6 @@ BEAM = replace(
     count_keys=("num_experts", "num_local_experts"),
     is_sparse=by_mlp_types,
     shared=None,
+    single=(*V3_ROUTER.single, ".gate.weight"),
+    needs_transformers="5.20",
 )

@@ -44,4 +44,6 @@ GLM5_NEXT = replace(
     label="GLM-5.3",
     defaults={"first_k_dense_replace": 3},
     is_sparse=by_mlp_types,
+    single=(*GLM4V_MOE.single, ".A_log", ".dt_bias"),
+    needs_transformers="5.18",
 )

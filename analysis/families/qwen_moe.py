@@ -80,6 +80,7 @@ QWEN4_EXP_TEXT = replace(
     model_type="qwen4_exp_text",
     label="Qwen4-Exp (text)",
     gate_rule=QWEN2_MOE.gate_rule,
+    needs_transformers="5.16",
 )
 MELLUM = replace(
     QWEN3_MOE,
@@ -94,4 +95,6 @@ FLINT = replace(
     gate_rule="sigmoid, then top-k; renormalised if norm_topk_prob",
     defaults={"mlp_only_layers": [0, 1]},
     shared=SharedExperts("shared_expert_intermediate_size"),
+    single=(".gate.weight",),
+    needs_transformers="5.21",
 )
