@@ -23,14 +23,19 @@ OLDER = "5.15.1"
 
 
 @pytest.fixture
-def older(tmp_path, monkeypatch):
-    """An older transformers, as far as what is installed says."""
-    said = tmp_path / f"transformers-{OLDER}.dist-info"
-    said.mkdir()
-    (said / "METADATA").write_text(f"Metadata-Version: 2.1\nName: transformers\nVersion: {OLDER}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
-    assert version("transformers") == OLDER
+def installed(tmp_path, monkeypatch):
+    """Another version of transformers, as far as its metadata say."""
+
+    def install(number):
+        place = tmp_path / f"transformers-{number}.dist-info"
+        place.mkdir()
+        text = f"Metadata-Version: 2.1\nName: transformers\nVersion: {number}\n"
+        (place / "METADATA").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        assert version("transformers") == number
+
+    return install
 
 
 def bare(model_type):
@@ -39,7 +44,8 @@ def bare(model_type):
 
 
 @pytest.mark.parametrize("load", [check_loadable, auto_class_of])
-def test_an_older_one_refuses_by_name_what_it_does_not_have(older, load):
+def test_an_older_one_refuses_by_name_what_it_does_not_have(installed, load):
+    installed(OLDER)
     with pytest.raises(UnsupportedModelError) as caught:
         load(bare("jamba"))
     assert str(caught.value).endswith(
@@ -48,27 +54,20 @@ def test_an_older_one_refuses_by_name_what_it_does_not_have(older, load):
     )
 
 
-def test_an_older_one_loads_the_rest(older):
+def test_an_older_one_loads_the_rest(installed):
+    installed(OLDER)
     check_loadable(bare("olmoe"))
     assert auto_class_of(bare("olmoe")).__name__ == "AutoModelForCausalLM"
 
 
-def test_minor_versions_are_numbers(tmp_path, monkeypatch):
-    said = tmp_path / "transformers-5.100.0.dev0.dist-info"
-    said.mkdir()
-    (said / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: transformers\nVersion: 5.100.0.dev0\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
+def test_minor_versions_are_numbers(installed):
+    installed("5.100.0.dev0")
     assert [why for family in NEEDY if (why := why_too_old(family))] == []
 
 
 def test_every_family_holds_for_the_version_that_is_tried_and_says_no_more_than_it_must():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    (allowed,) = (
-        need.specifier for need in map(Requirement, declared) if need.name == "transformers"
-    )
+    allowed = {need.name: need.specifier for need in map(Requirement, declared)}["transformers"]
     tried = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
     floor = min(Version(each.version) for each in allowed if each.operator == ">=")
     assert NEEDY
