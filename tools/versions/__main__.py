@@ -13,14 +13,12 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 @app.command()
 def test(
-    names: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(ENVIRONMENTS)}; all by default.")
-    ] = None,
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(ENVIRONMENTS)}.")],
     processes: Annotated[int, typer.Option("-n", help="Processes of pytest.")] = 2,
 ) -> None:
     """Make these environments anew and run their tests; stops with 1 if a test fails."""
     failed = []
-    for name in names or ENVIRONMENTS:
+    for name in names:
         started = time.monotonic()
         python = make(name)
         typer.echo(f"+ {name}: made in {time.monotonic() - started:.0f} s")

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,14 @@ _WITHOUT_BROWSER: Final = ("-m", "not slow and not engines and not e2e")
 _ITS_OWN: Final = frozenset(("tokenizers", "huggingface-hub"))
 
 
+class Versions(StrEnum):
+    """Which versions an environment has."""
+
+    TRIED = "those of constraints.txt"
+    LOWEST = "the lower bounds of pyproject.toml"
+    NEWEST = "the newest that pyproject.toml allows"
+
+
 @dataclass(frozen=True)
 class Environment:
     """One environment and its tests."""
@@ -27,17 +36,14 @@ class Environment:
     label: str  # what is tried, in words
     tests: tuple[str, ...]  # arguments of pytest
     python: str = ""  # its interpreter, such as 3.13; empty: that of this program
-    is_lowest: bool = False  # the lower bounds of pyproject.toml instead of constraints.txt
+    versions: Versions = Versions.TRIED
     instead: Mapping[str, str] = field(default_factory=dict)  # package -> another version
 
 
 ENVIRONMENTS: Final[Mapping[str, Environment]] = {
     "python-3.13": Environment("Python 3.13", (), python="3.13"),
-    "lowest": Environment(
-        "the lower bound of every dependency, transformers among them",
-        _WITHOUT_BROWSER,
-        is_lowest=True,
-    ),
+    "lowest": Environment("the lowest versions", _WITHOUT_BROWSER, versions=Versions.LOWEST),
+    "newest": Environment("the newest versions", _WITHOUT_BROWSER, versions=Versions.NEWEST),
     "transformers-newest": Environment(
         "the newest transformers", ("tests/families",), instead={"transformers": "5.24.0"}
     ),
@@ -73,7 +79,9 @@ def pins(wanted: Environment) -> list[str]:
     """A requirement `name==version` for each package whose version is fixed."""
     tried = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
     tried = {_normal(name): version for name, version in tried.items()}
-    if wanted.is_lowest:
+    if wanted.versions is Versions.NEWEST:
+        return []
+    if wanted.versions is Versions.LOWEST:
         tools = {_normal(_named(each)) for each in _declared()["dev"]}
         tried = {name: version for name, version in tried.items() if name in tools} | floors()
     if "transformers" in wanted.instead:
