@@ -40,8 +40,14 @@ KIMI_K25 = replace(
 )
 # The router alone: other models have heads of another layout, if any, and other keys.
 V3_ROUTER = replace(DEEPSEEK_V3, appended_heads_key="", engine_keys=())
+# Its sparse attention chose padding among the tokens before.
+_SPARSE_ATTENTION = "5.17"
 DEEPSEEK_V32 = replace(
-    DEEPSEEK_V3, model_type="deepseek_v32", label="DeepSeek-V3.2", is_sparse=by_mlp_types
+    DEEPSEEK_V3,
+    model_type="deepseek_v32",
+    label="DeepSeek-V3.2",
+    is_sparse=by_mlp_types,
+    needs_transformers=_SPARSE_ATTENTION,
 )
 DOTS1 = replace(DEEPSEEK_V3, model_type="dots1", label="dots.llm1", defaults={})
 SOLAR_OPEN = replace(
@@ -79,6 +85,7 @@ AXK2 = replace(
     # Experts of the groups that are not chosen score 0 instead of minus infinity, whatever their
     # bias is: where those of the chosen groups score less, they are selected.
     can_exclude=False,
+    needs_transformers=_SPARSE_ATTENTION,
 )
 MIMO_V2_FLASH = replace(
     V3_ROUTER,

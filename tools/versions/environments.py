@@ -42,7 +42,7 @@ class Environment:
 
 ENVIRONMENTS: Final[Mapping[str, Environment]] = {
     "python-3.13": Environment("Python 3.13", (), python="3.13"),
-    "lowest": Environment("the lowest versions", _WITHOUT_BROWSER, versions=Versions.LOWEST),
+    "lowest": Environment("the lowest versions", ("tests/families",), versions=Versions.LOWEST),
     "newest": Environment("the newest versions", _WITHOUT_BROWSER, versions=Versions.NEWEST),
     "transformers-newest": Environment(
         "the newest transformers", ("tests/families",), instead={"transformers": "5.24.0"}
