@@ -41,9 +41,14 @@ def built_tensors(bare: MoEModel, dtype: str) -> Shapes:
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
     tensors = {name: each for name, each in model.state_dict().items() if name not in twice}
     stored: Mapping[str, Tensor] = revert_weight_conversion(model, tensors)
-    # Whatever the dtype of the rest, such as the correction bias of DeepSeek-V3.
-    single = tuple(f".{each}" for each in model._keep_in_fp32_modules_strict or ())
+    # Which floats are stored in float32 is the family's to say: what transformers keeps so while it
+    # computes differs between its versions.
     return {
-        name: ("F32" if name.endswith(single) else _STORED[each.dtype], tuple(each.shape))
-        for name, each in stored.items()
+        name: (_stored(bare, name, each, dtype), tuple(each.shape)) for name, each in stored.items()
     }
+
+
+def _stored(bare: MoEModel, name: str, tensor: Tensor, dtype: str) -> str:
+    if not tensor.is_floating_point():
+        return _STORED[tensor.dtype]
+    return "F32" if name.endswith(bare.family.single) else _STORED[DTYPES[dtype]]

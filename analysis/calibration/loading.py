@@ -26,6 +26,7 @@ from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_quantisation, check_vocabulary, without_tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
+from analysis.families.needs import why_too_old
 from analysis.home import from_home
 from analysis.launcher import launched_world, local_rank
 from analysis.model import MoEModel
@@ -290,6 +291,8 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
 
     If `trusted`, code that comes with it may be run and may define the class.
     """
+    if why := why_too_old(model.family):
+        return why
     register_native(model.family.model_type)
     own_code = trusted and model.checkpoint.config.get("auto_map")
     if not own_code and model.family.model_type not in CONFIG_MAPPING:

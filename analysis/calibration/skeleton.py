@@ -158,8 +158,10 @@ class Skeleton:
         """
         # Each of the loader's threads would hold a tensor and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
+            # The last is a plan of tensor parallelism before transformers 5.16, and an index of
+            # offloaded weights from then on: neither is here.
             info, _ = convert_and_load_state_dict_in_model(
-                self.model, dict(self._plain[layer]), self._load_config
+                self.model, dict(self._plain[layer]), self._load_config, None
             )
         if info.conversion_errors:
             first = sorted(str(problem) for problem in info.conversion_errors)[0]

@@ -17,6 +17,7 @@ ARIA_TEXT = MoEFamily(
     top_k_key="moe_topk",
     width_key="intermediate_size",
     shared=SharedExperts("intermediate_size", "moe_num_shared_experts", width_is_each=True),
+    needs_transformers="5.18",  # its experts had no common interface before
 )
 ARIA = replace(
     ARIA_TEXT,

@@ -213,6 +213,11 @@ class MoEFamily:
     # Keys of published configurations that engines read, and that transformers 5 may leave out when
     # it saves a model again: how the router scores, or how wide an attention head is.
     engine_keys: tuple[str, ...] = ()
+    # Ends of names of tensors that are stored in float32 whatever the dtype of the rest.
+    single: tuple[str, ...] = ()
+    # The oldest version of transformers whose classes are as this table says, where that is not
+    # the oldest that is allowed.
+    needs_transformers: str = ""
     auto_class: str = "AutoModelForCausalLM"  # the auto class of transformers that loads it
     # That is the class of the language part alone, as the whole has no forward of its own. It loads
     # the part out of a checkpoint of the whole.

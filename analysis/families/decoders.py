@@ -6,7 +6,7 @@ transformers is asked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from analysis.checkpoint import Config
@@ -36,7 +36,6 @@ class Decoder:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # key -> the only value, and the default
     shared: str = ""  # name of the shared experts inside the block
     gates_shared: bool = False  # whether their output has a gate
-    single: tuple[str, ...] = ()  # ends of names that are stored in float32
 
 
 def _grouped(
@@ -87,7 +86,6 @@ def _latent(config: Config) -> Iterator[tuple[str, Shape]]:
 _HEADS = ("num_key_value_heads",)
 _MLP = (*_HEADS, "intermediate_size")
 _NO_BIAS = {"attention_bias": False}
-_CORRECTION = (".e_score_correction_bias",)
 _STEPS = frozenset(("decoder_sparse_step", "mlp_only_layers"))
 # Of parts that transformers does not build.
 _MINIMAX = frozenset(("num_mtp_modules", "mtp_transformer_layers", "use_mtp"))
@@ -100,7 +98,6 @@ _DEEPSEEK = Decoder(
     frozenset(("first_k_dense_replace", "q_lora_rank")),
     {**_NO_BIAS, "moe_layer_freq": 1, "pretraining_tp": 1},
     "shared_experts",
-    single=_CORRECTION,
 )
 DECODERS: Mapping[str, Decoder] = {
     "mixtral": Decoder(_grouped(), _HEADS, frozenset(("head_dim",))),
@@ -112,7 +109,6 @@ DECODERS: Mapping[str, Decoder] = {
         (*_MLP, "head_dim"),
         frozenset(("first_k_dense_replace", "attention_bias", "use_qk_norm")),
         shared="shared_experts",
-        single=_CORRECTION,
     ),
     "minimax_m2": Decoder(_grouped(norms="all"), (*_HEADS, "head_dim"), _MINIMAX),
     "dots1": Decoder(
@@ -121,7 +117,6 @@ DECODERS: Mapping[str, Decoder] = {
         frozenset(("first_k_dense_replace",)),
         _NO_BIAS,
         "shared_experts",
-        single=_CORRECTION,
     ),
     "ernie4_5_moe": Decoder(
         _grouped(),
@@ -129,9 +124,8 @@ DECODERS: Mapping[str, Decoder] = {
         frozenset(("moe_layer_interval", "moe_layer_start_index", "moe_layer_end_index")),
         {"use_bias": False},
         "shared_experts",
-        single=(*_CORRECTION, ".gate.weight"),
     ),
-    "deepseek_v2": replace(_DEEPSEEK, single=()),
+    "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
 }
@@ -148,7 +142,7 @@ def decoder_tensors(
     if build is None or not _is_known(build, family, config):
         return None
     return {
-        name: ("F32" if build.single and name.endswith(build.single) else dtype, shape)
+        name: ("F32" if name.endswith(family.single) else dtype, shape)
         for name, shape in _tensors(build, family, config)
     }
 

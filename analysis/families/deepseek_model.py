@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import Cache, GenerationMixin
+from transformers import GenerationMixin
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 from transformers.models.deepseek_ocr2.configuration_deepseek_ocr2 import DeepseekOcr2TextConfig
 from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import (
@@ -28,6 +28,7 @@ class DeepseekConfig(DeepseekOcr2TextConfig):  # type: ignore[misc]
     """The configuration as on the hub; absent keys have the defaults of its own code."""
 
     model_type = "deepseek"
+    has_no_defaults_at_init = True  # shared experts have no number of their own
 
     first_k_dense_replace: int = 0  # layers at the start that are dense
     moe_layer_freq: int = 1  # after those, the layers whose number it divides have experts
@@ -119,21 +120,20 @@ class DeepseekForCausalLM(DeepseekOcr2TextPreTrainedModel, GenerationMixin):  # 
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> MoeCausalLMOutputWithPast:
-        """Logits (batch, tokens, vocabulary); of the last `logits_to_keep` tokens if not 0."""
+        """Logits (batch, tokens, vocabulary); of the last `logits_to_keep` tokens if not 0.
+
+        The cache, whose name differs between versions of transformers, is handed through.
+        """
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -141,14 +141,8 @@ class DeepseekForCausalLM(DeepseekOcr2TextPreTrainedModel, GenerationMixin):  # 
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.vocab_size)
-        return MoeCausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-            router_logits=outputs.router_logits,
-        )
+        others = {name: each for name, each in outputs.items() if name != "last_hidden_state"}
+        return MoeCausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
 
 CLASSES = (DeepseekConfig, DeepseekModel, DeepseekForCausalLM)

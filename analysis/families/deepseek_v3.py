@@ -18,6 +18,7 @@ DEEPSEEK_V3 = MoEFamily(
     shared=SharedExperts("moe_intermediate_size", "n_shared_experts", width_is_each=True),
     appended_heads_key="num_nextn_predict_layers",
     engine_keys=("topk_method", "scoring_func"),
+    single=(".e_score_correction_bias",),
 )
 # The same architecture by another name, for which transformers has no class: see `native`.
 KIMI_K2 = replace(DEEPSEEK_V3, model_type="kimi_k2", label="Kimi-K2")
@@ -39,8 +40,14 @@ KIMI_K25 = replace(
 )
 # The router alone: other models have heads of another layout, if any, and other keys.
 V3_ROUTER = replace(DEEPSEEK_V3, appended_heads_key="", engine_keys=())
+# Its sparse attention chose padding among the tokens before.
+_SPARSE_ATTENTION = "5.17"
 DEEPSEEK_V32 = replace(
-    DEEPSEEK_V3, model_type="deepseek_v32", label="DeepSeek-V3.2", is_sparse=by_mlp_types
+    DEEPSEEK_V3,
+    model_type="deepseek_v32",
+    label="DeepSeek-V3.2",
+    is_sparse=by_mlp_types,
+    needs_transformers=_SPARSE_ATTENTION,
 )
 DOTS1 = replace(DEEPSEEK_V3, model_type="dots1", label="dots.llm1", defaults={})
 SOLAR_OPEN = replace(
@@ -78,6 +85,7 @@ AXK2 = replace(
     # Experts of the groups that are not chosen score 0 instead of minus infinity, whatever their
     # bias is: where those of the chosen groups score less, they are selected.
     can_exclude=False,
+    needs_transformers=_SPARSE_ATTENTION,
 )
 MIMO_V2_FLASH = replace(
     V3_ROUTER,
@@ -94,4 +102,6 @@ BEAM = replace(
     count_keys=("num_experts", "num_local_experts"),
     is_sparse=by_mlp_types,
     shared=None,
+    single=(*V3_ROUTER.single, ".gate.weight"),
+    needs_transformers="5.20",
 )

@@ -21,4 +21,5 @@ DEEPSEEK_V4 = MoEFamily(
     width_shared_with="the shared expert",
     streams_key="hc_mult",
     shared=SharedExperts("moe_intermediate_size"),
+    needs_transformers="5.18",  # it did not compute in bfloat16 before
 )

@@ -35,4 +35,5 @@ ERNIE4_5_MOE = MoEFamily(
     },
     is_sparse=_is_sparse,
     shared=SharedExperts("moe_intermediate_size", "moe_num_shared_experts", width_is_each=True),
+    single=(".e_score_correction_bias", ".gate.weight"),
 )

@@ -37,6 +37,7 @@ GLM_MOE_DSA = replace(
     model_type="glm_moe_dsa",
     label="GLM-5",
     defaults={"first_k_dense_replace": 3},
+    needs_transformers="5.17",  # its sparse attention chose padding among the tokens before
 )
 GLM5_NEXT = replace(
     GLM4V_MOE,
@@ -44,4 +45,6 @@ GLM5_NEXT = replace(
     label="GLM-5.3",
     defaults={"first_k_dense_replace": 3},
     is_sparse=by_mlp_types,
+    single=(*GLM4V_MOE.single, ".A_log", ".dt_bias"),
+    needs_transformers="5.18",
 )

@@ -17,6 +17,7 @@ GRANITEMOE = MoEFamily(
     stacked_on_disk={"gate_up": "input_linear.weight", "down": "output_linear.weight"},
     count_keys=("num_local_experts",),
     width_key="intermediate_size",
+    needs_transformers="5.21",  # its router returned ids first before
 )
 GRANITEMOESHARED = replace(
     GRANITEMOE,

@@ -12,4 +12,5 @@ HUNYUAN_V1_MOE = MoEFamily(
     width_shared_with="the shared MLP",
     allows_lists=True,
     shared=SharedExperts("intermediate_size"),
+    single=(".gate.wg.weight",),
 )

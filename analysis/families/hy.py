@@ -30,4 +30,13 @@ HY_V4 = replace(
     projections={},
     defaults={"first_k_dense_replace": 1},
     is_sparse=by_mlp_types,
+    single=(
+        *V3_ROUTER.single,
+        *(
+            f".hc_{part}_layer.hc_{each}"
+            for part in ("attn", "mlp")
+            for each in ("base", "fn", "scale")
+        ),
+    ),
+    needs_transformers="5.17",
 )

@@ -24,4 +24,5 @@ JAMBA = MoEFamily(
     width_shared_with="the dense MLPs",
     defaults={"expert_layer_period": 2, "expert_layer_offset": 1},
     is_sparse=_is_sparse,
+    needs_transformers="5.21",  # its router returned logits alone before
 )

@@ -25,6 +25,8 @@ KIMI_LINEAR = replace(
     appended_heads_key="",  # of another layout, if any
     engine_keys=(),
     is_sparse=by_mlp_types,
+    single=(),
+    needs_transformers="5.17",
 )
 BAILING_HYBRID = replace(
     KIMI_LINEAR,
@@ -44,4 +46,6 @@ BAILING_HYBRID = replace(
         # vLLM and MLX multiply it by the number; llama.cpp takes it for the width of all together.
         each_key="moe_shared_expert_intermediate_size",
     ),
+    single=(".A_log", ".dt_bias"),
+    needs_transformers="5.20",
 )

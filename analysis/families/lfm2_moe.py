@@ -15,4 +15,5 @@ LFM2_MOE = MoEFamily(
     projections={"gate": "w1", "up": "w3", "down": "w2"},
     defaults={"num_dense_layers": 2},
     is_sparse=after_first("num_dense_layers"),
+    single=(".expert_bias",),
 )

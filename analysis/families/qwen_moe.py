@@ -65,6 +65,7 @@ QWEN3_OMNI_MOE = replace(
     config_path=("thinker_config", "text_config"),
     auto_class="Qwen3OmniMoeThinkerForConditionalGeneration",
     loads_part=True,
+    needs_transformers="5.23",  # 5.20 did not pass the tests of its parts; 5.21 and 5.22 not tried
 )
 QWEN3_OMNI_MOE_THINKER = replace(
     QWEN3_OMNI_MOE,
@@ -80,6 +81,7 @@ QWEN4_EXP_TEXT = replace(
     model_type="qwen4_exp_text",
     label="Qwen4-Exp (text)",
     gate_rule=QWEN2_MOE.gate_rule,
+    needs_transformers="5.16",
 )
 MELLUM = replace(
     QWEN3_MOE,
@@ -94,4 +96,6 @@ FLINT = replace(
     gate_rule="sigmoid, then top-k; renormalised if norm_topk_prob",
     defaults={"mlp_only_layers": [0, 1]},
     shared=SharedExperts("shared_expert_intermediate_size"),
+    single=(".gate.weight",),
+    needs_transformers="5.21",
 )

@@ -16,6 +16,7 @@ from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.families.native import register_native
+from analysis.families.needs import why_too_old
 from analysis.fp8_loading import take_cut_blocks
 from analysis.model import MoEModel, load_model_index
 from analysis.nonuniform.layers import rebuild_layers
@@ -69,6 +70,8 @@ def auto_class_of(model: MoEModel, name: str | None = None) -> Any:
     layers differ in number or width of experts; see also `_PartLoader`.
     """
     family = model.family
+    if why := why_too_old(family):
+        raise UnsupportedModelError(f"{model.name} cannot be loaded: {why}.")
     register_native(family.model_type)
     if model.quantisation == "fp8":
         take_cut_blocks()

@@ -98,7 +98,9 @@ def test_recomputation_in_backward_counts_nothing_twice(tmp_path, reentrant):
         batch_mask(mask)
         model(input_ids=ids, attention_mask=mask.long(), use_cache=False)
 
-    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    # The newer name; the older one is deprecated where both are there.
+    newer = getattr(model, "activation_checkpointing_enable", None)
+    (newer or model.gradient_checkpointing_enable)({"use_reentrant": reentrant})
     for layer in model.model.layers:
         layer.training = True  # not its children: no dropout, no jitter
     calls = []

@@ -47,7 +47,7 @@ def test_a_named_field_may_have_from_and_value(tmp_path):
 
 
 def test_streamed_rows_lose_the_nulls_of_arrow(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
     rows = [called({"city": "Paris"}), called({"days": 3})]
     path = tmp_path / "copy.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -285,7 +285,7 @@ PARTS = {
 
 
 def test_the_blend_for_tool_calls_has_its_shares(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
     for name, row in PARTS.items():
         (tmp_path / name).mkdir()
         pq.write_table(pa.Table.from_pylist([row] * 800), tmp_path / name / "rows.parquet")

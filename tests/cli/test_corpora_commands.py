@@ -19,7 +19,7 @@ from pruning.tasks.calibration import calibrate_run
 @pytest.fixture(autouse=True)
 def no_wait(monkeypatch):
     """`datasets` waits five seconds at the end of a parquet file for its reader's threads."""
-    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0, raising=False)
 
 
 @pytest.fixture

@@ -40,6 +40,10 @@ RELOAD_TOLERANCE: dict[str, float] = {}  # none, for the same reason
 
 # Of statistics: its activation works in float32 in a float64 model too.
 STATISTICS_TOLERANCE = {"beam": 1e-6}
+# Of sequences alone against those in a batch. Routers round to float32, also in a float64 model, so
+# what comes after them differs; so does a linear attention that works in float32 in chunks, whose
+# rounding depends on what the batch is padded to.
+ALONE_TOLERANCE = {"bailing_hybrid": 4e-6}
 
 PROBLEMS = ("missing_keys", "unexpected_keys", "mismatched_keys")
 LENGTHS = (7, 4, 6, 2, 5)
@@ -149,12 +153,11 @@ class TestConformance:
         assert_sums(run, case, heard, STATISTICS_TOLERANCE.get(case.model_type, 1e-9))
 
         # The whole forward in the double loop, and each sequence alone, so that nothing is padded.
-        # Routers round to float32, also in a float64 model, so what comes after them differs.
         model = stock_load(case, source.paths["experts"])[0].double()
         with torch.no_grad(), plain_experts(case.model_type, experts_of(model, case)) as plain:
             for row in sequences.rows:
                 model(input_ids=torch.from_numpy(row).long()[None], use_cache=False)
-        assert_sums(run, case, plain, 2e-6)
+        assert_sums(run, case, plain, ALONE_TOLERANCE.get(case.model_type, 2e-6))
 
     @pytest.mark.parametrize("case", EVERY)
     def test_collecting_leaves_the_logits_alone(self, built, case):

@@ -89,3 +89,21 @@ def test_what_the_table_does_not_decide_is_left_to_transformers(tmp_path, model_
     config = CONFIGS.get(model_type, [LOCAL])[0]
     model = bare(tmp_path, model_type, config | changes)
     assert decoder_tensors(model.family, model.checkpoint.config, "BF16") is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "single"),
+    [  # as in published headers
+        ("deepseek_v3", {"gate.e_score_correction_bias"}),
+        ("ernie4_5_moe", {"gate.weight", "moe_statics.e_score_correction_bias"}),
+        ("qwen3_moe", set()),
+    ],
+)
+def test_float32_is_what_is_published_and_not_what_transformers_computes_in(
+    tmp_path, model_type, single
+):
+    model = bare(tmp_path, model_type, CONFIGS[model_type][0])
+    built = built_tensors(model, "float16")
+    assert {name.partition(".mlp.")[2] for name, (dtype, _) in built.items() if dtype == "F32"} == (
+        single
+    )

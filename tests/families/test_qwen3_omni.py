@@ -12,6 +12,8 @@ from exports import export, tensors_of, verified
 from transformers import AutoConfig, AutoModelForMultimodalLM, Qwen3OmniMoeForConditionalGeneration
 
 from analysis.calibration.loading import Placement
+from analysis.families import FAMILIES
+from analysis.families.needs import why_too_old
 from analysis.heads import beside_text
 from analysis.model import load_model_index
 from analysis.stats.store import load_expert_stats
@@ -54,6 +56,8 @@ WHOLE = {
 
 @pytest.fixture(scope="module")
 def whole():
+    if why := why_too_old(FAMILIES["qwen3_omni_moe"]):
+        pytest.skip(why)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = AutoConfig.for_model("qwen3_omni_moe", **json.loads(json.dumps(WHOLE)))

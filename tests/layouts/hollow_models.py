@@ -12,17 +12,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
+from analysis.families import FAMILIES
 from analysis.families.native import register_native
+from analysis.families.needs import why_too_old
 from layouts.packed import AWQ_SETTINGS, FLOAT_SETTINGS, GROUP, SPLITS, gptq_settings
 from layouts.published import Layout
 
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I64": 8, "I32": 4}
-_STORED = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}
+_STORED = {torch.int64: "I64"}
 _DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn}
 _DTYPES |= {"U8": torch.uint8, "I64": torch.int64, "I32": torch.int32, "F16": torch.float16}
 FP8_BLOCK = 128
@@ -75,7 +78,11 @@ _QUANTISED: dict[str, dict[str, Any]] = {
 
 
 def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    register_native(layout.config["model_type"])
+    model_type = layout.config["model_type"]
+    family = FAMILIES.get(layout.built_as or model_type)
+    if family and (why := why_too_old(family)):
+        pytest.skip(why)
+    register_native(model_type)
     config = transformers.AutoConfig.from_pretrained(folder)
     auto = getattr(transformers, layout.auto_class)
     with torch.device("meta"):
@@ -83,7 +90,15 @@ def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
     held = {name: each for name, each in model.state_dict().items() if name not in twice}
     stored = held if layout.fused else revert_weight_conversion(model, held)
-    return {name: (_STORED[each.dtype], tuple(each.shape)) for name, each in stored.items()}
+    # Floats by the table: what transformers computes in float32 differs between its versions.
+    single = family.single if family else ()
+
+    def dtype_of(name: str, tensor: torch.Tensor) -> str:
+        if not tensor.is_floating_point():
+            return _STORED[tensor.dtype]
+        return "F32" if name.endswith(single) else "BF16"
+
+    return {name: (dtype_of(name, each), tuple(each.shape)) for name, each in stored.items()}
 
 
 def _no_heads(layout: Layout, header: Header) -> Header:

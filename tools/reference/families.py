@@ -52,6 +52,7 @@ def _layout(family: MoEFamily) -> list[str]:
         "tables of token ids": any(each.holds_ids for each in family.router_tensors),
         _shared(family): family.shared is not None,
         f"width shared with {family.width_shared_with}": bool(family.width_shared_with),
+        f"transformers {family.needs_transformers} or newer": bool(family.needs_transformers),
         f"composite: its part `{'.'.join(family.config_path)}`": bool(family.config_path),
     }
     return [note for note, applies in notes.items() if applies]

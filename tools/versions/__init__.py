@@ -1,0 +1,1 @@
+"""Environments of other versions: interpreters, the lowest versions, transformers at both ends."""

@@ -1,0 +1,43 @@
+"""`python -m tools.versions`: run the tests in environments of other versions."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from tools.versions.beside import BESIDE, PYTHONS, resolve
+from tools.versions.environments import ENVIRONMENTS, make, run_tests
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def test(
+    names: Annotated[list[str], typer.Argument(help=f"Of {', '.join(ENVIRONMENTS)}.")],
+    processes: Annotated[int, typer.Option("-n", help="Processes of pytest.")] = 2,
+) -> None:
+    """Make these environments anew and run their tests; stops with 1 if a test fails."""
+    failed = []
+    for name in names:
+        started = time.monotonic()
+        python = make(name)
+        typer.echo(f"+ {name}: made in {time.monotonic() - started:.0f} s")
+        if run_tests(name, python, ("-n", str(processes))):
+            failed.append(name)
+    if failed:
+        typer.echo(f"tests failed in {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def beside() -> None:
+    """Resolve programs that people use beside this one; stops with 1 if one does not fit."""
+    found = [resolve(program, python) for program in BESIDE for python in PYTHONS]
+    for each in found:
+        typer.echo(each.line())
+    if not all(each.versions for each in found):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    app()
