@@ -70,7 +70,7 @@ class _Kind:
 
 _SMALL = tuple(range(2, 13))
 _LARGE = tuple(range(2, 21))
-_LETTERS = tuple("abcdeilmnoprst")
+_LETTERS = tuple("abcdeilmnoprst")  # quoted in words as in code, so that both are one token
 
 _NUMBER_FILTERS = (
     _Filter("all", "{items}", "", lambda x, k: True),
@@ -110,21 +110,21 @@ _WORD_FILTERS = (
     _Filter("short", "{items} shorter than {k}", "len({x}) < {k}", lambda x, k: len(x) < k, (5, 6)),
     _Filter(
         "starting",
-        "{items} starting with {k}",
+        '{items} starting with "{k}"',
         '{x}.startswith("{k}")',
         lambda x, k: x.startswith(k),
         _LETTERS,
     ),
     _Filter(
         "ending",
-        "{items} ending with {k}",
+        '{items} ending with "{k}"',
         '{x}.endswith("{k}")',
         lambda x, k: x.endswith(k),
         _LETTERS,
     ),
-    _Filter("with", "{items} that have {k}", '"{k}" in {x}', lambda x, k: k in x, _LETTERS),
+    _Filter("with", '{items} that have "{k}"', '"{k}" in {x}', lambda x, k: k in x, _LETTERS),
     _Filter(
-        "without", "{items} that lack {k}", '"{k}" not in {x}', lambda x, k: k not in x, _LETTERS
+        "without", '{items} that lack "{k}"', '"{k}" not in {x}', lambda x, k: k not in x, _LETTERS
     ),
 )
 _WORD_MAPS = (
@@ -151,7 +151,7 @@ _WORD_MAPS = (
     _Map("doubled", "the {items}, each twice", "{x} + {x}", lambda x, k: x + x, gives_words=True),
     _Map(
         "counts",
-        "how often {k} is in the {items}",
+        'how often "{k}" is in the {items}',
         '{x}.count("{k}")',
         lambda x, k: x.count(k),
         _LETTERS,

@@ -74,15 +74,10 @@ _SERVING = (
 )
 
 
-def _amount(draw: Draw, name: str, unit: str) -> tuple[str, str]:
-    """The line of the list, and the amount alone."""
+def _amount(draw: Draw, unit: str) -> str:
     if unit == "grams":
-        amount = f"{draw.integer(2, 19) * 25} grams"
-    elif unit:
-        amount = f"{draw.integer(2, 9)} {unit}"
-    else:
-        amount = str(draw.integer(2, 12))
-    return (f"{amount} of {name}" if unit else f"{amount} {name}"), amount
+        return f"{draw.integer(2, 19) * 25} grams"
+    return f"{draw.integer(2, 9)} {unit}" if unit else str(draw.integer(2, 12))
 
 
 def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
@@ -90,7 +85,7 @@ def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
     draw = Draw(number)
     title = f"{draw.pick(_KINDS).capitalize()} {draw.pick(_DISHES)} for {draw.integer(2, 8)}"
     parts = draw.some(_INGREDIENTS, draw.integer(4, 6))
-    amounts = {name: _amount(draw, name, unit) for name, unit in parts}
+    amounts = {name: _amount(draw, unit) for name, unit in parts}
     names = list(amounts)
     steps = [draw.pick(_FIRST)]
     for step in draw.some(_STEPS, draw.integer(3, 5)):
@@ -104,12 +99,12 @@ def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
         (question, f"{hot} minutes."),
         ("How long must it wait?", f"{cold} minutes."),
         *(
-            (f"How {'much' if unit else 'many'} {name} does it need?", f"{amounts[name][1]}.")
+            (f"How {'much' if unit else 'many'} {name} does it need?", f"{amounts[name]}.")
             for name, unit in parts
         ),
     ]
     *before, (last, answer) = draw.some(asked, 3)
-    needed = "\n".join(f"- {line}" for line, _ in amounts.values())
+    needed = "\n".join(f"- {name}: {amount}" for name, amount in amounts.items())
     lines = [title, "", needed, "", " ".join(steps), ""]
     lines += [f"{each} {reply}" for each, reply in before]
     return GeneratedText(f"recipe {number}", "\n".join([*lines, last]), f" {answer}\n", answer)
