@@ -122,7 +122,7 @@ def make(name: str) -> Path:
     wanted, place = environment(name), PLACE / name
     base = interpreter(wanted.python) if wanted.python else Path(sys.executable)
     place.parent.mkdir(parents=True, exist_ok=True)
-    fixed = place.with_suffix(".txt")
+    fixed = place.with_name(f"{name}.txt")
     fixed.write_text("\n".join(pins(wanted)) + "\n")
     uv("venv", "--quiet", "--clear", "--python", str(base), str(place))
     python = place / "bin" / "python"
