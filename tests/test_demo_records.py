@@ -251,6 +251,14 @@ def test_an_empty_folder_gives_the_same_digits_again(tmp_path, built):
     assert [differences(each, again[each.key]) for each in records] == [[]] * len(records)
 
 
+def test_the_command_needs_a_process(tmp_path):
+    words = ["-m", "tools.demo", "--work", tmp_path, "--processes", "0", "--only", "weights"]
+    said = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (said.returncode, said.stderr) == (1, "error: --processes: give 1 or more (got 0).\n")
+
+
 @pytest.mark.slow
 def test_the_command_says_which_records_are_others(tmp_path):
     (weights,) = (ROOT / CACHED).glob("demo-weights-*")

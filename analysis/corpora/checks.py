@@ -9,7 +9,8 @@ _MINUS = "\u2212"  # as typeset text has it
 # A sign counts where no number or word ends before it: 8-3 ends in 3, x=-3 in -3.
 _NUMBER = re.compile(
     rf"(?P<sign>(?<![\w.)\]])[-+{_MINUS}])?\$?(?<!\w)"
-    r"(?P<value>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|(?<!/)\d+/\d+(?!/)|\d+(?:\.\d+)?|\.\d+)"
+    r"(?P<value>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|(?<!/)\d+/\d+(?![/\d])"
+    r"|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?!\w))?)"
 )
 _MOST_DIGITS = 1000  # of a number; Python's own limit is 4,300
 
@@ -33,7 +34,7 @@ def _plain(text: str) -> str:
 def last_number(text: str) -> Fraction | None:
     """The last number in a text; None without one.
 
-    A point is decimal, commas part thousands, and 3/4 is a fraction.
+    A point is decimal, commas part thousands, 3/4 is a fraction, and 1e-05 is 0.00001.
     """
     found = None
     for found in _NUMBER.finditer(text):  # noqa: B007  (the last one)

@@ -117,6 +117,9 @@ class _Run:
         """A copy, so that a loop ends that appends to what it walks."""
         return list(self._value(node, names))
 
+    def _item(self, node: ast.expr, names: Names) -> Any:
+        return _flat(self._value(node, names))
+
     def _value(self, node: ast.expr, names: Names) -> Any:
         self._spend()
         match node:
@@ -124,8 +127,10 @@ class _Run:
                 return value
             case ast.Name(id=name):
                 return names[name]
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return [self._value(part, names) for part in parts]
+            case ast.List(elts=parts):
+                return [self._item(part, names) for part in parts]
+            case ast.Tuple(elts=parts):
+                return tuple(self._item(part, names) for part in parts)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, self._value(left, names), self._value(right, names))
             case ast.UnaryOp(op=sign, operand=operand):
@@ -189,7 +194,7 @@ class _Run:
         for item in self._items(part.iter, names):
             inner = names | {part.target.id: item}
             if all(self._value(test, inner) for test in part.ifs):
-                yield self._value(node, inner)
+                yield self._item(node, inner)
 
     def _called(
         self, function: ast.expr, nodes: list[ast.expr], named: list[ast.keyword], names: Names
@@ -207,7 +212,17 @@ class _Run:
                 call = getattr(value, name)
             case _:
                 raise CannotRun("call")
-        return _checked(call(*(self._value(node, names) for node in nodes), **keywords))
+        values = [self._value(node, names) for node in nodes]
+        if isinstance(function, ast.Attribute) and function.attr == "append":
+            values = [_flat(value) for value in values]
+        return _checked(call(*values, **keywords))
+
+
+def _flat(value: Any) -> Any:
+    """An item of a list: a list that holds another twice, and so on, has no size that we know."""
+    if isinstance(value, list | set | tuple):
+        raise CannotRun("a list in a list")
+    return value
 
 
 def _checked(value: Any) -> Any:

@@ -9,20 +9,18 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from analysis.arrays import FloatArray
 from pruning.evaluate.questions import Questions
 from pruning.evaluate.result import (
     Difference,
     Metric,
     SampleCount,
-    SampleSums,
     SampleValues,
     paired_difference,
-    summarise,
 )
 from pruning.evaluate.store import Count, RecordPart
 
 Marks = tuple[Literal[0, 1], ...]
+_DEVIATIONS = 1.959964  # of a normal distribution, on both sides of 95%
 
 
 class Marked(NamedTuple):
@@ -75,7 +73,7 @@ class RightAnswers(RecordPart):
 
     @property
     def metric(self) -> Metric:
-        """The share of right answers of the pruned model, with its interval by documents."""
+        """The share of right answers of the pruned model, with its interval."""
         return _share(self.right)
 
     @property
@@ -129,8 +127,17 @@ def points_words(difference: Difference) -> str:
 
 
 def _share(marks: Marks) -> Metric:
-    right: FloatArray = np.array(marks, dtype=np.float64)
-    return summarise(SampleSums(right, np.ones(len(right), dtype=np.int64)))
+    """Share of right answers, with Wilson's 95% interval (J. Am. Stat. Assoc. 22, 1927).
+
+    Resampled documents would give [0, 0] where no answer is right, however few they are.
+    """
+    count, share = len(marks), sum(marks) / len(marks)
+    if count == 1:
+        return Metric(share, share, None, None)
+    spread = _DEVIATIONS**2 / count
+    middle = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
+    return Metric(share, share, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def share_words(metric: Metric) -> str:

@@ -31,6 +31,9 @@ RIGHT = [
     ("number", "about 5%", "5"),
     ("number", ".25", "0.25"),
     ("number", "12 km", "12 miles"),
+    ("number", "0.00001", str(0.00001)),  # which Python writes as 1e-05
+    ("number", "1.5E3", "1500"),
+    ("number", "on 12/24/", "24"),
     ("contains", "The key is in the\nRed Box.", "red box"),
     ("contains", "C++!", "c++"),
 ]
@@ -45,6 +48,8 @@ WRONG = [
     ("number", "3/2", "1/2"),
     ("number", "1/0", "1"),
     ("number", "12,34", "1234"),
+    ("number", "5", str(0.00001)),
+    ("number", "1e999999999", "0"),
     ("number", "9" * 100_000, "9"),
     ("contains", "The keyboard", "key"),
     ("contains", "the box, red", "red box"),

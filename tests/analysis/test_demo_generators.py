@@ -17,7 +17,7 @@ from analysis.demo.generate.stories import story_text
 Generator = Callable[..., GeneratedText]
 DIGESTS = {
     function_text: "b5c752823b669ef5",
-    problem_text: "6928cf93ebd2670d",
+    problem_text: "dcab5c4a88f8568c",
     recipe_text: "a0572770b0e6ab58",
     story_text: "8a6f31113c1a20d0",
 }
@@ -62,6 +62,21 @@ def test_held_out_functions_are_combinations_that_no_other_text_has():
     assert len(held_out) > 150
     assert len(others) > 1000
     assert not held_out & others
+
+
+def test_no_held_out_problem_is_among_the_others():
+    """Word for word: few numbers make an area, so drawing apart by number would not do."""
+    asked = [
+        {
+            problem
+            for number in range(4000)
+            for text in [problem_text(number, held_out=held_out)]
+            for problem in (text.prompt, *(before for before, _ in text.earlier))
+        }
+        for held_out in (True, False)
+    ]
+    assert min(map(len, asked)) > 3000
+    assert not asked[0] & asked[1]
 
 
 def test_every_step_of_a_worked_answer_is_true():

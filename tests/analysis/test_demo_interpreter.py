@@ -70,6 +70,7 @@ def test_any_way_to_the_right_values_is_right(body):
         "\n    global numbers\n    return numbers[-1]",
         "\n    while True:\n        pass",
         "\n    return numbers[-1]\n" * 200,
+        "\n    return [numbers][0][-1]",
     ],
 )
 def test_what_is_wrong_or_not_understood_is_wrong(body):
@@ -86,6 +87,13 @@ def test_what_is_wrong_or_not_understood_is_wrong(body):
         "return 'a' * 100000000",
         "return [0] * 100000000",
         "for a in x:\n        x.append(a)\n    for a in x:\n        x.append(a)\n    return x",
+        # Lists that hold the list before twice: 2 ** 60 items, to write or to compare.
+        "x = [1]" + "\n    x = [x, x]" * 60 + "\n    return str(x)",
+        "x = [1]" + "\n    x = [a for a in [x, x]]" * 60 + "\n    return str(x)",
+        "y = [1]"
+        + "\n    z = []\n    z.append(y)\n    z.append(y)\n    y = z" * 30
+        + "\n    str(y)",
+        "x = [1]\n    y = [1]" + "\n    x = [x, x]\n    y = [y, y]" * 50 + "\n    return x == y",
         "return " + "-" * 1500 + "1",
         "return " + "(" * 900 + "1" + ")" * 900,
         "return " + "[" * 90 + "1" + "]" * 90 + "[0]" * 91,
@@ -97,3 +105,12 @@ def test_what_grows_without_end_is_stopped(body):
         called(parsed(f"def f(x):\n    {body}"), many)
         called(parsed(f"def f(x):\n    {body}"), many * 2)
         raise AssertionError("nothing stopped it")
+
+
+def test_a_tuple_is_no_list():
+    """As Python has it: it is no list that is asked for, and may hold what a text begins with."""
+    answer = json.dumps({"head": "def f(x):", "cases": [[[1, 2], [1, 2]]]})
+    assert not is_right("\n    return x[0], x[1]", answer)
+    assert is_right("\n    return [x[0], x[1]]", answer)
+    starting = parsed("def f(x):\n    return [w for w in x if w.startswith(('a', 'b'))]")
+    assert called(starting, ["apple", "bear", "cat"]) == ["apple", "bear"]

@@ -78,7 +78,8 @@ def test_report_and_card_say_how_many_answers_are_right(model, shown):
 
     own = answered((1, 0, 1, 0), loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}))
     draws = [answered((0, 0, 0, 0), DRAWS[0]), answered((1, 0, 0, 0), DRAWS[1])]
-    words = r"50% \[0, 100\] of 4 questions, original 75% \[25, 100\], Random 12% \(2 draws\)"
+    # Wilson, z^2 / 4 = 0.96: (0.5 + 0.48 -+ sqrt(0.96 (0.25 + 0.24))) / 1.96, and so of 0.75.
+    words = r"50% \[15, 85\] of 4 questions, original 75% \[30, 95\], Random 12% \(2 draws\)"
     page = decision_of(model, shown, 1, [own, *draws], "moeprune plan")
     html = " ".join(decision_html(page).split())
     assert re.search(rf"<h2>Right answers</h2> <ul> <li>&lt;a&gt;: {words}</li> </ul>", html)

@@ -60,6 +60,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         _list()
         return 0
+    if arguments.processes < 1:
+        raise UserError(f"--processes: give 1 or more (got {arguments.processes}).")
     if arguments.check:
         return _check(arguments)
     return _build(arguments)

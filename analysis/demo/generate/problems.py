@@ -1,6 +1,7 @@
 """Word problems with worked answers, two in a conversation."""
 
 from collections.abc import Callable
+from hashlib import sha256
 
 from analysis.demo.generate.draw import Draw, GeneratedText
 from analysis.demo.generate.story_sentences import PEOPLE
@@ -148,11 +149,20 @@ _PROBLEMS: tuple[Callable[[Draw], Worked], ...] = (
     *(_saving, _percent, _ages, _boxes, _difference, _three),
 )
 _ANSWER = "The answer is "
+_HELD_OUT_OF = 8
+
+
+def _worked(draw: Draw, kind: Callable[[Draw], Worked], held_out: bool) -> Worked:
+    """A problem of this kind: of every eight, by the hash of its words, one is held out."""
+    while True:
+        problem, answer = kind(draw)
+        if (sha256(problem.encode()).digest()[0] % _HELD_OUT_OF == 0) == held_out:
+            return problem, answer
 
 
 def problem_text(number: int, *, held_out: bool) -> GeneratedText:
     """Two problems of different kinds; the second is asked, and its answer is a number."""
     draw = Draw(number)
-    first, second = (problem(draw) for problem in draw.some(_PROBLEMS, 2))
+    first, second = (_worked(draw, kind, held_out) for kind in draw.some(_PROBLEMS, 2))
     answer = second[1].rpartition(_ANSWER)[2].rstrip(".")
     return GeneratedText(f"problems {number}", *second, answer, earlier=(first,))

@@ -24,7 +24,7 @@ from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.questions import Questions, QuestionSettings
 from pruning.evaluate.record import EvaluationRecord, evaluation_table
 from pruning.evaluate.result import RIGHT
-from pruning.evaluate.right_answers import right_difference
+from pruning.evaluate.right_answers import RightAnswers, right_difference
 from pruning.evaluate.run import Evaluations, run_evaluations
 from pruning.plan import keep_all
 from pruning.requests.base import validated
@@ -174,7 +174,23 @@ def test_answers_are_recorded_with_the_loss_and_by_document(written, work, plan)
     assert EvaluationRecord.read(asked.store.path(record)) == record
 
 
-def test_the_interval_resamples_documents():
+def test_a_share_has_the_interval_of_wilson():
+    answers = {"check": "exact", "answer_tokens": 8, "stops": (), "digest": "", "left_out": 0}
+    answers |= {"unfinished": 0, "full_unfinished": 0}
+    none = RightAnswers(**answers, right=(0, 0, 0), full_right=(1, 1, 1))
+    # z^2 = 3.8415; 0 of 3: from 0 to z^2 / (3 + z^2), and 3 of 3 the other way round.
+    assert (none.metric.mean, none.metric.low) == (0, 0)
+    assert none.metric.high == pytest.approx(3.8415 / 6.8415, abs=1e-4)
+    assert none.full_metric.low == pytest.approx(3 / 6.8415, abs=1e-4)
+    assert none.full_metric.high == pytest.approx(1)
+    # 81 of 263: .2553 to .3662 (Newcombe, Stat. Med. 17, 1998, table I).
+    some = RightAnswers(**answers, right=(1,) * 81 + (0,) * 182, full_right=(1,) * 263)
+    assert (some.metric.low, some.metric.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    one = RightAnswers(**answers, right=(1,), full_right=(0,))
+    assert (one.metric.low, one.metric.high) == (None, None)
+
+
+def test_the_interval_of_a_difference_resamples_documents():
     # 3 of 4 right against 1 of 4; paired, two of four differ: draws of 4 have a mean of 0 to 1.
     apart = right_difference((1, 1, 1, 0), (0, 1, 0, 0))
     assert apart.mean == 0.5
