@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 
 PARTIAL = ".partial"  # suffix of everything unfinished
 # Some network file systems cannot sync a folder, and an unreadable folder cannot be opened.
@@ -114,8 +114,9 @@ def unwritable(folder: Path) -> str:
     if not there.is_dir():
         return f"{there} is a file"
     try:
-        # A system may allow what a file system refuses.
-        TemporaryDirectory(prefix=f".try{PARTIAL}", dir=there).cleanup()
+        # A system may allow what a file system refuses. Linux gives such a file no name, so that
+        # nothing remains of it if the program is killed here.
+        TemporaryFile(dir=there).close()
     except OSError as error:
         return error.strerror or type(error).__name__
     return ""

@@ -192,7 +192,7 @@ def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None)
         words += f", not measured on {literal(', '.join(loss.missing))}"
     elif chance is not None and not loss.is_random:
         words += f", {loss.random_name} {chance.mean:+.2f}"
-    return "; ".join(filter(None, (words, in_short(loss))))
+    return f"{words}; {in_short(loss)}" if loss.right else words
 
 
 def prediction_error(loaded: Loaded) -> str:

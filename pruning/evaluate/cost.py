@@ -111,5 +111,5 @@ def cost_of(plan: PruningPlan, losses: Sequence[PlanLoss]) -> PlanCost:
             unrepaired = before
     against = against_random(loss, loss.facts, losses) if loss else None
     warning = against.warning if against else ""
-    right = right_rows(loss, losses) if loss else ()
+    right = right_rows(loss, losses) if loss and loss.right else ()
     return PlanCost(loss, chance, unrepaired, full_losses(losses), warning, right)

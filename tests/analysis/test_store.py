@@ -294,7 +294,8 @@ def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
     tables = [load_expert_stats(run).table for run in runs]
     found = load_expert_stats(merged).table
     for column in SUMS:
-        expected = [sum(values) for values in zip(*(t[column] for t in tables), strict=True)]
+        # One after the other: the sum of Python 3.12 makes up for rounding.
+        expected = [a + b + c for a, b, c in zip(*(t[column] for t in tables), strict=True)]
         assert found[column].tolist() == expected, column
     assert found["num_tokens"].dtype == np.int64
     assert found[LARGEST].tolist() == np.max([t[LARGEST] for t in tables], axis=0).tolist()

@@ -309,7 +309,7 @@ def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
     test = open_page("plan")
     other = {"name": "x", "identity": "0" * 64}
     refused = [
-        ("a.json", plan_of_demo(model=other), "made for x (identity 00000000), not for demo"),
+        ("a.json", plan_of_demo(model=other), "is for x (identity 00000000), not for demo"),
         ("b.json", plan_of_demo(kept={"0": [0]}), "picks 4 per token"),
         ("c.json", plan_of_demo(kept={"9": [0, 1, 2, 3]}), "names layer 9"),
         ("d.json", plan_of_demo(schema_version=7), "schema_version 7"),

@@ -126,8 +126,8 @@ def test_own_answers_make_a_run_of_their_own(works, model, here):
     assert {each["num_tokens"] for each in own} == {11}
     assert sorted(each["num_counted"] for each in own) == [6, 11]
     listed = works("runs", "list", "--stats-dir", "stats").splitlines()
-    mine = [line.split() for line in listed if line.startswith("model-rows")]
-    assert sorted(line[-1] for line in mine) == ["given", "own", "own"]
+    mine = [line.split("│") for line in listed if line.startswith("model-rows")]
+    assert sorted(cells[-2].strip() for cells in mine) == ["given", "own", "own"]
     # Greedy: the same again, so the cache has it.
     assert "stats" in works("calibrate", model, *COMMON, *OWN)
     assert len(list((here / "stats").glob("*/manifest.json"))) == 3

@@ -83,5 +83,5 @@ def test_a_plan_of_neither_is_refused(packed, plan, tmp_path):
     shutil.copytree(tmp_path / "original", tmp_path / "other")
     edit_json(tmp_path / "other" / "config.json", vocab_size=39)
     other, copy = (load_model_index(str(tmp_path / each)) for each in ("other", "packed"))
-    with pytest.raises(PlanError, match=r"made for original .* not for other"):
+    with pytest.raises(PlanError, match=r"is for original .* not for other"):
         plan_for_copy(plan, other, copy)

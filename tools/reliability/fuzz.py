@@ -23,7 +23,7 @@ from types import FrameType
 
 import pandas as pd
 
-from analysis.errors import UserError
+from analysis.errors import SeveralErrors, UserError
 from pruning.tasks.loading import quiet_transformers
 from tools.reliability.reader import Reader
 from tools.reliability.readers import READERS, copied, make_inputs
@@ -128,7 +128,8 @@ def attempt(reader: Reader, root: Path, data: bytes, tally: Tally) -> bool:
         tally.results += 1
     except UserError as error:
         tally.errors += 1
-        if "\n" in str(error).strip() and not reader.lists:
+        several = isinstance(error, SeveralErrors)  # one line each
+        if "\n" in str(error).strip() and not (reader.lists or several):
             tally.escapes.append(f"message of several lines: {str(error)[:300]!r}")
             return False
     except (Exception, TooLongError) as error:  # noqa: BLE001
