@@ -288,6 +288,11 @@ def _no_corpus(corpus: str) -> CorpusError:
             f"{corpus} has a weight, but each corpus is calibrated in full; blend them afterwards, "
             f"as in `moeprune plan --calibrated-on {base}:{weight}`."
         )
+    name, comma, _ = corpus.partition(",")
+    if comma and name in (*TEXTS, *PRESETS):
+        return CorpusError(
+            f"{corpus} has options, but {name} knows its columns and its check; leave them out."
+        )
     folder = from_home(corpus)
     if os.path.isdir(folder):  # noqa: PTH112  (a Path raises if the name is too long)
         what = "a model" if (folder / "config.json").is_file() else "a folder"
@@ -316,6 +321,8 @@ def _fields(options: Mapping[str, str], corpus: str) -> Fields:
     names = {key: options[key] for key in _FIELDS if key in options}
     if _CHECK in options:
         names.setdefault("answer", "answer")
+    if "prompt" in names and "answer" in names:
+        names.setdefault("response", names["answer"])  # as where the columns have usual names
     if len({"prompt", "response"} & set(names)) == 1:
         raise CorpusError(f"{corpus} names a prompt or a response; name both.")
     return Fields.only(**names) if names else DEFAULT_FIELDS

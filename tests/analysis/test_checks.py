@@ -134,6 +134,20 @@ def test_a_check_that_is_none_is_refused(options, problem):
             parse_corpus(corpus)
 
 
+def test_a_named_prompt_takes_its_answer_as_the_response(tmp_path):
+    path = rows_file(tmp_path, {"question": "2 + 3?", "result": 5})
+    (document,) = documents(f"{path},prompt=question,answer=result,check=number")
+    assert [turn["content"] for turn in document.messages] == ["2 + 3?", "5"]
+    assert document.expected == "5"
+    name = corpus_name(f"{path},prompt=question,answer=result,check=number")
+    assert name == corpus_name(f"{path},prompt=question,response=result")
+
+
+def test_a_known_corpus_takes_no_options():
+    with pytest.raises(CorpusError, match="demo-math knows its columns and its check; leave them"):
+        parse_corpus("demo-math,check=number")
+
+
 class Letters:
     """Ids as characters, with an end behind every text; 0 begins and 1 ends."""
 
