@@ -71,7 +71,8 @@ def _interpreters(minor: str) -> Iterator[Path]:
     if found := shutil.which(f"python{minor}"):  # that of pyenv fails unless it is switched on
         yield Path(found)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from sorted((pyenv / "versions").glob(f"{minor}.*/bin/python"), reverse=True)
+    for versions in (pyenv / "versions", Path(sys.base_prefix).parent):
+        yield from sorted(versions.glob(f"{minor}.*/bin/python"), reverse=True)
     yield Path(sys.executable)
 
 
