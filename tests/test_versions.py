@@ -62,7 +62,7 @@ def test_a_name_that_is_none_gets_the_list():
 def test_ci_runs_what_the_page_names():
     """Environments of .ci/run and of the workflow are in the table, and each has a row."""
     script = (ROOT / ".ci" / "run").read_text()
-    (line,) = re.findall(r"tools\.versions test (.+)", script)
+    (line,) = re.findall(r"tools\.versions test --at-hand (.+)", script)
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (matrix,) = re.findall(r"versions: \[(.+)\]", workflow)
     assert {*line.split(), *matrix.split(", ")} == ENVIRONMENTS.keys()

@@ -21,6 +21,10 @@ _WITHOUT_BROWSER: Final = ("-m", "not slow and not engines and not e2e")
 _ITS_OWN: Final = frozenset(("tokenizers", "huggingface-hub"))
 
 
+class NoInterpreterError(UserError):
+    """A Python is not installed here."""
+
+
 class Versions(StrEnum):
     """Which versions an environment has."""
 
@@ -64,16 +68,16 @@ def interpreter(minor: str) -> Path:
         said = subprocess.run(asked, capture_output=True, text=True, check=False)
         if said.returncode == 0 and said.stdout.strip() == minor:
             return path
-    raise UserError(f"There is no Python {minor} on PATH or under pyenv; install one.")
+    raise NoInterpreterError(f"There is no Python {minor} on PATH or under pyenv; install one.")
 
 
 def _interpreters(minor: str) -> Iterator[Path]:
     if found := shutil.which(f"python{minor}"):  # that of pyenv fails unless it is switched on
         yield Path(found)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for versions in (pyenv / "versions", Path(sys.base_prefix).parent):
-        yield from sorted(versions.glob(f"{minor}.*/bin/python"), reverse=True)
+    yield from sorted((pyenv / "versions").glob(f"{minor}.*/bin/python"), reverse=True)
     yield Path(sys.executable)
+    yield from sorted(Path(sys.base_prefix).parent.glob(f"{minor}.*/bin/python"), reverse=True)
 
 
 def pins(wanted: Environment) -> list[str]:
