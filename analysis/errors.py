@@ -68,11 +68,6 @@ class SeveralErrors(UserError):
         super().__init__(f"{said.format(count=len(problems))}:", problems)
 
 
-def reasons_of(error: UserError) -> tuple[str, ...]:
-    """What an error says is wrong, each reason on its own."""
-    return error.problems if isinstance(error, SeveralErrors) else (str(error),)
-
-
 class Checks:
     """Runs checks to the end of all, and says what they refuse at once."""
 
@@ -89,7 +84,11 @@ class Checks:
 
     def finish(self, said: str = _SEVERAL) -> None:
         """Raise what was refused, if anything was: one error as it is, several below `said`."""
-        problems = [reason for error in self._errors for reason in reasons_of(error)]
+        problems = [
+            problem
+            for error in self._errors
+            for problem in (error.problems if isinstance(error, SeveralErrors) else (str(error),))
+        ]
         if len(self._errors) == 1:
             raise self._errors[0]
         if problems:

@@ -18,14 +18,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from analysis.errors import (
-    SeveralErrors,
-    UserError,
-    nearest_name,
-    reasons_of,
-    sentence,
-    unknown_name,
-)
+from analysis.errors import SeveralErrors, UserError, nearest_name, sentence, unknown_name
 
 Kind = TypeVar("Kind", bound="Request")
 _MOST_DIGITS = 12  # of a number in a URL
@@ -333,7 +326,7 @@ def validated(
         ]
         if len(found) == 1:
             raise found[0] from error
-        raise SeveralErrors([reason for each in found for reason in reasons_of(each)]) from error
+        raise SeveralErrors([str(each) for each in found]) from error
 
 
 def _field_named(kind: type[Request], problem: Any) -> str:
