@@ -67,8 +67,7 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
     """Make missing statistics, then search or resume a search."""
     if reason := unwritable(request.out):
         raise PlanError(
-            f"The search cannot be written to {request.out} ({reason}); give another folder with "
-            "--out."
+            f"{request.out} cannot take the search: {reason}; give a folder that can with --out."
         )
     problem = yield from problem_of(request)
     from pruning.search.sitting import run_search
