@@ -16,6 +16,8 @@ from io import BufferedWriter
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from analysis.shipped import shipped_folder
+
 PARTIAL = ".partial"  # suffix of everything unfinished
 # Some network file systems cannot sync a folder, and an unreadable folder cannot be opened.
 _NO_SYNC_OF_FOLDERS = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EACCES))
@@ -110,6 +112,8 @@ def _remove_abandoned(path: Path) -> None:
 
 def unwritable(folder: Path) -> str:
     """Why nothing can be written to a folder, which may be absent; empty if something can."""
+    if shipped := shipped_folder(folder):
+        return f"{shipped} ships with the program"
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not there.is_dir():
         return f"{there} is a file"

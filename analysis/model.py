@@ -25,6 +25,7 @@ from analysis.fp8 import block_shape
 from analysis.home import from_home
 from analysis.hub import fetched
 from analysis.other_files import OtherFile, files_beside
+from analysis.shipped import DEMO_CHECKPOINT as DEMO_CHECKPOINT
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
@@ -49,7 +50,6 @@ _LAYOUTS = {
 }
 DEMO_MODEL = "demo"
 _HUB_URL = re.compile(r"(?:hf://|(?:https?://)?(?:huggingface|hf)\.co/)([\w.-]+/[\w.-]+)(?:/.*)?")
-DEMO_CHECKPOINT = Path(__file__).parent / "demo" / "checkpoint"
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUANTISED = "quantization_config"

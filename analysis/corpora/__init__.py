@@ -17,6 +17,7 @@ from analysis.corpora.spec import (
     is_same_corpus,
     name_among,
     parse_corpus,
+    with_check,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "parse_corpus",
     "peek",
     "tokenize",
+    "with_check",
 ]

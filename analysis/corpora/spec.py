@@ -267,9 +267,27 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     raise _no_corpus(corpus)
 
 
+def with_check(corpus: str, column: str, check: str) -> str:
+    """The corpus with its answers, in this column, checked by a rule.
+
+    Raises:
+        CorpusError: no option can name the column.
+    """
+    if "," in column or _has_unshown(column):
+        raise CorpusError(
+            f"The column of the answer cannot be {column!r}: it contains a comma or a control "
+            "character; rename that column in the corpus, or name another."
+        )
+    return f"{corpus},answer={column},{_CHECK}={check}"
+
+
+def _has_unshown(text: str) -> bool:
+    return any(category(character) in _UNSHOWN for character in text)
+
+
 def _check_words(corpus: str) -> None:
     """Refuse what is no name of a corpus, by its characters."""
-    if any(category(character) in _UNSHOWN for character in corpus):
+    if _has_unshown(corpus):
         raise CorpusError(
             f"{corpus!r} is not a corpus: it contains a line break or a control character."
         )

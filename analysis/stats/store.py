@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +33,9 @@ from analysis.families import MoELayer
 from analysis.home import from_home
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
+from analysis.shipped import SHIPPED_STATS as SHIPPED_STATS
+from analysis.shipped import SHIPPED_VARIABLE as SHIPPED_VARIABLE
+from analysis.shipped import shipped_stats
 from analysis.stats import stored_tables
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
@@ -60,11 +62,6 @@ from analysis.stats.tables import (
     corpus_from_json,
 )
 
-# The demo's records, next to the packages in a clone and in an installation. Nothing writes there.
-SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
-# The environment variable that names another folder to read instead: an empty one where these
-# records are made, so that none of them is taken for a new one.
-SHIPPED_VARIABLE = "MOEPRUNE_SHIPPED_STATS"
 MANIFEST = "manifest.json"
 EXPERTS, VECTORS, WEIGHTS = "experts.parquet", "vectors.parquet", "weights.parquet"
 SHARDS, ROUTER, COACTIVATION = "shards.parquet", "router.parquet", "coactivation.parquet"
@@ -437,7 +434,7 @@ def stats_store(stats_dir: Path | None = None) -> StatsStore:
     Raises:
         StatsError: `stats_dir` is in the folder that ships.
     """
-    shipped = Path(os.environ.get(SHIPPED_VARIABLE) or SHIPPED_STATS)
+    shipped = shipped_stats()
     own = from_home(stats_dir or default_stats_dir())
     if own.resolve().is_relative_to(shipped.resolve()):
         raise StatsError(

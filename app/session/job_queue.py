@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 import streamlit as st
 
 from analysis.errors import JobError, UserError
+from app.errors import show_error
 from app.jobs.kinds import KINDS, kind_of
 from app.jobs.model import Job
 from app.jobs.slurm import Runner, open_store, runner_of
@@ -81,7 +82,7 @@ def queue(request: Request, about: str, command: str) -> None:
         )
         runner().tick()
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
         return
     st.session_state[queued_key(name)] = job.id
     remember_words(request)

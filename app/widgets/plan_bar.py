@@ -11,6 +11,7 @@ import streamlit as st
 from analysis.corpora import bare_name
 from analysis.errors import UserError
 from analysis.model import MoEModel
+from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import held_out_corpora, losses_of, usual_corpora, usual_dtype
@@ -37,7 +38,7 @@ from pruning.sizes import format_bytes
 def no_plan(why: UserError) -> None:
     """Show why there is no plan, with buttons to fix it."""
     if not isinstance(why, NoPlan):
-        st.error(literal(why), icon=":material/error:")
+        show_error(why)
         return
     st.info(str(why), icon=":material/info:")
     with st.container(horizontal=True):

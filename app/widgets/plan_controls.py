@@ -9,6 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import PlanError, UserError
 from analysis.model import MoEModel
+from app.errors import show_error
 from app.loaded import Loaded
 from app.session.data import shown_model
 from app.session.measured_plan import show_plan
@@ -251,7 +252,7 @@ def upload_part(model: MoEModel, corpora: Sequence[str]) -> None:
     # Here, because the open list would cover it on the page.
     reason = st.session_state.pop(_REFUSED, "")
     if reason:
-        st.error(reason, icon=":material/error:")
+        show_error(reason)
 
 
 def _take_upload(model: MoEModel, corpora: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import streamlit as st
 from pydantic import ValidationError
 
 from analysis.errors import UserError, sentence
-from app.literal import literal
+from app.errors import show_error
 from app.session.plan_state import REFUSED
 from pruning.requests.base import plain_problem, raised_by
 
@@ -22,17 +22,17 @@ def in_a_sentence(besides: str = "") -> Iterator[None]:
         yield
     except UserError as error:
         if str(error) != besides:
-            st.error(literal(error), icon=":material/error:")
+            show_error(error)
     except ValidationError as error:
         # Of recorded data that no request allows; a fault of the program would look the same.
         logger.warning("A page was refused a value.", exc_info=error)
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"]))
         reason = str(raised_by(problem) or sentence(plain_problem(problem)))
-        st.error(literal(f"{name}: {reason}" if name else reason), icon=":material/error:")
+        show_error(f"{name}: {reason}" if name else reason)
 
 
 def refusal_part() -> None:
     """Show once why the last edit or file was refused."""
     if reason := st.session_state.pop(REFUSED, ""):
-        st.error(literal(reason), icon=":material/error:")
+        show_error(reason)

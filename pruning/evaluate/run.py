@@ -24,6 +24,7 @@ from analysis.calibration.loading import (
     resolve_dtype,
 )
 from analysis.calibration.memory import check_fits
+from analysis.errors import StatsError
 from analysis.model import MoEModel
 from analysis.progress import Progress
 from pruning.active import Routing
@@ -88,13 +89,43 @@ class Candidates(Protocol):
         """`final_hidden` on a batch of the samples; None is the original model."""
 
 
-def known_records(work: Evaluations) -> list[list[EvaluationRecord]]:
-    """The records by corpus and plan, with the results that are known so far."""
+def known_records(work: Evaluations, processes: Processes) -> RecordRows:
+    """The records by corpus and plan, with the results that are known so far.
+
+    All processes get those that the first one finds: a store may change between two readings, or be
+    another on another machine, and processes that lack different results wait for each other.
+
+    Raises:
+        StatsError: a process has other evaluations to make than the first.
+    """
+    with processes.together():
+        rows = _new_records(work)
+        if processes.is_first:
+            rows = [[work.store.find(each) for each in row] for row in rows]
+    if processes.world == 1:
+        return rows
+    known = [[each.to_line() if each.is_measured else "" for each in row] for row in rows]
+    digests = [[each.digest for each in row] for row in rows]
+    first, lines = processes.share([digests, known])
+    with processes.together():
+        if digests != first:
+            raise StatsError(
+                "It would evaluate something else than the first process; give all processes the "
+                "same model, plans, corpora and options."
+            )
+        return [list(map(_with_results, *each)) for each in zip(rows, lines, strict=True)]
+
+
+def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     fitted = [fit_plan(plan, work.model) for plan in work.plans]
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = {"dtype": dtype, "seed": work.settings.seed}
     new = partial(work.store.kind.new, work.model, settings=settings, routing=work.routing)
-    return [[work.store.find(new(plan, each.corpus)) for plan in fitted] for each in work.draws]
+    return [[new(plan, each.corpus) for plan in fitted] for each in work.draws]
+
+
+def _with_results(record: EvaluationRecord, line: str) -> EvaluationRecord:
+    return record.from_json(line, record.record_id) if line else record
 
 
 def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
@@ -120,8 +151,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     one saves, and all return the same.
     """
     processes = join()
-    with processes.together():
-        records = known_records(work)
+    records = known_records(work, processes)
     total = sum(map(len, records))
     missing = work.rows_missing(records)
     if not any(lacks for row in missing for lacks in row):
@@ -230,8 +260,9 @@ def _answers(
         return None
     size = work.settings.batch_size
     exam = Examination(candidates.model, work.model.family, questions, size, processes)
-    # Of the first process, as another run may save answers meanwhile.
-    full = processes.share(_known_full(work, questions, row))
+    with processes.together():
+        full = _known_full(work, questions, row) if processes.is_first else None
+    full = processes.share(full)
     known = Marked(tuple(full[0]), full[1]) if full else None
     return _Answers(exam, keep_all(work.model).digest, known)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.early import within_context
+from analysis.durable import unwritable
 from analysis.errors import PlanError
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -64,8 +65,10 @@ def search_folder(recipe: Path) -> Path:
 
 def search_run(request: SearchRequest) -> "Steps[SearchResult]":
     """Make missing statistics, then search or resume a search."""
-    if request.out.is_file():
-        raise PlanError(f"{request.out} is a file; give a folder for the search with --out.")
+    if reason := unwritable(request.out):
+        raise PlanError(
+            f"{request.out} cannot take the search: {reason}; give a folder that can with --out."
+        )
     problem = yield from problem_of(request)
     from pruning.search.sitting import run_search
 

@@ -133,3 +133,34 @@ def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page, qu
     test.selectbox(key="evaluate.check").set_value("by the corpus' own check")
     press(test, "Run evaluation")
     assert "right" in queued_jobs()[1].request["measures"]
+
+
+def test_each_reason_of_a_refusal_has_its_own_line(open_page):
+    test = open_page("evaluate", model="once")
+    test.multiselect(key="evaluate.corpora").set_value(["c4", "wikitext2"]).run()
+    test.selectbox(key="evaluate.check").set_value("number")
+    press(test, "Run evaluation")
+    (error,) = test.error
+    first, *reasons = error.value.split("  \n")  # a line break of Markdown
+    assert first == "2 things are wrong:"
+    assert [each.partition(",")[0] for each in reasons] == ["c4", "wikitext2"]
+
+
+@pytest.mark.parametrize("column", ["a,b", "a,b=c", "a,check=number", "a\nb"])
+def test_a_column_that_no_corpus_can_name_is_refused_without_a_path(
+    open_page, folders, queued_jobs, column
+):
+    test = open_page("evaluate", model="once")
+    test.selectbox(key="evaluate.check").set_value("number")
+    test.text_input(key="evaluate.answer").set_value(column)
+    press(test, "Run evaluation")
+    (error,) = test.error
+    assert error.value.startswith("The column of the answer cannot be 'a")
+    assert "\n" not in error.value
+    assert str(folders[0]) not in error.value
+    assert not queued_jobs()
+    test.text_input(key="evaluate.answer").set_value("a=b")
+    press(test, "Run evaluation")
+    assert not test.error
+    (job,) = queued_jobs()
+    assert job.request["corpora"][0].endswith("rows.jsonl,answer=a=b,check=number")

@@ -328,6 +328,16 @@ def test_files_that_do_not_fit_are_refused_in_one_message(open_page):
     assert texts(test.run().error) == []
 
 
+def test_each_problem_of_a_file_has_its_own_line_whatever_the_file_is_called(open_page):
+    name = "![x](http:).yaml"  # an image, in Markdown
+    test = upload(open_page("plan"), name, "model: demo\ncriterion: rep\ntokens: many\n")
+    (message,) = texts(test.error)
+    first, *problems = message.split("  \n")  # a line break of Markdown
+    assert first.endswith("has 2 problems:")
+    assert [each.split(":")[0] for each in problems] == ["line 2", "line 3"]
+    assert "![x]" not in message
+
+
 def test_a_schedule_from_a_file_becomes_counts_by_hand(open_page):
     rows = "".join(f"{layer},{kept}\n" for layer, kept in enumerate((28, 26, 24, 24, 22, 20)))
     test = upload(open_page("plan"), "counts.csv", f"layer,kept\n{rows}")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
 from analysis.stats.places import default_stats_dir
-from analysis.stats.store import SHIPPED_STATS, stats_store
+from analysis.stats.store import stats_store
 
 ROOT = Path(__file__).parents[2]
 CORPORA = ("demo-code", "demo-math", "demo-prose")
@@ -108,6 +109,33 @@ def test_results_go_to_the_cache_of_the_user_and_nowhere_else(works, tiny, corpo
     assert {"repairs", "evaluations", "sensitivity", "variances", "bins", "lenses"} <= kinds
     named = {"bins.csv", "demo.json", "plan.json", "repaired.json", "result.json", "variance.csv"}
     assert {path.name for path in here.iterdir()} == named
+
+
+SHIPPED = [SHIPPED_STATS, SHIPPED_STATS / "searches" / "new", DEMO_CHECKPOINT]
+
+
+@pytest.mark.usefixtures("program_stays")
+@pytest.mark.parametrize("folder", SHIPPED, ids=("records", "below", "checkpoint"))
+def test_nothing_is_written_among_what_ships(works, refused, here, tiny, corpora, folder):
+    (here / "link").symlink_to(SHIPPED_STATS)
+    budget = ("--criterion", "random", "--sparsity", "50%")
+    works("plan", tiny, *budget, "-o", "plan.json")
+    recipe = (
+        f"model: {tiny}\ncriterion: random\nbudget: {{sparsity: 50%}}\n"
+        f"search: {{corpus: {corpora[1]}}}\nexport: {{out: {folder / 'export'}}}\n"
+    )
+    (here / "recipe.yaml").write_text(recipe)
+    for words in (
+        ("plan", tiny, *budget, "--force", "-o", folder / "plan.json"),
+        ("plan", tiny, *budget, "-o", "link/plan.json"),
+        ("evaluate", tiny, "--plan", "plan.json", "--corpus", corpora[1], "-o", folder / "r.json"),
+        ("export", tiny, folder / "export", "--plan", "plan.json"),
+        ("search", "recipe.yaml", "--out", folder / "search"),
+        ("prune", "recipe.yaml"),
+    ):
+        said = refused(*words)
+        assert "ships with the program" in said
+        assert said.count("\n") == 1
 
 
 def test_the_shipped_folder_is_refused_as_the_one_to_write_to(refused, moeprune, here):

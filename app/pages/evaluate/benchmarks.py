@@ -24,6 +24,7 @@ from app.charts.benchmarks import (
 )
 from app.charts.names import FULL
 from app.choices import ALL_SHARES, ResultChoice
+from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.evaluate.published import PROFILE, weight_controls
@@ -314,7 +315,7 @@ def _import(fields: Mapping[str, Any], name: str, content: bytes) -> None:
     try:
         records = take_results(fields, name, content)
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
         return
     scores = sum(len(record.scores) for record in records)
     st.session_state[NEW_RECORDS] = [record.record_id for record in records]

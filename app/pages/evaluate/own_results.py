@@ -20,7 +20,7 @@ from app.charts.evaluations import (
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import Loaded
-from app.pages.evaluate.right import question_fields, right_column, right_table
+from app.pages.evaluate.right import question_choice, right_column, right_table
 from app.session.data import (
     corpus_label,
     held_out_corpora,
@@ -368,10 +368,12 @@ def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None
     corpora = _corpora_field(loaded)  # the form sends its fields with its button alone
     with st.form(f"evaluate.{_PLAN if plan else 'sweep'}", border=False):
         values = {} if plan else sweep_fields(loaded, "evaluate")
-        values |= {**question_fields(corpora), **_common_fields(records)}
+        questions = question_choice(corpora)
+        values |= _common_fields(records)
         sent = queue_button("Run evaluation", "" if corpora else "Choose a corpus to evaluate on.")
     if not corpora:
         return
+    values |= questions.fields()
     if plan:
         fields = {**own_model(loaded), **values, **plan_in_bits(plan.plan)}
         offer_job(loaded, validated(EvaluateRequest, fields), plan.name, sent=sent, plan=plan)

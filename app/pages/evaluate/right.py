@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from analysis.corpora import parse_corpus
+from analysis.corpora import parse_corpus, with_check
 from analysis.corpora.checks import CHECKS
 from app.literal import literal
 from pruning.evaluate.quality import PlanLoss
@@ -57,18 +58,39 @@ def right_column(
     return pd.Series(shares, index=table.index, dtype=float)
 
 
-def question_fields(corpora: Sequence[str]) -> dict[str, Any]:
-    """Draw how answers to corpora are checked; corpora, measures and questions of a request.
+@dataclass(frozen=True, slots=True)
+class QuestionChoice:
+    """What the form asks of corpora."""
+
+    corpora: tuple[str, ...]
+    others: tuple[str, ...] = ()  # of these, those without a check of their own
+    rule: str = _NO_CHECK
+    column: str = ""  # of the answers of `others`
+    questions: int = DEFAULT_QUESTIONS
+
+    def fields(self) -> dict[str, Any]:
+        """Corpora, measures and questions of a request; a CorpusError names a bad column."""
+        if self.rule == _NO_CHECK:
+            return {"corpora": self.corpora}
+        if self.rule == _OWN_CHECK:
+            measures = (*DEFAULT_MEASURES, RIGHT)
+            return {"corpora": self.corpora, "measures": measures, "questions": self.questions}
+        checked = {each: with_check(each, self.column, self.rule) for each in self.others}
+        named = tuple(checked.get(each, each) for each in self.corpora)
+        return {"corpora": named, "questions": self.questions}
+
+
+def question_choice(corpora: Sequence[str]) -> QuestionChoice:
+    """Draw how answers to corpora are checked.
 
     A corpus of the demo has its own check or none; other corpora take the one that is chosen.
     """
     specs = {corpus: parse_corpus(corpus) for corpus in corpora}
-    others = [corpus for corpus, spec in specs.items() if spec.path or spec.dataset]
+    others = tuple(corpus for corpus, spec in specs.items() if spec.path or spec.dataset)
     rules = [_NO_CHECK, *([_OWN_CHECK] if any(each.check for each in specs.values()) else ())]
     rules += CHECKS if others else ()
-    fields: dict[str, Any] = {"corpora": tuple(corpora)}
     if len(rules) == 1:
-        return fields
+        return QuestionChoice(tuple(corpora))
     rule = st.selectbox(
         "Right answers",
         rules,
@@ -76,16 +98,10 @@ def question_fields(corpora: Sequence[str]) -> dict[str, Any]:
         help="The models answer held-out questions, and a rule tells right from wrong. "
         + " ".join(f"{check.name}: {check.about}." for check in CHECKS.values()),
     )
-    column = "answer"
+    column = ""
     if others:
-        column = st.text_input("Column of the answer", column, key="evaluate.answer").strip()
+        column = st.text_input("Column of the answer", "answer", key="evaluate.answer").strip()
     questions = st.number_input(
         "Questions per corpus", 1, 10**6, DEFAULT_QUESTIONS, key="evaluate.questions"
     )
-    if rule == _NO_CHECK:
-        return fields
-    if rule == _OWN_CHECK:
-        return {**fields, "measures": (*DEFAULT_MEASURES, RIGHT), "questions": int(questions)}
-    checking = f",answer={column or 'answer'},check={rule}"
-    named = tuple(each + checking if each in others else each for each in corpora)
-    return {"corpora": named, "questions": int(questions)}
+    return QuestionChoice(tuple(corpora), others, rule, column or "answer", int(questions))

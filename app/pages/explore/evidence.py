@@ -19,6 +19,7 @@ from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
 from app.choices import BLEND, CURVE_BESIDE
+from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
@@ -267,7 +268,7 @@ def _form(loaded: Loaded, granularity: str) -> None:
     try:
         request = validated(BinsRequest, fields)
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
         return
     offer_job(loaded, request, f"{WORDS[granularity]} of {loaded.model.name}", sent=sent)
 

@@ -12,6 +12,7 @@ import streamlit as st
 
 from analysis.errors import ExportError, UserError
 from analysis.model import MoEModel
+from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.export.options import ExportChoice, options_part
@@ -121,7 +122,7 @@ def form_part(
     try:
         out = export_path(root, name)
     except UserError as error:
-        checks.error(literal(error), icon=":material/error:")
+        show_error(error, checks)
     else:
         export_request = _request(loaded, current_plan.plan, out, choice)
         with checks:
@@ -269,7 +270,7 @@ def _start(request: ExportRequest | None) -> None:
     try:
         request.out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
     else:
         queue(request, request.out.name, shown_request(request).command())
 

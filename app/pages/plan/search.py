@@ -11,6 +11,7 @@ from analysis.corpora import corpus_name, is_same_corpus
 from analysis.errors import UserError
 from app.charts.schedules import ranking_digest
 from app.charts.search import measure_label, unseen_words
+from app.errors import show_error
 from app.jobs.model import Job
 from app.literal import literal
 from app.loaded import Loaded
@@ -121,7 +122,7 @@ def _finished_part(loaded: Loaded, searches: Searches, job: Job | None) -> None:
         last = None  # its schedule does not apply at this sparsity
     search = last if watched else chosen or last
     if watched is not None and watched.error:
-        st.error(literal(watched.error), icon=":material/error:")
+        show_error(watched.error)
     if search is None:
         if watched is not None and not watched.error:
             st.text("Stopped before the first candidate was measured; there is no result.")

@@ -5,7 +5,7 @@ from typing import Final
 import streamlit as st
 
 from analysis.errors import UserError
-from app.literal import literal
+from app.errors import show_error
 from app.loaded import Loaded
 from app.session.data import corpus_label, held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model
@@ -53,7 +53,7 @@ def sensitivity_form(loaded: Loaded) -> None:
     try:
         spec = loaded.ranking.spec
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
         return
     st.markdown(
         "Measures the loss as each layer alone is pruned further. This predicts the loss of every "

@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.errors import UserError
+from app.errors import show_error
 from app.literal import literal
 from app.session.outlines import OutlineSource, named_source, sizes_of, uploaded_source
 from app.widgets.notes import show_command
@@ -42,7 +43,7 @@ def outline_form() -> None:
             )
             _sizes(source, sizes_of(source))
     except UserError as error:
-        st.error(literal(error), icon=":material/error:")
+        show_error(error)
 
 
 def _sizes(source: OutlineSource, sizes: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
 """Evaluations that are kept, found again and resumed; files of records, whole and damaged."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import torchrun
 from nonuniform_cases import keeps_of, plan_of
 from shipped import shipped_lines
 
@@ -129,6 +131,24 @@ def test_speculative_acceptance_is_recorded_beside_the_others(work):
     record, whole = drain(run_evaluations(work(("spec-dec",))))
     assert 0 < record.metrics["spec-dec"].mean < 1
     assert whole.metrics["spec-dec"] == Metric(1, 1, 1, 1)
+
+
+def test_two_processes_agree_on_what_is_known_whatever_their_stores_hold(described, tmp_path):
+    (tmp_path / "model").symlink_to(described.checkpoint.path)
+    script = Path(__file__).parent / "two_evaluations.py"
+    with torchrun(script, tmp_path) as launcher:
+        _, complaints = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, complaints
+    first, other = (json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in (0, 1))
+    differ = first.pop("differ"), other.pop("differ")
+    assert first == other
+    assert first["known"] == [["cached"], first["new"][1]]
+    # Measured again, as the first process lacks it, and saved there.
+    assert first["elsewhere"] == first["new"] != first["known"]
+    assert not (tmp_path / "empty").exists()
+    reason = "It would evaluate something else than the first process"
+    assert differ[0].startswith(f"OtherProcessError: Process 1 of 2 failed: {reason}")
+    assert differ[1].startswith(f"StatsError: {reason}")
 
 
 def test_progress_never_goes_back_nor_beyond_its_end(work):
