@@ -84,7 +84,7 @@ FORMS = {
 
 
 def arrow_type(values):
-    """The type of JSON values, with keys as they come: pyarrow's own has them sorted up to 21."""
+    """The type of JSON values, with keys as they come: pyarrow 21 would sort them."""
     first = next(iter(values), None)
     if isinstance(first, dict):
         names = dict.fromkeys(name for value in values for name in value)
