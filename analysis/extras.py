@@ -1,9 +1,9 @@
 """Optional libraries: what needs them, and the line that installs them."""
 
-import re
-from importlib.metadata import requires
 from importlib.util import find_spec
 from typing import Final
+
+from analysis.own_package import needs_of
 
 # Extra of pyproject.toml -> the module that tells whether it is installed.
 EXTRAS: Final = {
@@ -21,6 +21,4 @@ def has_extra(extra: str) -> bool:
 
 def install_line(extra: str) -> str:
     """The command that installs an extra, from any folder: it names the libraries themselves."""
-    marker = re.compile(rf"(.+?) *; *extra == ['\"]{extra}['\"]")
-    found = filter(None, map(marker.fullmatch, requires("moe-prune-studio") or ()))
-    return " ".join(["pip install", *(f"'{match[1]}'" for match in found)])
+    return " ".join(["pip install", *(f"'{need}'" for need in needs_of(extra))])

@@ -1,6 +1,6 @@
 """transformers' dequantisation of FP8, with blocks that may be cut.
 
-transformers 5.23 derives blocks from the shapes of a matrix and its scales. That is an error for a
+transformers derives blocks from the shapes of a matrix and its scales. That is an error for a
 matrix that ends within a block, or wrong in silence: 192 rows with two scales are 128 and 64.
 """
 
@@ -10,6 +10,9 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from analysis.fp8 import apply_scales, block_shape
 
+# Older ones (5.15) cast what they read to the parameter's type first, which is exact.
+_VALUES = (torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
 _dequantise_evenly = Fp8Dequantize._dequantize_one
 
 
@@ -18,7 +21,7 @@ def _dequantise(
 ) -> Tensor:
     stated = getattr(self.hf_quantizer.quantization_config, "weight_block_size", None)
     block = block_shape(quantized.shape, scales.shape, stated)
-    is_plain = quantized.dtype == torch.float8_e4m3fn and scales.dtype.is_floating_point
+    is_plain = quantized.dtype in _VALUES and scales.dtype.is_floating_point
     if block is None or not is_plain:  # FP4 in pairs, exponents as bytes, one scale for all
         evenly: Tensor = _dequantise_evenly(self, quantized, scales, output_dtype)
         return evenly

@@ -14,6 +14,7 @@ from analysis.criteria import Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model import MoEModel
+from analysis.own_package import tool_version
 from analysis.ranking.compare import Comparison
 from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.choose import (
@@ -29,7 +30,7 @@ from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, tool_version
+from pruning.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import corpora_words, scopes_of
 from pruning.planning.comparing import (
     SpecPair,

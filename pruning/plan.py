@@ -7,8 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
-from importlib.metadata import version
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +19,7 @@ from analysis.families.base import MOST_LAYERS
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
 from analysis.model import ModelRef, MoEModel
+from analysis.own_package import tool_version
 from analysis.text_file import read_text_file
 from pruning.allocation import Allocation, check_kept
 from pruning.bits import FORMATS
@@ -53,12 +53,6 @@ _GRANULARITIES = (EXPERT_GRANULARITY, NEURON_GRANULARITY)
 def digest_word(granularity: str) -> str:
     """A granularity as digests of plans and records have it."""
     return _ATOMIC if granularity == NEURON_GRANULARITY else granularity
-
-
-@cache  # it reads a file, and pages ask at every rerun
-def tool_version() -> str:
-    """Version of this program, as installed."""
-    return version("moe-prune-studio")
 
 
 @dataclass(frozen=True, slots=True)

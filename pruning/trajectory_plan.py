@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model import MoEModel
+from analysis.own_package import tool_version
 from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
 from analysis.ranking.trajectory import PAPER, Trajectories, Weighing, follow_paths, follow_until
 from analysis.stats.samples import SampleStats
 from pruning.constraints import Constraints, rooms_of
-from pruning.plan import Provenance, PruningPlan, model_ref, select_experts, tool_version
+from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of
 

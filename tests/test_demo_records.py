@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import UserError
+from analysis.stats.places import APP_NAME
+from analysis.stats.store import SHIPPED_VARIABLE
 from tools.demo.building import Build, needed_steps, with_needed
 from tools.demo.checking import check, chosen, parts_for
 from tools.demo.comparing import CACHED, Difference, differences, made, shipped
@@ -155,6 +157,21 @@ def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
     exists, file = said.stdout.split()
     assert exists == "False"
     assert Path(file).is_relative_to(built.work.tree)
+
+
+@pytest.mark.parametrize("variable", [SHIPPED_VARIABLE, "XDG_CACHE_HOME"])
+def test_no_variable_shows_a_step_other_statistics(killed, tmp_path, monkeypatch, variable):
+    folder = tmp_path / APP_NAME / CACHED
+    shutil.copytree(ROOT / CACHED / "demo-demo-math-5455904a", folder / "run")
+    monkeypatch.setenv(variable, str(folder if variable == SHIPPED_VARIABLE else tmp_path))
+    words = "from analysis.stats.store import stats_store; print(len(stats_store().runs()))"
+    tree = killed[0].work.tree
+    for environment, runs in ((os.environ, 1), (worker_environment(tree), 0)):
+        command = [sys.executable, "-c", words]
+        said = subprocess.check_output(
+            command, cwd=tree, env=environment | {"PYTHONPATH": str(tree)}
+        )
+        assert int(said) == runs
 
 
 def test_a_killed_step_goes_on_and_a_finished_one_is_not_made_again(killed, built):

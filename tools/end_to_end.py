@@ -22,9 +22,10 @@ import typer
 from analysis.durable import write_durably
 from analysis.errors import UserError
 from analysis.model import load_model_index
+from analysis.own_package import tool_version
 from analysis.stats.store import now
 from pruning.engines import contents_of, verdicts
-from pruning.plan import PruningPlan, load_plan, tool_version
+from pruning.plan import PruningPlan, load_plan
 from pruning.recipe import Recipe
 from pruning.recipe_file import load_recipe
 from pruning.requests.base import command_line, option_words

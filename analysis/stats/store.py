@@ -438,7 +438,7 @@ def stats_store(stats_dir: Path | None = None) -> StatsStore:
     own = from_home(stats_dir or default_stats_dir())
     if own.resolve().is_relative_to(shipped.resolve()):
         raise StatsError(
-            f"{own} ships with the program: it is read beside every statistics folder, and never "
-            "written. Leave --stats-dir out, or name another folder."
+            f"{own} ships with the program: it is read alongside every statistics folder, and "
+            "never written. Leave --stats-dir out, or name another folder."
         )
     return StatsStore(own, shipped)

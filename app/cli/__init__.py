@@ -5,12 +5,13 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from analysis.errors import UserError
+from analysis.own_package import tool_version
 from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
@@ -129,7 +130,7 @@ class _Commands(Group):
 
 def _version(show_version: bool) -> None:
     if show_version:
-        number = metadata.version("moe-prune-studio")
+        number = tool_version()
         finish(f"moeprune {number}", {"version": number})
         raise typer.Exit
 

@@ -1,7 +1,6 @@
 """Job store: submit, look up, cancel, retry; reports of workers."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import JobError
+from analysis.own_package import tool_version
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState, is_stale
 from app.jobs.process import signal_worker, start_time
@@ -71,7 +71,7 @@ class JobStore:
             digest=hashlib.sha256(canonical.encode()).hexdigest(),
             state=JobState.QUEUED,
             requested_by=requested_by,
-            version=_program_version(),
+            version=tool_version(),
             log_path=self.log_dir / f"{job_id}.log",
             partials=tuple(str(Path(path).absolute()) for path in partials),
             created_at=time.time(),
@@ -251,11 +251,3 @@ def _find(jobs: JobTable, job_id: str) -> Job:
 def _check_owner(job: Job, requested_by: str | None, action: str) -> None:
     if requested_by is not None and job.requested_by and requested_by != job.requested_by:
         raise JobError(f"Job {job.id} belongs to {job.requested_by}, who alone can {action} it.")
-
-
-def _program_version() -> str:
-    try:
-        return importlib.metadata.version("moe-prune-studio")
-    except importlib.metadata.PackageNotFoundError:
-        # Running from a source tree that is not installed.
-        return "unknown"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model import MoEModel
+from analysis.own_package import tool_version
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
@@ -28,7 +29,6 @@ from pruning.plan import (
     fit_plan,
     model_ref,
     select_experts,
-    tool_version,
     with_top_k,
 )
 from pruning.planning.choice import corpora_words, row_counts, schedule_words

@@ -10,6 +10,7 @@ from analysis.cache_keys import Numbered, most_results
 from analysis.errors import PlanError
 from analysis.json_text import parse_json_once
 from analysis.model import MoEModel
+from analysis.own_package import tool_version
 from analysis.ranking.norms import NeuronScores
 from analysis.text_file import read_text_file
 from analysis.widths import expert_widths
@@ -32,7 +33,6 @@ from pruning.plan import (
     fit_plan,
     model_ref,
     plan_from_dict,
-    tool_version,
 )
 from pruning.planning.choice import row_counts
 from pruning.planning.ranking import Ranking, recorded, sensitivity_for

@@ -13,6 +13,7 @@ from huggingface_hub.repocard import metadata_load
 from analysis.errors import ExportError, first_line
 from analysis.foreign_text import fenced, in_markdown
 from analysis.model import MoEModel
+from analysis.own_package import tool_version
 from pruning.constraints import ranges
 from pruning.engines import contents_of, load_code, verdicts
 from pruning.evaluate.cost import cost_of
@@ -20,7 +21,7 @@ from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.neurons.kept import count_neurons
 from pruning.neurons.widths import WidthPlan
-from pruning.plan import PruningPlan, tool_version
+from pruning.plan import PruningPlan
 from pruning.repair.record import RepairRecord
 from pruning.serving import serve_commands
 from pruning.size_words import growth_words

@@ -24,12 +24,13 @@ from analysis.families.base import WIDTHS_KEY
 from analysis.home import from_home
 from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
+from analysis.own_package import tool_version
 from analysis.progress import Progress
 from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.keep_list import KEEP_LIST_NAME
 from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.plan import PruningPlan, fit_plan, tool_version
+from pruning.plan import PruningPlan, fit_plan
 from pruning.repair.files import checked_record
 from pruning.sizes import format_bytes
 from pruning.source_checks import check_source

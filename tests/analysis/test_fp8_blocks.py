@@ -1,15 +1,20 @@
 """FP8 whose last blocks are cut: the same numbers as of the matrices that it stands for."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from calibrations import calibrated, make_sequences
 from safetensors.torch import load_file
+from transformers import FineGrainedFP8Config
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain
 from analysis.elements import fp8_values
 from analysis.fp8 import block_shape
+from analysis.fp8_loading import take_cut_blocks
 from analysis.model import load_model_index
 from analysis.nonuniform.loading import load_pruned
 from analysis.stats.weights import measure_weights
@@ -63,6 +68,22 @@ def test_an_export_keeps_bytes_and_gives_the_logits_of_the_plain_one(pair, tmp_p
     for role in ("", "_scale_inv"):
         old, new = before[name.format(5, role)], after[name.format(2, role)]
         assert torch.equal(old.view(torch.uint8), new.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rows", [192, 200])
+def test_blocks_are_the_stated_ones_whatever_dtype_transformers_reads_the_bytes_in(rows, dtype):
+    """Older ones cast them first. 192 divides into two even blocks, which are not the stated."""
+    take_cut_blocks()
+    quantizer = SimpleNamespace(
+        quantization_config=FineGrainedFP8Config(weight_block_size=(128, 4))
+    )
+    codes = torch.full((rows, 4), 0.5).to(torch.float8_e4m3fn).to(dtype)
+    scales = torch.tensor([[2.0], [6.0]])
+    found = Fp8Dequantize(quantizer)._dequantize_one(codes, scales, output_dtype=torch.float32)
+    assert torch.equal(
+        found, torch.tensor([1.0] * 128 + [3.0] * (rows - 128))[:, None].expand(-1, 4)
+    )
 
 
 def test_bytes_are_decoded_as_torch_decodes_them():

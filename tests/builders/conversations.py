@@ -83,6 +83,18 @@ FORMS = {
 }
 
 
+def arrow_type(values):
+    """The type of JSON values, with keys as they come: pyarrow 21 would sort them."""
+    first = next(iter(values), None)
+    if isinstance(first, dict):
+        names = dict.fromkeys(name for value in values for name in value)
+        of = {name: [value[name] for value in values if name in value] for name in names}
+        return pa.struct([(name, arrow_type(column)) for name, column in of.items()])
+    if isinstance(first, list):
+        return pa.list_(arrow_type([each for value in values for each in value]))
+    return pa.infer_type(values)
+
+
 def written(folder, kind, row):
     path = folder / f"rows.{kind}"
     if kind == "parquet":
@@ -93,7 +105,8 @@ def written(folder, kind, row):
             row["messages"][1]["tool_calls"][0]["function"]["arguments"], str
         )
         other = called('{"days": 3}') if text else other if same_kind else row
-        pq.write_table(pa.Table.from_pylist([row, other]), path)
+        rows = [row, other]
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema([*arrow_type(rows)])), path)
     else:
         path.write_text(json.dumps([row]) if kind == "json" else json.dumps(row) + "\n")
     return path

@@ -142,8 +142,9 @@ def test_the_numbers_of_a_search_are_those_of_its_file(works, here):
     raw = json.loads((ROOT / "cached_stats" / "searches" / "demo-reap.json").read_text())
     for view in ("search", "search-best", "schedules"):
         works("plot", view, "demo", *RECIPES, "-o", f"{view}.csv")
-    history, best, all_of_them = (
-        pd.read_csv(here / f"{view}.csv") for view in ("search", "search-best", "schedules")
+    history, best, all_of_them = (  # pandas 2 reads the last digit otherwise
+        pd.read_csv(here / f"{view}.csv", converters={"fitness": float})
+        for view in ("search", "search-best", "schedules")
     )
     assert history["generation"].value_counts().to_dict() == {
         number: len(members) for number, members in enumerate(raw["generations"])

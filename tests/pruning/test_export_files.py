@@ -13,10 +13,11 @@ from transformers import AutoTokenizer
 from analysis.checkpoint import open_checkpoint
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
+from analysis.own_package import tool_version
 from pruning.evaluate.quality import PlanLoss
 from pruning.evaluate.record import PlanFacts
 from pruning.heads import HeadChoice, HeadPlan
-from pruning.plan import Provenance, PruningPlan, keep_all, model_ref, tool_version
+from pruning.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.sizes import format_bytes, size_report
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes

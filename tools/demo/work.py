@@ -23,6 +23,19 @@ from tools.demo.record_keys import key_of
 
 ROOT = Path(__file__).absolute().parents[2]  # links are not followed: it may be a work folder's
 _PACKAGES = ("analysis", "app", "pruning", "tools")
+# Variables that steps get; of the others some name statistics, and some change digits.
+_PASSED = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "HF_HUB_OFFLINE",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "TMPDIR",
+    }
+)
 _FOLDER_OF_RUN = {RUNS: "routed", WEIGHTS: "weights"}
 # What may differ between two records of the same numbers: when and with what they were made, and
 # the ids of calibrations, which are others if more statistics are asked for. Files are compared.
@@ -218,8 +231,10 @@ def default_folder() -> Path:
 
 
 def worker_environment(tree: Path) -> dict[str, str]:
-    """The environment of a process that runs in a checkout of links.
+    """The environment of a process that runs in a checkout of links, with a cache of its own.
 
     One thread: sums over several would give other digits on machines with more cores.
     """
-    return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    passed = {name: value for name, value in os.environ.items() if name in _PASSED}
+    cache = str(tree.parent / "cache")
+    return passed | {"XDG_CACHE_HOME": cache, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}

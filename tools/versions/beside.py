@@ -29,7 +29,7 @@ class Resolution:
     def line(self) -> str:
         """One line on it."""
         if not self.versions:
-            return f"{self.program} on Python {self.python}: cannot be installed beside us"
+            return f"{self.program} on Python {self.python}: cannot be installed together with us"
         named = ", ".join(f"{name} {self.versions[name]}" for name in _SAID)
         return f"{self.program} on Python {self.python}: {named}"
 

@@ -172,7 +172,7 @@ def _gguf_choice() -> GgufName | None:
         index=None,
         key="gguf",
         placeholder="None",
-        help="By llama.cpp's converter, in this type, beside the folder of the export.",
+        help="By llama.cpp's converter, in this type, next to the folder of the export.",
     )
 
 
