@@ -16,12 +16,7 @@ from analysis.content import read_whole
 from analysis.errors import CheckpointError
 from analysis.folder_kinds import WEIGHT_SUFFIXES, other_kind
 from analysis.json_text import parse_json, parse_json_once
-
-# The names of a checkpoint's files are imported from here.
-from analysis.weight_files import INDEX_NAME as INDEX_NAME
-from analysis.weight_files import LONGEST_NAME as LONGEST_NAME
-from analysis.weight_files import SINGLE_NAME as SINGLE_NAME
-from analysis.weight_files import read_weight_map
+from analysis.weight_files import INDEX_NAME, SINGLE_NAME, read_weight_map
 
 Config = Mapping[str, Any]
 

@@ -1,16 +1,26 @@
-"""What files hold: their bytes, in bounds, and digests, remembered while a file stays as it is."""
+"""What files hold: their bytes, in bounds, and digests, remembered while a file stays as it is.
+
+And the digest of a document's words, whatever file it is in.
+"""
+
+from __future__ import annotations
 
 import functools
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
+
+from analysis.lazy import pa
 
 MOST_BYTES = 1 << 28  # of a file that is read whole; a plan of a large model has a few MiB
 _WHOLE = 1 << 30  # bytes; of larger files pieces are read
 _PIECES, _PIECE = 256, 1 << 20
+_WORDS_AT_ONCE = 1 << 16
 # A file may change twice within a clock tick; only older ones may be known by their time.
 _SETTLED_NS = 2 * 10**9
 
@@ -38,6 +48,11 @@ def check_regular(path: Path) -> os.stat_result:
     if not stat.S_ISREG(state.st_mode):
         raise OSError(0, "it is no regular file")
     return state
+
+
+def arrow_file(path: Path, mode: str = "rb") -> pa.NativeFile:
+    """A local file of any name; pyarrow takes a path with a colon for an address."""
+    return pa.OSFile(os.fsencode(path), mode)
 
 
 def settled_state(path: Path) -> tuple[int, ...] | None:
@@ -92,4 +107,14 @@ def _sampled_digest(path: Path) -> str:
         for number in range(_PIECES):
             file.seek(number * (size - _PIECE) // (_PIECES - 1))
             sha.update(file.read(_PIECE))
+    return sha.hexdigest()
+
+
+def document_digest(text: str) -> str:
+    """SHA-256 of a text's words, regardless of whitespace; holds few of them at once."""
+    sha, words = hashlib.sha256(), (match.group() for match in re.finditer(r"\S+", text))
+    separator = ""
+    while some := list(islice(words, _WORDS_AT_ONCE)):
+        sha.update((separator + " ".join(some)).encode())
+        separator = " "
     return sha.hexdigest()

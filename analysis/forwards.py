@@ -1,9 +1,10 @@
-"""Temporary replacements of what a model's modules compute; and its stack of layers."""
+"""Temporary replacements of what a model's modules compute; its layers and its device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from analysis.errors import UnsupportedModelError
@@ -32,6 +33,12 @@ def decoder_stack(model: nn.Module, family: MoEFamily) -> tuple[str, nn.ModuleLi
 def decoder_layers(model: nn.Module, family: MoEFamily) -> list[nn.Module]:
     """The decoder layers of a loaded model, in order; see `decoder_stack`."""
     return list(decoder_stack(model, family)[1])
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """The device of a model's input: that of its first weights that are not offloaded."""
+    devices = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
+    return next(devices, torch.device("cpu"))
 
 
 def wrap_forward(module: nn.Module, make: Wrapper, restore: ExitStack) -> None:

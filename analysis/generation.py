@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel, StoppingCriteria
 
-from analysis.calibration.feed import input_device
 from analysis.errors import CorpusError
+from analysis.forwards import input_device
 
 EndOf = Callable[[list[int]], bool]  # whether these new tokens are an answer that is complete
 

@@ -8,14 +8,7 @@ from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
-from analysis.checkpoint import (
-    CONFIG_NAME,
-    INDEX_NAME,
-    Checkpoint,
-    Config,
-    TensorEntry,
-    open_checkpoint,
-)
+from analysis.checkpoint import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
 from analysis.companions import COMPANION_FILES
 from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
 from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
@@ -25,7 +18,8 @@ from analysis.fp8 import block_shape
 from analysis.home import from_home
 from analysis.hub import fetched
 from analysis.other_files import OtherFile, files_beside
-from analysis.shipped import DEMO_CHECKPOINT as DEMO_CHECKPOINT
+from analysis.shipped import DEMO_CHECKPOINT
+from analysis.weight_files import INDEX_NAME
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")

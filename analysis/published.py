@@ -12,7 +12,7 @@ from typing import Final
 import pandas as pd
 
 from analysis.errors import StatsError
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 
 PUBLISHED: Final = SHIPPED_STATS / "published"
 # Name -> displayed name. All but HEAPr, which was read under review, are on arXiv.

@@ -82,14 +82,23 @@ def converter_options(contents: Contents) -> list[str]:
 def pre_tokenizer_of(checkpoint: Path) -> str:
     """llama.cpp's name of what splits texts before BPE; empty where tokenizer.json is no help.
 
-    Plain byte-level splitting is GPT-2's, whatever the vocabulary.
+    Plain byte-level splitting is GPT-2's, whatever the vocabulary; StarCoder's splits off each
+    digit before.
     """
     file = checkpoint / "tokenizer.json"
     tokenizer = parse_json_once(file.read_bytes()) if file.is_file() else {}
-    split = tokenizer.get("pre_tokenizer") or {} if isinstance(tokenizer, dict) else {}
+    match tokenizer.get("pre_tokenizer") if isinstance(tokenizer, dict) else None:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, split],
+        }:
+            name = "starcoder"
+        case split:
+            name = "gpt-2"
+    split = split if isinstance(split, dict) else {}
     is_plain = split.get("type") == "ByteLevel" and split.get("use_regex", True)
     is_bare = is_plain and not (split.get("add_prefix_space") or tokenizer.get("normalizer"))
-    return "gpt-2" if is_bare else ""
+    return name if is_bare else ""
 
 
 def gguf_path(out: Path, kind: str) -> Path:

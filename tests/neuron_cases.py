@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 
 from analysis.model import MoEModel, load_model_index
 from analysis.ranking.norms import NeuronScores
-from families.configs import WIDTH, Case, tiny_model
+from families.configs import Case
 from families.physical import block_of, logits_of
 from families.plain import matrices_of
+from families.settings import WIDTH
+from families.tiny_models import tiny_model
 from pruning.constraints import Constraints
 from pruning.neurons.budget import neuron_rooms, neuron_sparsity_budget
 from pruning.neurons.kept import KeptNeurons

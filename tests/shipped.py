@@ -2,7 +2,7 @@
 
 import json
 
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 
 
 def shipped_lines(folder, prefix="demo-"):
@@ -11,3 +11,31 @@ def shipped_lines(folder, prefix="demo-"):
     # An id is the second field: answers_id, evaluation_id, lens_id or record_id.
     by_id = {list(json.loads(line).values())[1]: line for line in lines}
     return {name: line for name, line in by_id.items() if name.startswith(prefix)}
+
+
+def shipped_losses(**facts):
+    """Digest -> corpus -> loss increase of the plans with these facts, without repair, in own bits.
+
+    On the usual 64 samples; without the plans of the grid.
+    """
+    found = {}
+    for raw in map(json.loads, shipped_lines("evaluations").values()):
+        if raw["plan"].get("repair") or raw["plan"].get("bits"):
+            continue
+        if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():
+            added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
+            found.setdefault(raw["plan_digest"], {})[raw["corpus"]["name"]] = added
+    return found
+
+
+def shipped_loss(criterion, *corpora):
+    """Corpus -> loss increase of the plan that halves every layer by this criterion."""
+    facts = {"criterion": criterion, "corpora": list(corpora), "granularity": "expert"}
+    (added,) = shipped_losses(**facts, schedule="uniform", sparsity="50%").values()
+    return added
+
+
+def shipped_run(corpus):
+    """The folder of the calibration on a corpus that ships."""
+    (folder,) = SHIPPED_STATS.glob(f"demo-{corpus}-????????")
+    return folder

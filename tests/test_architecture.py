@@ -17,6 +17,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "pruning", "analysis")
 # Within app, from the bottom: each imports from those before it only.
 APP_LAYERS = ("tables", "choices", "loaded", "charts", "session", "widgets", "pages")
+# The lowest folders of analysis: each imports, of all of them, itself and those before it only.
+LOWEST_FOLDERS = ("demo", "corpora")
 MAX_FILE_LINES = 500
 # Complexity is what ruff limits; a figure is one long expression.
 MAX_FUNCTION_LINES = 60
@@ -106,6 +108,18 @@ def test_layers_of_app_import_downwards():
             if (found := {name for name in imported(path) if within(name, above)})
         }
         assert wrong == {}, layer
+
+
+def test_the_lowest_folders_of_analysis_import_downwards():
+    folders = {path.parent.name for path in (ROOT / "analysis").glob("*/*.py")}
+    for position, folder in enumerate(LOWEST_FOLDERS):
+        above = {f"analysis.{name}" for name in folders - {*LOWEST_FOLDERS[: position + 1]}}
+        wrong = {
+            relative(path): sorted(found)
+            for path in source_files(f"analysis/{folder}")
+            if (found := {name for name in imported(path) if within(name, above)})
+        }
+        assert wrong == {}, folder
 
 
 def test_pages_do_not_know_each_other():

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 import yaml
 from pyarrow import parquet
-from shipped import shipped_lines
+from shipped import shipped_lines, shipped_run
 from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES, MoELayer
 from analysis.published import PAPERS
-from analysis.stats.store import SHIPPED_STATS
 from app.cli import cli
 from builders.statistics import expert_stats
 from pruning.allocation import apportion
@@ -95,7 +94,7 @@ def keys_of(value) -> set[str]:
 
 def test_formats_name_every_key_of_the_files_that_ship():
     named = set(re.findall(r"`([\w.]+)`", (ROOT / "docs" / "reference" / "files.md").read_text()))
-    manifest = SHIPPED_STATS / "demo-demo-math-5455904a" / "manifest.json"
+    manifest = shipped_run("demo-math") / "manifest.json"
     texts = [manifest.read_text(), *shipped_lines("evaluations").values()]
     for raw in map(json.loads, texts):
         # Names of files, measures and libraries are data.
@@ -106,7 +105,7 @@ def test_formats_name_every_key_of_the_files_that_ship():
 def test_the_columns_of_the_reference_are_those_of_the_statistics_that_ship():
     page = (ROOT / "docs" / "reference" / "formats.md").read_text()
     names = {"double": "float64", "string": "text"}
-    files = list((SHIPPED_STATS / "demo-demo-math-5455904a").glob("*.parquet"))
+    files = list(shipped_run("demo-math").glob("*.parquet"))
     assert len(files) == 8
     for file in files:
         section = page.partition(f"### {file.name}\n")[2].partition("\n###")[0]
@@ -184,7 +183,7 @@ def test_the_command_on_criteria_ranks_by_it(tmp_path, monkeypatch, gate_energy)
     done = CliRunner().invoke(cli, [*words, "-o", str(out), "--stats-dir", str(tmp_path)])
     assert done.exit_code == 0, done.output
     scores = pd.read_csv(out)
-    measured = pd.read_parquet(SHIPPED_STATS / "demo-demo-code-7d7ae4ff" / "experts.parquet")
+    measured = pd.read_parquet(shipped_run("demo-code") / "experts.parquet")
     assert scores["score"].tolist() == pytest.approx(measured["applied_g2_f0"].tolist())
     best = measured.loc[measured[measured["layer"] == 3]["applied_g2_f0"].idxmax(), "expert"]
     assert scores[(scores["layer"] == 3) & (scores["rank"] == 0)]["expert"].item() == best

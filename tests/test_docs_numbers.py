@@ -15,12 +15,14 @@ from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import PRESETS, parse_corpus
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import SHUFFLE_BUFFER
-from analysis.criteria import get_criterion
+from analysis.criteria import RANKABLE, get_criterion, unified
+from analysis.demo.texts import TEXTS as DEMO_CORPORA
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.choose import CorpusWeight, choose_stats
-from analysis.stats.store import SHIPPED_STATS, StatsStore
-from app.charts.front_words import describe, loss_text
+from analysis.stats.store import StatsStore
+from app.charts.front_words import describe
 from pruning.budget import parse_gib
 from pruning.engine_results import ENGINES, results
 from pruning.evaluate.front import stored_front
@@ -37,7 +39,6 @@ from pruning.outline import outline_model
 from pruning.plan import PruningPlan, model_ref, select_experts
 from pruning.planning.make import spending_of
 from pruning.recipe_file import recipe_from_yaml
-from pruning.repair.reference import repaired_name
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 from pruning.schedules import Evidence, allocate, uniform
@@ -45,7 +46,7 @@ from pruning.sizes import size_report
 
 DOCS = Path(__file__).parent.parent / "docs"
 DEMO_PAGE = (DOCS / "guide" / "demo-for-stakeholders.md").read_text()
-TEXTS = ("demo-code", "demo-prose", "demo-math")
+TEXTS = ("demo-code", "demo-stories", "demo-math")
 MIB = 2**20
 
 
@@ -105,10 +106,13 @@ def test_what_is_said_of_explore(pruned):
     assert f"it keeps **{apart}** that Frequency drops" in DEMO_PAGE
     agree = f"For EAN two corpora agree on **{across_texts(pruned, 'ean'):.0%}** of the pruned"
     assert agree in DEMO_PAGE
-    assert f"for REAP on **{across_texts(pruned, 'reap'):.0%}**" in DEMO_PAGE
-    least = f"MSAN depend least on the corpus (two share **{across_texts(pruned, 'msan'):.2f}**)"
-    assert least in DEMO_PAGE
-    assert f"(0, 1, 2) most (**{across_texts(pruned, '0,1,2'):.2f}**)" in DEMO_PAGE
+    shares = {
+        name: across_texts(pruned, name) for name in (unified(*each).name for each in RANKABLE)
+    }
+    least, most = max(shares, key=shares.get), min(shares, key=shares.get)
+    assert (least, most) == ("frequency", "reap")
+    words = f"by Frequency depend least on the corpus (**{shares[least]:.0%}**), those by REAP most"
+    assert f"{words} (**{shares[most]:.0%}**)" in DEMO_PAGE
     never = [_never_routed(text) for text in TEXTS]
     assert "only one or two are never used" in DEMO_PAGE
     assert set(never) == {1, 2}
@@ -141,32 +145,10 @@ def test_what_is_said_of_sizes(model):
 
 
 BITS_PAGE = (DOCS / "concepts" / "bits.md").read_text()
-OF_BITS = {"16 bits": "", "MXFP4": "mxfp4"}  # other columns are named as the bits are
-REMOVED = {"all": 0, "75%": 0.25, "50%": 0.5, "25%": 0.75}
 
 
-def test_the_table_of_bits_is_that_of_the_shipped_evaluations(model):
+def test_the_error_of_the_sum_is_that_of_the_shipped_evaluations(model):
     front = stored_front(EvaluationStore((SHIPPED_STATS,)), model)
-    table = front.table.round({"removed": 4})
-    measured = {
-        (row["removed"], bool(row["repaired_on"]), row["bits"]): row
-        for row in table[table["is_measured"]].to_dict("records")
-        if row["criterion"] in ("", "ean") and row["schedule"] in ("", "uniform")
-        if row["calibrated_on"].count("+") == 2 or not row["removed"]
-    }
-    lines = BITS_PAGE[BITS_PAGE.index("| experts | 16 bits |") :].split("\n\n")[0].splitlines()
-    columns = [OF_BITS.get(name, name) for name in cells(lines[0])[1:]]
-    shown_cells = 0
-    for kept, *losses in map(cells, lines[2:]):
-        share, repaired, tokens = kept.partition(", repaired on ")
-        key = REMOVED[share], bool(repaired)
-        for bits, cell in zip(columns, losses, strict=True):
-            row = measured[(*key, bits)]
-            assert not repaired or tokens == f"{row['repair_tokens'] // 1000}k tokens"
-            loss = loss_text(row["mean"]).removeprefix("+")
-            assert cell == f"{loss} ({row['bytes'] / MIB:.1f})", (kept, bits)
-            shown_cells += 1
-    assert shown_cells == 40
     errors = f"{front.most_error:.3f} in {front.compared} cells, {front.mean_error:.3f} on average"
     assert errors in " ".join(BITS_PAGE.split())
 
@@ -193,16 +175,62 @@ def test_from_which_size_on_pruning_pays_is_what_fit_says(model):
 
 
 def test_what_is_said_of_losses(half):
-    blend = "demo-code+demo-math+demo-prose"
-    best, even = half["ean", blend, "global"], half["ean", blend, "uniform"]
+    blend = "demo-code+demo-math+demo-stories"
+    even = half["ean", blend, "uniform"]
     (chance,) = (row for (name, *_), row in half.items() if name == "random")
-    assert f"adds **{even['mean']:+.2f}** to the loss on average" in DEMO_PAGE
-    assert f"and **{even['worst']:+.2f}** on the worst one" in DEMO_PAGE
-    assert f"at random adds **{chance['mean']:+.2f}**, mean of {chance['draws']} draws" in DEMO_PAGE
+    assert f"grows by **{even['mean']:+.2f}** on average" in DEMO_PAGE
+    assert f"and by **{even['worst']:+.2f}** on the worst one" in DEMO_PAGE
+    assert f"at random by **{chance['mean']:+.2f}**" in DEMO_PAGE
     beside = half["frequency", blend, "uniform"]
     said = f"EAN adds **{even['mean']:+.2f}** on average, Frequency **{beside['mean']:+.2f}**"
     assert said in DEMO_PAGE
-    assert f"Uniform adds **{even['mean']:+.2f}**, Global **{best['mean']:+.2f}**" in DEMO_PAGE
+    global_, measured = half["ean", blend, "global"], loss_of_ean("measured")
+    said = f"Uniform adds **{even['mean']:+.2f}**, Global **{global_['mean']:+.2f}**"
+    assert f"{said}, Measured **{measured:+.2f}**" in DEMO_PAGE
+
+
+def loss_of_ean(schedule):
+    """Mean loss increase of EAN on the blend at 50% with a schedule of the grid."""
+    stored = stored_losses(EvaluationStore((SHIPPED_STATS,)), load_model_index("demo").identity)
+    (loss,) = (
+        each
+        for each in losses_at(stored, 0.5)
+        if (each.facts.criterion, each.facts.schedule, len(each.facts.corpora))
+        == ("ean", schedule, 3)
+        and each.facts.granularity == "expert"
+    )
+    return loss.mean
+
+
+def test_what_is_said_of_right_answers():
+    records = [json.loads(line) for line in shipped_lines("evaluations").values()]
+    records = [each for each in records if "right_answers" in each and "bits" not in each["plan"]]
+
+    def share(criterion, corpora, marks="right", *, repaired=False):
+        shares = [
+            np.mean(each["right_answers"][marks])
+            for each in records
+            if each["plan"]["criterion"].partition(":")[0] == criterion
+            and (each["plan"]["sparsity"], each["plan"]["schedule"]) == ("50%", "uniform")
+            and sorted(each["plan"]["corpora"]) == corpora
+            and ("repair" in each["plan"]) == repaired
+        ]
+        assert len(shares) == (80 if criterion == "random" else 4)
+        return np.mean(shares)
+
+    blend = sorted(TEXTS)
+    ean, full, chance = share("ean", blend), share("ean", blend, "full_right"), share("random", [])
+    assert (
+        f"**{ean:.0%}** of the questions are answered right instead of **{full:.0%}**" in DEMO_PAGE
+    )
+    assert f"with experts removed at random **{chance:.0%}**, mean of 20 draws" in DEMO_PAGE
+    repaired = share("ean", blend, repaired=True)
+    assert f"raises right answers to **{repaired:.0%}**" in DEMO_PAGE
+    readme = " ".join((DOCS.parent / "README.md").read_text().split())
+    reap, after = share("reap", blend), share("reap", blend, repaired=True)
+    said = f"answers {reap:.0%} of the questions right, {after:.0%} after repair"
+    assert f"{said}, where all its experts answer {full:.0%}" in readme
+    assert f"On the demo EAN is better: {ean:.0%} right answers, {repaired:.0%} after" in readme
 
 
 def test_what_is_said_of_one_corpus():
@@ -220,26 +248,6 @@ def test_what_is_said_of_one_corpus():
     assert f"Frequency **{code:+.2f}** and **{maths:+.2f}**" in DEMO_PAGE
 
 
-def test_the_table_of_losses_is_that_of_the_shipped_evaluations(losses):
-    page = (DOCS / "reference" / "demo-model.md").read_text()
-    found = []
-    for row in candidates_at(losses, 0.5, "expert").to_dict("records"):
-        means, worst = f"{row['mean']:+.2f}", f"{row['worst']:+.2f}"
-        name = get_criterion(row["criterion"]).label
-        name = repaired_name(name, row["repair_tokens"]) if row["repaired_on"] else name
-        worst += f" ({row['worst_on'].removeprefix('demo-')})"
-        if row["draws"] > 1:
-            name += f", {row['draws']} draws"
-            means += f", SD {row['mean_spread']:.2f}"
-            worst += f", SD {row['worst_spread']:.2f}"
-        corpora = row["calibrated_on"]
-        on = "blend" if "+" in corpora else corpora.removeprefix("demo-") or "-"
-        schedule = "searched" if row["schedule"] == "search" else row["schedule"]
-        found.append([name, on, schedule, means, worst])
-    lines = page[page.index("| criterion | calibrated on | schedule |") :].split("\n\n")[0]
-    assert found == [cells(line) for line in lines.splitlines()[2:]]
-
-
 def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
     """One half of the documents chooses among plans that none chose, the other judges it."""
     plans = [
@@ -251,14 +259,13 @@ def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
     ]
     chosen, second = sorted(plans, key=lambda each: halves(each)[0].mean)[:2]
     made = (chosen.facts.criterion, len(chosen.facts.corpora), chosen.facts.schedule)
-    assert made == ("ean", 3, "global")
+    assert made == ("ean", 3, "uniform")
     one, other = halves(chosen)
     lead = difference(second, chosen)
     page = " ".join((DOCS / "reference" / "demo-model.md").read_text().split())
     assert f"({one.mean:+.2f} there); on the other half it has {other.mean:+.2f}" in page
     assert f"at worst {other.worst:+.2f} ({other.worst_on.removeprefix('demo-')})" in page
-    assert not lead.is_clear
-    assert f"not clear: {lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}]" in page
+    assert f"is {lead.mean:.3f} [{lead.low:.3f}, {lead.high:.3f}] by documents" in page
 
 
 def test_the_page_on_repair_has_what_ships_with_intervals_by_documents(model):
@@ -271,55 +278,15 @@ def test_the_page_on_repair_has_what_ships_with_intervals_by_documents(model):
         and (each.facts.granularity, each.facts.schedule) == ("expert", "uniform")
         and len(each.facts.corpora) == 3
     }
-    for name, words in (("reap", "nats, 95% by documents"), ("ean", "nats")):
-        back = difference(blend[name, False], blend[name, True])
-        share = back.mean / blend[name, False].mean
-        assert f"{share:.0%} ({back.low:.3f} to {back.high:.3f} {words})" in page
-    code, math, prose = (each.num_documents for each in blend["reap", False].samples.values())
-    assert f"of {code}, {math} and {prose} documents" in page
-    table = (DOCS / "concepts" / "repair.md").read_text().partition("## On the demo")[2]
-    lines = table.partition("\n- ")[0].splitlines()
-    rows = {name: losses for name, *losses in map(cells, lines)}
-    for name in ("REAP", "EAN", "Frequency"):
-        for is_repaired in (False, True):
-            loss = blend[name.lower(), is_repaired]
-            numbers = [loss.change[f"demo-{text}"] for text in ("code", "math", "prose")]
-            words = repaired_name(name, loss.facts.repair_tokens) if is_repaired else name
-            assert rows[words][:4] == [f"{each:.3f}" for each in (*numbers, np.mean(numbers))]
-    back = 1 - blend["frequency", True].mean / blend["frequency", False].mean
-    assert rows["Frequency + repair on 65k tokens"][4] == f"{back:.0%}"
-
-
-def test_the_losses_of_the_readme_are_those_of_the_shipped_evaluations(losses):
-    page = (DOCS.parent / "README.md").read_text()
-    blend = "demo-code+demo-math+demo-prose"
-    rows = candidates_at(losses, 0.5, "expert").to_dict("records")
-    means = {
-        (row["criterion"], row["repair_tokens"]): row["mean"]
-        for row in rows
-        if row["schedule"] == "uniform" and row["calibrated_on"] in (blend, "")
-    }
-    (chance,) = (each["draws"] for each in rows if each["criterion"] == "random")
-    wanted = []
-    for name, key in {
-        "REAP + repair on 32k tokens": ("reap", 32_256),
-        "REAP": ("reap", 0),
-        f"random experts, mean of {chance} draws": ("random", 0),
-    }.items():
-        loss = means[key]
-        wanted.append([name, f"{loss:+.2f}", f"{np.exp(loss):.2f} times"])
-    table = page.partition("<!-- losses -->")[2].partition("<!-- /losses -->")[0]
-    assert [cells(line) for line in table.strip().splitlines()[2:]] == wanted
-    # One criterion from the first line to the table; another beside it, by name.
-    (reap, repaired), (ean, ean_repaired) = (
-        [f"{np.exp(means[name, tokens]):.2f} times" for tokens in (0, after)]
-        for name, after in (("reap", 32_256), ("ean", 65_280))
-    )
-    words = " ".join(page.split())
-    (smaller,) = re.findall(r"10.3 MiB become 6.3 MiB \(-(\d+%)\)", words)
-    first = f"pruned by REAP, the demo becomes {smaller} smaller at {reap} its perplexity"
-    assert f"{first}, {repaired} after repair" in words
-    assert f"On the demo EAN is better: {ean}, {ean_repaired} after repair" in words
+    assert {each.num_documents for each in blend["reap", False].samples.values()} == {64}
+    assert "The 64 samples of each corpus are of 64 documents" in page
+    usual = [name for name, corpus in DEMO_CORPORA.items() if corpus.is_usual]
+    for name in ("reap", "ean"):
+        before, after = (
+            np.mean([blend[name, is_repaired].change[corpus] for corpus in usual])
+            for is_repaired in (False, True)
+        )
+        assert f"{name.upper()} from {before:.3f} to {after:.3f}" in page
 
 
 def test_the_readme_counts_engines_as_the_results_do():

@@ -24,7 +24,7 @@ from analysis.corpora import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
 from analysis.families import MoEFamily
 from analysis.families.packing import check_packing
-from analysis.forwards import Forward, Wrapper, decoder_layers, instead, wrap_forward
+from analysis.forwards import Forward, Wrapper, decoder_layers, input_device, instead, wrap_forward
 from analysis.model import MoEModel
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
@@ -71,12 +71,6 @@ def one_dtype(model: PreTrainedModel) -> Iterator[None]:
             f"{type(model).__name__} of transformers does not compute in {name} "
             f"({first_line(error)}); choose another --dtype, such as bfloat16 or float32."
         ) from error
-
-
-def input_device(model: PreTrainedModel) -> torch.device:
-    """The device of a model's input: that of its first weights that are not offloaded."""
-    devices = (parameter.device for parameter in model.parameters() if not parameter.is_meta)
-    return next(devices, torch.device("cpu"))
 
 
 def model_inputs(batch: TokenBatch, device: torch.device) -> dict[str, Tensor | None]:

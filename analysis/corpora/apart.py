@@ -5,13 +5,11 @@ training splits; documents of local tasks by a digest of their words. Other copi
 are not detected.
 """
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
+from analysis.content import document_digest
 from analysis.corpora.conversations import texts_of
 from analysis.corpora.documents import Document
 from analysis.corpora.sources import Source
@@ -20,7 +18,6 @@ from analysis.errors import CorpusError
 from analysis.json_text import parse_json
 
 TEST_SETS = "test_sets"
-_WORDS_AT_ONCE = 1 << 16
 # Last part of a dataset's name on the hub -> prefix of its task names in the harness.
 BENCHMARK_DATA: Mapping[str, str] = {
     "ai2_arc": "arc",
@@ -62,16 +59,6 @@ BENCHMARK_DATA: Mapping[str, str] = {
 _COLLECTIONS = ("glue", "super_glue", "superglue")  # each configuration is a benchmark
 _COLLECTED = ("boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc")
 _TRAINING = ("train", "auxiliary_train")
-
-
-def document_digest(text: str) -> str:
-    """SHA-256 of a text's words, regardless of whitespace; holds few of them at once."""
-    sha, words = hashlib.sha256(), (match.group() for match in re.finditer(r"\S+", text))
-    separator = ""
-    while some := list(islice(words, _WORDS_AT_ONCE)):
-        sha.update((separator + " ".join(some)).encode())
-        separator = " "
-    return sha.hexdigest()
 
 
 def benchmark_of(dataset: HubDataset) -> str | None:

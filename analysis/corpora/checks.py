@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from analysis.demo.interpreter import is_asked, is_right
+
 _MINUS = "\u2212"  # as typeset text has it
 # A sign counts where no number or word ends before it: 8-3 ends in 3, x=-3 in -3.
 _NUMBER = re.compile(
@@ -89,6 +91,13 @@ CHECKS: Mapping[str, Check] = {
             _contains,
             _has_words,
             "text",
+        ),
+        Check(
+            "function",
+            "it is the body of a function and returns what each case expects",
+            is_right,
+            is_asked,
+            "JSON with the function's head and cases",
         ),
     )
 }

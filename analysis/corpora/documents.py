@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from analysis.corpora.conversations import USUAL, conversation_in, without_nulls
+from analysis.demo.generate.draw import GeneratedText
 from analysis.errors import CorpusError
 
 _TOO_LARGE = 1 << 31
@@ -26,6 +27,7 @@ class Document:
     answer: tuple[bool, ...] | None = None  # whether each of `input_ids` belongs to the answer
     # What the assistant of `messages` may call, for the chat template.
     tools: tuple[Mapping[str, Any], ...] = ()
+    prompt: str | None = None  # the beginning of `text` that asks; None: all of it does
     expected: str | None = None  # what a model should answer, for the check of the corpus
     where: str = field(default="", compare=False)  # file and line or row; begins an error
     problem: CorpusError | None = field(default=None, compare=False)  # why the row has none
@@ -77,15 +79,17 @@ class Fields:
 DEFAULT_FIELDS = Fields()
 
 
-def demo_document(prompt: str, response: str) -> Document:
-    """A pair as a document: a conversation if there is a response, else plain text.
-
-    A check compares with the response.
-    """
-    if not response:
-        return Document(text=prompt)
-    turns = ({"role": "user", "content": prompt}, {"role": "assistant", "content": response})
-    return Document(messages=turns, expected=response)
+def demo_document(text: GeneratedText) -> Document:
+    """A generated text as a document: a conversation if it has earlier turns, else plain text."""
+    if text.earlier is None:
+        whole = text.prompt + text.response
+        return Document(text=whole, prompt=text.prompt, expected=text.answer)
+    turns = tuple(
+        {"role": role, "content": content}
+        for pair in (*text.earlier, (text.prompt, text.response))
+        for role, content in zip(("user", "assistant"), pair, strict=True)
+    )
+    return Document(messages=turns, expected=text.answer)
 
 
 def _whole_numbers(value: Any, where: str, name: str, *, least: int) -> list[int]:

@@ -19,7 +19,8 @@ def question_turns(document: Document) -> tuple[Turn, ...]:
 def question_text(document: Document) -> str:
     """The words of a document's prompt, without any format: equal questions have equal ones."""
     contents = [turn.get("content") or "" for turn in question_turns(document)]
-    return "\n".join([document.text or "", *(_words(content) for content in contents)])
+    text = document.prompt or document.text or ""
+    return "\n".join([text, *(_words(content) for content in contents)])
 
 
 def _words(content: object) -> str:
@@ -40,7 +41,8 @@ def document_prompt(document: Document, reader: TextReader) -> list[int]:
         return conversation_prompt(turns, document.tools, reader)
     if document.text is None:
         raise CorpusError(f"{reader.name} is token ids; a check needs a text or a conversation.")
-    ids = list(reader.tokenize(document.text.rstrip(), add_special_tokens=True).ids)
+    prompt = document.prompt or document.text
+    ids = list(reader.tokenize(prompt.rstrip(), add_special_tokens=True).ids)
     if ids and ids[-1] == reader.tokenizer.eos_token_id:
         ids.pop()  # of a tokenizer that ends every text
     if not ids:

@@ -11,7 +11,8 @@ from analysis.corpora.account import RowAccount
 from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.files import DocumentFile, open_documents
 from analysis.corpora.spec import CorpusSpec
-from analysis.demo.texts import demo_texts
+from analysis.demo.held_out import EVALUATED, held_out_numbers
+from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
 
 # Above this a permutation would itself be large, so numbers are drawn instead.
 _MOST_PERMUTED = 1 << 24
@@ -27,8 +28,6 @@ class Source:
     # Separator if all documents form one text, drawn in their own order; None otherwise.
     join: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)  # for manifests; plain JSON
-    # Sequences of a joined document that measurements read by default; None: all of them.
-    windows_per_document: int | None = 2
     skips: int = 0  # bad rows that may be left out
 
 
@@ -93,4 +92,23 @@ def local_source(spec: CorpusSpec) -> Source:
     spec.check_content()
     if spec.path is not None:
         return from_file(open_documents(spec.path, spec.fields))
-    return in_memory([demo_document(text.prompt, text.response) for text in demo_texts(spec.name)])
+    return demo_source(spec.name)
+
+
+def demo_source(corpus: str) -> Source:
+    """The documents of a demo corpus for training and calibration, each written when read."""
+
+    return _demo_texts(corpus, range(TRAINING_DOCUMENTS))
+
+
+def fitness_source(corpus: str) -> Source:
+    """The held-out documents of a demo corpus that evaluations and searches draw from."""
+    return _demo_texts(corpus, held_out_numbers()[corpus][:EVALUATED])
+
+
+def _demo_texts(corpus: str, numbers: Sequence[int]) -> Source:
+    def draw(seed: int) -> Iterator[Document]:
+        for place in seeded_order(len(numbers), seed):
+            yield demo_document(TEXTS[corpus].text(numbers[place]))
+
+    return Source(draw)

@@ -12,7 +12,7 @@ from analysis.content import known_digest
 from analysis.corpora.checks import CHECKS
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
-from analysis.demo.texts import TEXT_CHECKS, TEXTS
+from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
 from analysis.home import from_home
 from analysis.text_file import near_file
@@ -125,6 +125,8 @@ class CorpusSpec:
     preset: Preset | None = None
     content: str = ""  # the first digits of the digest that the files must have, if given
     check: str = ""  # one of CHECKS; empty: its answers are not checked
+    answer_tokens: int | None = None  # of an answer, at most; None: as usual
+    stop: str | None = None  # text at which an answer ends
 
     @property
     def names_check(self) -> bool:
@@ -228,7 +230,8 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     _check_words(corpus)
     name = bare_name(corpus)
     if corpus in TEXTS:
-        return CorpusSpec(name, check=TEXT_CHECKS.get(corpus, ""))
+        demo = TEXTS[name]
+        return CorpusSpec(name, check=demo.check, answer_tokens=demo.answer_tokens, stop=demo.stop)
     if content_of(corpus) and name in PRESETS:
         preset = PRESETS[name]
         return CorpusSpec(name, preset.dataset, None, preset.fields, preset, content_of(corpus))

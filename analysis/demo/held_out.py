@@ -1,46 +1,47 @@
-"""The demo's held-out texts in two halves: one for evaluations and searches, one for benchmarks.
+"""The demo's held-out texts in two parts: for evaluations and searches, and for benchmarks.
 
-So benchmarks never use texts that a search has optimised on. The split is fixed.
+So benchmarks never use texts that a search has optimised on. Which documents are held out is
+written beside the model, as it depends on its tokenizer: none of them shares a run of 32 tokens
+with a document for training and calibration.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from typing import Final
 
-from analysis.corpora.documents import Document, demo_document
-from analysis.corpora.sources import Source, seeded_order
-from analysis.demo.texts import DemoText, demo_texts
+from analysis.demo.generate.draw import GeneratedText
+from analysis.demo.texts import TEXTS
+from analysis.shipped import DEMO_CHECKPOINT
 
-_SEED = 42  # the first half of this order is for evaluations
+HELD_OUT_FILE: Final = "demo_held_out.json"  # corpus -> numbers of documents
+EVALUATED: Final = 2_000  # documents of a corpus for evaluations; those that follow: benchmarks
+BENCHMARKED: Final = 500
 
 
 @cache
-def _halves(corpus: str) -> tuple[tuple[DemoText, ...], frozenset[int]]:
-    """The held-out texts of a corpus, and the numbers of those for evaluations."""
-    texts = tuple(demo_texts(corpus, held_out=True))
-    order = list(seeded_order(len(texts), _SEED))
-    return texts, frozenset(order[: (len(order) + 1) // 2])
+def held_out_numbers(checkpoint: Path = DEMO_CHECKPOINT) -> dict[str, tuple[int, ...]]:
+    """Corpus -> the numbers of its held-out documents, those for evaluations first."""
+    numbers = json.loads((checkpoint / HELD_OUT_FILE).read_bytes())
+    return {corpus: tuple(each) for corpus, each in numbers.items()}
 
 
-def fitness_source(corpus: str) -> Source:
-    """The half that evaluations and searches draw from, in seeded order."""
+def benchmark_texts(corpus: str) -> Sequence[GeneratedText]:
+    """The part that benchmarks use, without texts that ask what one before them asks.
 
-    def documents(seed: int) -> Iterator[Document]:
-        texts, numbers = _halves(corpus)
-        for number in seeded_order(len(texts), seed):
-            if number in numbers:
-                yield demo_document(texts[number].prompt, texts[number].response)
-
-    # The half has 16 documents: two sequences of each would not make 64 samples.
-    return Source(documents, windows_per_document=None)
-
-
-def benchmark_texts(corpus: str) -> list[DemoText]:
-    """The half that benchmarks use, without duplicates and texts that the other half has too."""
-    texts, numbers = _halves(corpus)
-    prompts = {texts[number].prompt for number in numbers}
+    Small problems are few enough to be drawn twice.
+    """
+    texts = [TEXTS[corpus].text(number) for number in held_out_numbers()[corpus]]
+    asked = {prompt for text in texts[:EVALUATED] for prompt in _prompts(text)}
     distinct = []
-    for number, text in enumerate(texts):
-        if number not in numbers and text.prompt not in prompts:
-            prompts.add(text.prompt)
+    for text in texts[EVALUATED:]:
+        if asked.isdisjoint(_prompts(text)):
             distinct.append(text)
+            asked.update(_prompts(text))
     return distinct
+
+
+def _prompts(text: GeneratedText) -> tuple[str, ...]:
+    """All that a text asks, in earlier turns too."""
+    return (*(prompt for prompt, _ in text.earlier or ()), text.prompt)

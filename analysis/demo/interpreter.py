@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from analysis.json_text import parse_json
+
 _MOST_CHARS = 2_000
 _MOST_STEPS = 5_000  # evaluated nodes of one call
 _MOST_ITEMS = 1_000  # of a list, or characters of a text
@@ -267,6 +269,23 @@ def body_of(written: str) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
+
+
+def is_asked(answer: str) -> bool:
+    """Whether a text is an answer that `is_right` reads: a function's head and its cases."""
+    try:
+        asked = parse_json(answer)
+    except ValueError:
+        return False
+    match asked:
+        case {"head": str(), "cases": [_, *_] as cases}:
+            return all(_is_case(case) for case in cases)
+    return False
+
+
+def _is_case(case: Any) -> bool:
+    """Whether it is a list to call the function with, and what that returns."""
+    return isinstance(case, list) and len(case) == 2 and isinstance(case[0], list)
 
 
 def is_right(written: str, answer: str) -> bool:

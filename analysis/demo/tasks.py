@@ -1,14 +1,13 @@
 """Benchmarks on the demo's held-out texts: tasks of lm-evaluation-harness on local files.
 
-Code and prose come from the running Python, so the tasks are built where they are used;
-demo-math-exact is the same everywhere. A task's version is a digest of its questions.
+They are written where they are used. A task's version is a digest of its questions.
 """
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,75 +15,57 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
-from analysis.corpora.apart import document_digest
+from analysis.content import document_digest
+from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts
-from analysis.demo.texts import DemoText
 from analysis.durable import write_durably
-from analysis.errors import CorpusError
 
 Row = dict[str, Any]
-_PROMPT_CHARS = 180
-_CHOICE_CHARS = 60
+_QUESTIONS = 240  # of a task
 _DISTRACTORS = 3
-_ANSWER = r"The answer is (-?\d+)"
 
 
-def _passages(text: str) -> Iterator[tuple[str, str]]:
-    """Disjoint passages, each split between words into a prompt and its continuation."""
-    place = 0
-    while True:
-        parts = []
-        for length in (_PROMPT_CHARS, _CHOICE_CHARS):
-            space = re.compile(r"\s").search(text, place + length)
-            if space is None:
-                return
-            parts.append(text[place : space.start()])
-            place = space.start()
-        # The space stays with the continuation: tokens begin with it.
-        prompt, continuation = parts[0].lstrip(), parts[1].rstrip()
-        if prompt.strip() and len(continuation.strip()) >= _CHOICE_CHARS // 2:
-            yield prompt, continuation
+def _row(text: GeneratedText, prompt: str) -> Row:
+    known_by = text.whole if text.earlier is None else text.prompt  # plain text, or a turn
+    return {
+        "prompt": prompt,
+        "document": text.name,
+        "document_digest": document_digest(known_by),
+    }
 
 
-def choice_questions(texts: Sequence[DemoText]) -> list[Row]:
-    """Which of four continuations follows? Three are from other documents.
+def choice_questions(texts: Sequence[GeneratedText]) -> list[Row]:
+    """Which of four responses belongs to a prompt? Three are those of other documents.
 
     At most 240 rows of `prompt`, `choices` (4, in random order), `label` (number of the true one),
-    `document` (its name) and `document_digest`, drawn from all passages and kept in order.
+    `document` (its name) and `document_digest`. The texts need four different responses.
     """
     rng = np.random.default_rng(42)
-    passages = [(text.name, *each) for text in texts for each in _passages(text.prompt)]
-    digests = {text.name: document_digest(text.prompt) for text in texts}
-    if len({name for name, _, _ in passages}) <= _DISTRACTORS:
-        raise CorpusError(
-            f"Questions with {_DISTRACTORS + 1} choices need passages of as many documents."
-        )
-    chosen = np.sort(rng.permutation(len(passages))[:240])
     rows = []
-    for name, prompt, continuation in (passages[int(number)] for number in chosen):
-        choices = {continuation: name}
+    for text in islice(texts, _QUESTIONS):
+        choices = [text.response]
         while len(choices) <= _DISTRACTORS:
-            other, _, text = passages[int(rng.integers(len(passages)))]
-            if other not in choices.values():
-                choices.setdefault(text, other)
+            other = texts[int(rng.integers(len(texts)))].response
+            if other not in choices:
+                choices.append(other)
         order = [int(place) for place in rng.permutation(len(choices))]
-        row: Row = {"prompt": prompt, "choices": [list(choices)[place] for place in order]}
-        row |= {"label": order.index(0), "document": name, "document_digest": digests[name]}
-        rows.append(row)
+        row = _row(text, text.prompt) | {"choices": [choices[place] for place in order]}
+        rows.append(row | {"label": order.index(0)})
     return rows
 
 
-def answer_questions(texts: Sequence[DemoText]) -> list[Row]:
-    """Word problems in the demo model's format: prompt, answer, document, document_digest."""
-    return [
-        {
-            "prompt": f"<|user|>{text.prompt}<|assistant|>",
-            "answer": re.findall(_ANSWER, text.response)[0],
-            "document": text.name,
-            "document_digest": document_digest(text.prompt),
-        }
-        for text in texts
-    ]
+def answer_questions(texts: Sequence[GeneratedText]) -> list[Row]:
+    """What is the answer? At most 240 rows of `prompt`, in the demo model's format, `answer`,
+    `document`, `document_digest`.
+    """
+    rows = []
+    for text in islice(texts, _QUESTIONS):
+        prompt = text.prompt
+        if text.earlier is not None:
+            turns = "".join(f"<|user|>{ask}<|assistant|>{say}<|end|>" for ask, say in text.earlier)
+            prompt = f"{turns}<|user|>{text.prompt}<|assistant|>"
+        rows.append(_row(text, prompt) | {"answer": text.answer})
+    return rows
 
 
 _CHOICE = {
@@ -98,20 +79,23 @@ _CHOICE = {
         for name in ("acc", "acc_norm")
     ],
 }
-_EXACT = {
-    "output_type": "generate_until",
-    "doc_to_text": "prompt",
-    "doc_to_target": "answer",
-    "target_delimiter": "",
-    "generation_kwargs": {"until": ["<|end|>"], "do_sample": False, "max_gen_toks": 128},
-    "filter_list": [
-        {
-            "name": "answer",
-            "filter": [{"function": "regex", "regex_pattern": _ANSWER}, {"function": "take_first"}],
-        }
-    ],
-    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-}
+
+
+def _answered(read: Mapping[str, Any], *stops: str) -> Mapping[str, Any]:
+    """The form of questions whose answer, as this filter reads it, is compared as text."""
+    return {
+        "output_type": "generate_until",
+        "doc_to_text": "prompt",
+        "doc_to_target": "answer",
+        "target_delimiter": "",
+        "generation_kwargs": {"until": ["<|end|>", *stops], "do_sample": False, "max_gen_toks": 64},
+        "filter_list": [{"name": "answer", "filter": [read, {"function": "take_first"}]}],
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+
+
+_LAST_NUMBER = {"function": "regex", "regex_pattern": r"(-?\d+)", "group_select": -1}
+_FIRST_LINE = {"function": "regex", "regex_pattern": r"^\s*(.+)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +105,32 @@ class LocalTask:
     name: str
     corpus: str  # source of its texts
     about: str  # what it asks
-    questions: Callable[[Sequence[DemoText]], list[Row]]  # texts -> rows
+    questions: Callable[[Sequence[GeneratedText]], list[Row]]  # texts -> rows
     form: Mapping[str, Any]  # how lm-evaluation-harness asks and scores
 
 
-_FOLLOWS = "which of four continuations follows in a"
-_WORKED_OUT = "the number that a word problem asks for, worked out in words"
 _TASKS = (
-    LocalTask("demo-code-mc", "demo-code", f"{_FOLLOWS} Python module", choice_questions, _CHOICE),
-    LocalTask("demo-prose-mc", "demo-prose", f"{_FOLLOWS} text", choice_questions, _CHOICE),
-    LocalTask("demo-math-exact", "demo-math", _WORKED_OUT, answer_questions, _EXACT),
+    LocalTask(
+        "demo-code-mc",
+        "demo-code",
+        "which of four bodies does what the docstring of a function says",
+        choice_questions,
+        _CHOICE,
+    ),
+    LocalTask(
+        "demo-stories-exact",
+        "demo-stories",
+        "the answer to a question about a story",
+        answer_questions,
+        _answered(_FIRST_LINE, "\n"),
+    ),
+    LocalTask(
+        "demo-math-exact",
+        "demo-math",
+        "the number that a word problem asks for, worked out before",
+        answer_questions,
+        _answered(_LAST_NUMBER),
+    ),
 )
 LOCAL_TASKS: Mapping[str, LocalTask] = {task.name: task for task in _TASKS}
 

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.arrays import FloatArray, IntArray
+from analysis.corpora.clusters import nearest_to_centroids
 from analysis.errors import StatsError, UserError, unknown_name
 from analysis.lazy import pd
-from analysis.ranking.clusters import nearest_to_centroids
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SampleStats
 

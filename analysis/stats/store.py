@@ -33,8 +33,6 @@ from analysis.families import MoELayer
 from analysis.home import from_home
 from analysis.json_text import parse_json_once
 from analysis.lazy import pd
-from analysis.shipped import SHIPPED_STATS as SHIPPED_STATS
-from analysis.shipped import SHIPPED_VARIABLE as SHIPPED_VARIABLE
 from analysis.shipped import shipped_stats
 from analysis.stats import stored_tables
 from analysis.stats.grid import Grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,18 +9,13 @@ from types import MappingProxyType
 import numpy as np
 
 from analysis.arrays import FloatArray
-from analysis.content import check_regular
+from analysis.content import arrow_file, check_regular
 from analysis.lazy import pa, pc, pd, pq
 
 # Real sums compress to about half, ids of layers and experts to almost nothing.
 _MOST_UNPACKED = 1 << 28
 _MOST_GROWTH = 1000
 _NONE: Mapping[str, str] = MappingProxyType({})
-
-
-def arrow_file(path: Path, mode: str = "rb") -> pa.NativeFile:
-    """A local file of any name; pyarrow takes a path with a colon for an address."""
-    return pa.OSFile(os.fsencode(path), mode)
 
 
 def write_parquet(path: Path, table: pd.DataFrame) -> None:

@@ -11,14 +11,10 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.names import criterion_label
 from app.loaded import Loaded
+from pruning.evaluate.kept_answers import AnswerRecord
 from pruning.evaluate.lens import LensPlan
 from pruning.evaluate.quality import compared, is_random, record_ways
-from pruning.evaluate.record import (
-    AnswerRecord,
-    EvaluationRecord,
-    EvaluationStore,
-    evaluation_table,
-)
+from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.evaluate.result import MEASURES, SampleCount, SampleValues, interval_or_none
 from pruning.evaluate.store import readable_records
 from pruning.plan import NEURON_GRANULARITY

@@ -45,8 +45,9 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     """Table of SAME_BYTES_COLUMNS: plans of neurons and of whole experts of the same size.
 
     Only plans measured as most were (`record_ways`) and ranked on the evaluation corpus, or on
-    none; per corpus the sizes that both kinds reach within 1% of the bytes. Sorted by corpus and
-    change of the loss; `removed` is the sparsity of the plans of neurons.
+    none; per corpus the sizes that both kinds reach within 1% of the bytes. A corpus that ranked no
+    plan is left out if another did. Sorted by corpus and change of the loss; `removed` is the
+    sparsity of the plans of neurons.
     """
     pairs = zip(records, record_ways(records), strict=True)
     table = evaluation_table([record for record, way in pairs if not way])
@@ -57,6 +58,8 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
     rows = rows[(rows["bits"] == "") & (rows["top_k"] == 0)]
     rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]
+    ranked = rows.loc[rows["calibrated_on"] != "", "corpus"]
+    rows = rows[rows["corpus"].isin(ranked)] if len(ranked) else rows
     esap = table[table["measure"] == "esap"].set_index("evaluation")[["low", "high"]]
     rows = rows.assign(
         candidate=[

@@ -46,7 +46,7 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     columns = [_MORE_GROUPS if name == "groups" else name for name in LISTED_COSTS]
     rows = [[row[name] for name in columns] for row in costs]
     cells = [["-" if value in (None, "") else value for value in row] for row in rows]
-    spare = ("seconds", "shape", "peak MiB", "tokens/s", "answers", "source")
+    spare = ("tokens", "seconds", "shape", "peak MiB", "tokens/s", "answers", "source")
     show_table("", columns, cells, spare=spare, whole=("shape", "peak MiB", _MORE_GROUPS))
 
 

@@ -88,7 +88,7 @@ def commands_after_checks(folder: Path) -> tuple[str, ...]:
     model = load_model_index(str(folder))
     if model.unloadable or not has_vocabulary(folder):
         return ()
-    return (command_line("ask", str(folder), "--prompt", "How much is 7 * 6?"),)
+    return (command_line("ask", str(folder), "--prompt", "A room is 7 m by 6 m. How large is it?"),)
 
 
 def plan_command(

@@ -429,7 +429,7 @@ def bins(request: BinsRequest, *, out_file: options.OutTable = Path("bins.csv"))
 def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     """Answers of the original model and of pruned ones to a prompt, or the losses of a text.
 
-    Example: moeprune ask demo --plan plan.json --prompt 'How much is 7 * 6?'
+    Example: moeprune ask demo --plan plan.json --prompt 'A room is 7 m by 6 m. How large is it?'
     """
     full_request = request.into(AskRequest, **named_plans(request, plan))
     result = follow(ask_run(full_request))

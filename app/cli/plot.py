@@ -21,8 +21,9 @@ from app.cli.files import check_free, read_plan, write_csv
 from app.cli.following import export_command
 from app.cli.say import say_notes
 from app.console import counted, finish, follow, note, show_table
+from pruning.evaluate.kept_answers import AnswerStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import AnswerStore, EvaluationStore
+from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import (

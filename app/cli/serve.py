@@ -69,7 +69,7 @@ def demo(*, port: Port = None) -> None:
 
     Example: moeprune demo
     """
-    from analysis.model import DEMO_CHECKPOINT
+    from analysis.shipped import DEMO_CHECKPOINT
 
     if not DEMO_CHECKPOINT.is_dir():
         raise CheckpointError(

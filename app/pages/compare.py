@@ -12,9 +12,9 @@ from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
-from pruning.evaluate.quality import PlanLoss, loss_of
+from pruning.evaluate.quality import loss_of
 from pruning.evaluate.right_answers import points_words
-from pruning.evaluate.right_of_plans import in_short, right_apart
+from pruning.evaluate.right_of_plans import in_short, right_apart, right_share
 
 _ROWS_SHOWN: Final = 200
 
@@ -28,8 +28,10 @@ def draw(loaded: Loaded) -> None:
         return
     if loaded.choices.criterion is None or not has_statistics(loaded):
         return
-    conclusion(loaded)
+    apart = conclusion(loaded)
     show_named("kept-by", loaded)
+    if apart:
+        st.markdown(apart)
     comparison_metrics(loaded.comparison)
     with st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
@@ -39,25 +41,29 @@ def draw(loaded: Loaded) -> None:
     show_command(loaded.both.command(), heading="The same from the command line")
 
 
-def conclusion(loaded: Loaded) -> None:
-    """Measured losses of both, and how often they decide alike."""
-    losses, words = losses_of(loaded.model), []
-    found: list[PlanLoss] = []
+def conclusion(loaded: Loaded) -> str:
+    """Measured losses of both, and how often they decide alike; returns their right answers."""
+    known, words = losses_of(loaded.model), []
     a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
-    for name, plan in zip(loaded.names, (a, loaded.plan_by(loaded.second)), strict=True):
-        loss = loss_of(losses, plan.in_own_bits.unrepaired.digest)
-        found += [loss] if loss else []
-        measured = [each for each in (loss.words, in_short(loss)) if each] if loss else []
+    plans = (a, loaded.plan_by(loaded.second))
+    losses = [loss_of(known, plan.in_own_bits.unrepaired.digest) for plan in plans]
+    first, second = losses
+    apart = right_apart(first, second) if first and second else None
+    for name, loss in zip(loaded.names, losses, strict=True):
+        measured = [loss.words] if loss else []
+        measured += [in_short(loss)] if loss and loss.right and not apart else []
         words.append(f"{literal(name)}: {literal('; '.join(measured)) or 'loss not measured'}")
-    comparison, caveat = loaded.comparison, ""
-    apart = right_apart(*found) if len(found) == 2 else None
-    right = f" Right answers of A less B: {points_words(apart)}." if apart else ""
+    comparison, caveat, right = loaded.comparison, "", ""
+    if apart:
+        shares = " and ".join(f"{right_share(loss):.0%}" for loss in losses if loss)
+        right = f"Right answers of A less B: {points_words(apart)} ({shares})."
     if a.repair or a.bits:
         caveat = " Neither is repaired or in fewer bits here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
-        f"experts alike, chance {comparison.chance_agreement:.0%}.{right}{caveat}"
+        f"experts alike, chance {comparison.chance_agreement:.0%}.{caveat}"
     )
+    return right
 
 
 def comparison_metrics(comparison: Comparison) -> None:

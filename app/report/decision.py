@@ -7,8 +7,8 @@ from analysis.model import MoEModel
 from app.charts.front_words import bits_alone
 from app.report.page import rendered
 from pruning.evaluate.cost import LossRow, PlanCost, cost_of
+from pruning.evaluate.kept_answers import AnswerRecord
 from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import AnswerRecord
 from pruning.evaluate.right_of_plans import RightRow
 from pruning.plan import PruningPlan, fit_plan
 from pruning.planning.choice import corpora_words

@@ -13,7 +13,8 @@ from analysis.corpora.files import SUFFIXES
 from analysis.criteria import Criterion
 from analysis.demo.texts import TEXTS
 from analysis.errors import StatsError, UserError
-from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, describe_model
+from analysis.model import DEMO_MODEL, MoEModel, describe_model
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.choose import run_by_corpus
 from analysis.stats.groups import groups_for
 from analysis.stats.places import default_stats_dir

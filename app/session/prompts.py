@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import streamlit as st
 
 from app.session.data import settings
+from pruning.evaluate.kept_answers import AnswerRecord
 from pruning.evaluate.lens import LensRecord
-from pruning.evaluate.record import AnswerRecord
 from pruning.evaluate.store import RecordStore
 from pruning.requests.base import Request
 from pruning.requests.evaluation import AskRequest

@@ -1,11 +1,15 @@
 """What a plan saves and costs, in words that everybody knows."""
 
+from collections.abc import Sequence
 from math import exp
+from statistics import fmean
 
 from app.loaded import Loaded
+from app.session.data import losses_of
 from app.session.plan_data import bytes_after
 from pruning.bits import bits_words
 from pruning.evaluate.quality import PlanLoss, RandomLoss
+from pruning.evaluate.right_of_plans import right_rows
 from pruning.planning.make import CurrentPlan
 from pruning.size_words import change_words
 
@@ -21,10 +25,21 @@ def headline(
     if loss is None:
         about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
         return f"{words}{about}."
+    if loss.right:
+        return f"{words}, {_right_words(loss, losses_of(loaded.model))}."
     words += f", perplexity x{exp(loss.mean):.1f}"
     if chance is None or loss.is_random:
         return f"{words}."
     return f"{words} (random: x{exp(chance.mean):.1f})."
+
+
+def _right_words(loss: PlanLoss, losses: Sequence[PlanLoss]) -> str:
+    """Right answers of the original, of the plan and of Random, means over its corpora."""
+    rows = right_rows(loss, losses)
+    full, plan = fmean(row.full.mean for row in rows), fmean(row.plan.mean for row in rows)
+    words = f"right answers {full:.0%} → {plan:.0%}"
+    random = [row.random for row in rows if row.random is not None]
+    return f"{words} (random: {fmean(random):.0%})" if len(random) == len(rows) else words
 
 
 def removed_share(loaded: Loaded) -> str:

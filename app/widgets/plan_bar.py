@@ -1,6 +1,6 @@
 """The plan in one line on every page: name, savings, loss."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from analysis.corpora import bare_name
+from analysis.corpora import bare_name, parse_corpus
 from analysis.errors import UserError
 from analysis.model import MoEModel
 from app.errors import show_error
@@ -25,6 +25,7 @@ from pruning.bits import FORMATS, OWN
 from pruning.engines import Readers, contents_of, readers, verdicts
 from pruning.evaluate.against_random import AgainstRandom, verdict_on
 from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.evaluate.result import DEFAULT_MEASURES, RIGHT
 from pruning.evaluate.right_of_plans import in_short
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.planning.make import PLAN_FILE, CurrentPlan
@@ -151,6 +152,7 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
             **plan_in_bits(current_plan.plan),
             "corpora": texts,
             "dtype": usual_dtype(loaded),
+            **({"measures": (*DEFAULT_MEASURES, RIGHT)} if _answers_count(loaded, texts) else {}),
         }
         request = validated(EvaluateRequest, fields)
         queue(
@@ -158,6 +160,12 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
             current_plan.name,
             shown_request(request).command((current_plan.file_name,)),
         )
+
+
+def _answers_count(loaded: Loaded, corpora: Sequence[str]) -> bool:
+    """Whether these corpora have a check of their own, and plans were asked already."""
+    has_check = any(parse_corpus(corpus).check for corpus in corpora)
+    return has_check and any(each.right for each in losses_of(loaded.model))
 
 
 def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:

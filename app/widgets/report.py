@@ -18,9 +18,10 @@ from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
 from pruning.evaluate.against_random import verdict_on
+from pruning.evaluate.kept_answers import AnswerStore
 from pruning.evaluate.lens import LensStore
 from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import AnswerStore, EvaluationStore
+from pruning.evaluate.record import EvaluationStore
 from pruning.evaluate.store import readable_records
 from pruning.plan import fit_plan
 from pruning.planning.make import CurrentPlan

@@ -17,6 +17,7 @@ from analysis.families import MoEFamily
 from analysis.generation import greedy_answers
 from analysis.progress import Progress
 from pruning.evaluate.candidate import candidate_of
+from pruning.evaluate.kept_answers import Answer
 from pruning.plan import PruningPlan
 
 
@@ -27,17 +28,6 @@ class Question:
     ids: Sequence[int]  # tokens of the prompt
     tokenizer: Tokenizer
     max_new_tokens: int = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of one model."""
-
-    name: str  # of the model: the plan's file, or the caller's name of the original
-    text: str  # without special tokens
-    ids: tuple[int, ...]  # generated tokens
-    agreed: int  # leading tokens that equal those of the first model
-    seconds: float
 
 
 def prompt_ids(

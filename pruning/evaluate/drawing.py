@@ -32,13 +32,14 @@ from analysis.corpora.account import SKIPPED_ROWS, RowAccount, row_facts
 from analysis.corpora.cutting import Extent
 from analysis.corpora.encoding import TextReader, encode, encode_all
 from analysis.corpora.near_copies import NewTokens, TokenRuns
-from analysis.demo.held_out import fitness_source
+from analysis.corpora.sources import fitness_source
 from analysis.demo.texts import TEXTS
 from analysis.stats.tables import CorpusRef
 from pruning.evaluate.questions import Questions, QuestionSettings, draw_questions, known_text
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SEED = 42
+_WINDOWS = 2  # of a document of running text
 Scored = Literal["auto", "all", "response"]
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
@@ -59,14 +60,15 @@ class SampleSettings:
     scored: Scored = "auto"
     # Arguments of the chat template, for conversations.
     template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    # Samples of running text that a document gives at most; 0: all, None: as its corpus has it.
+    # Samples of running text that a document gives at most; 0: all, None: two.
     windows_per_document: int | None = None
     questions: QuestionSettings | None = None  # what is asked and checked besides; None: nothing
 
-    def windows_of(self, source: Source) -> int | None:
-        """The limit for a corpus; None if there is none."""
+    @property
+    def windows(self) -> int | None:
+        """The limit; None if there is none."""
         if self.windows_per_document is None:
-            return source.windows_per_document
+            return _WINDOWS
         return self.windows_per_document or None
 
 
@@ -166,7 +168,7 @@ def draw(
             packing="concatenate" if is_running or source.join is not None else "pad",
             count="response" if by_answers else "all",
             template_args=settings.template_args,
-            windows_per_document=settings.windows_of(unread.source),
+            windows_per_document=settings.windows,
         ),
         corpus=name,
         selection=selection if unread.skipped or not is_running else None,

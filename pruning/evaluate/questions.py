@@ -10,9 +10,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from analysis.content import document_digest
 from analysis.corpora import Document, Source, Tokenizer, bare_name
 from analysis.corpora.account import RowAccount
-from analysis.corpora.apart import document_digest
 from analysis.corpora.checks import CHECKS, Check
 from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.near_copies import TokenRuns

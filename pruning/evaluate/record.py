@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -39,9 +39,6 @@ from pruning.repair.reference import variant_words
 from pruning.shown import DisplayMixin, Facts
 from pruning.sizes import PARAMS, ModelPart, size_report
 from pruning.spec import PlanSpec
-
-if TYPE_CHECKING:
-    from pruning.evaluate.answers import Answer
 
 TABLE_COLUMNS = (
     "evaluation",
@@ -423,60 +420,3 @@ def result_json(records: Sequence[EvaluationRecord]) -> dict[str, Any]:
         return records[0].to_dict()
     content = {"schema_version": SCHEMA_VERSION}
     return content | {"evaluations": [record.to_dict() for record in records]}
-
-
-class KeptAnswer(RecordPart):
-    """The answer of one model."""
-
-    text: str
-    num_tokens: Count
-    agreed: Count  # leading tokens that equal those of the original model
-    seconds: Annotated[float, Field(ge=0)]
-
-    @model_validator(mode="after")
-    def _can_be(self) -> Self:
-        if self.agreed > self.num_tokens:
-            raise ValueError(f"{self.agreed} of {self.num_tokens} tokens cannot agree")
-        return self
-
-
-class AnswerRecord(RecordOfPlan):
-    """The answers of the original and of the pruned model to one prompt.
-
-    Its settings are `dtype`, `max_new_tokens` and `raw`, and `template_args` if there were any.
-    """
-
-    folder = "answers"
-    word = "pair of answers"
-    command = "ask"
-    measured = "answers"
-
-    record_id: str = Field(alias="answers_id")
-    prompt: str
-    answers: tuple[KeptAnswer, ...] = ()  # of the original model, then of the pruned one
-    settings: RunFacts
-
-    @classmethod
-    def of(
-        cls,
-        model: MoEModel,
-        plan: PruningPlan,
-        question: tuple[str, dict[str, object]],
-        pair: tuple[Answer, Answer],
-    ) -> Self:
-        """The record of a pair of answers; `question` is the prompt and the settings."""
-        facts = plan_facts(plan, model)
-        fields = dict(zip(("prompt", "settings"), question, strict=True))
-        words = (facts.criterion or "plan", "answers")
-        begun = cls.begun_with(model, plan.digest, words, fields, plan=facts, **fields)
-        kept = tuple(
-            KeptAnswer(text=a.text, num_tokens=len(a.ids), agreed=a.agreed, seconds=a.seconds)
-            for a in pair
-        )
-        return begun.finished({}, answers=kept)
-
-
-class AnswerStore(RecordStore[AnswerRecord]):
-    """Pairs of answers of one or more statistics directories; new ones go to the first."""
-
-    kind = AnswerRecord

@@ -102,13 +102,17 @@ def right_rows(loss: PlanLoss, losses: Sequence[PlanLoss]) -> tuple[RightRow, ..
     return tuple(rows)
 
 
+def right_share(loss: PlanLoss) -> float:
+    """Share of right answers of a plan that was asked, mean over its corpora."""
+    return fmean(answers.share for answers in loss.right.values())
+
+
 def in_short(loss: PlanLoss) -> str:
     """Right answers of a plan in a few words, mean over its corpora; empty if none were checked."""
-    answers = loss.right.values()
-    if not answers:
+    if not loss.right:
         return ""
-    plan, full = fmean(each.share for each in answers), fmean(each.full_share for each in answers)
-    return f"right answers {plan:.0%}, original {full:.0%}"
+    full = fmean(answers.full_share for answers in loss.right.values())
+    return f"right answers {right_share(loss):.0%}, original {full:.0%}"
 
 
 def right_apart(one: PlanLoss, other: PlanLoss) -> Difference | None:

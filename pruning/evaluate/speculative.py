@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from analysis.calibration.feed import input_device
 from analysis.errors import UnsupportedModelError, first_line
 from analysis.families import MoEFamily
+from analysis.forwards import input_device
 from analysis.progress import Progress
 from pruning.evaluate.candidate import candidate_of
 from pruning.evaluate.result import SampleSums

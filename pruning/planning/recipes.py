@@ -76,7 +76,8 @@ def recipe_template(model: MoEModel, named: str, out: str, corpora: Sequence[str
     report = size_report(model)
     own, evaluated = ["c4"], "wikitext2"
     if named == DEMO_MODEL:
-        own, evaluated = list(TEXTS), "demo-prose"
+        own = [corpus.name for corpus in TEXTS.values() if corpus.is_usual]
+        evaluated = "demo-stories"
     if corpora:
         own, evaluated = list(corpora), corpora[0]
     room = rooms_of(model.layers, limits)[0]

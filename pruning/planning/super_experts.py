@@ -7,7 +7,7 @@ from pruning.plan import PruningPlan, fit_plan
 
 _MOST_NAMED = 5
 # Median experts: below, a loss is not warned of. The rule marks one expert of any model, ordinary
-# ones too; the demo's are at 3 to 5 medians.
+# ones too: those of the demo's first model were at 3 to 5 medians.
 _STICKS_OUT = 10.0
 
 

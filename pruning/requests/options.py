@@ -179,9 +179,9 @@ Corpus = Annotated[
     CorpusName,
     checked_by(parse_corpus),
     Option(
-        "Corpus: demo-code, demo-prose, demo-math; c4, evol-codealpaca, tool-calls, tulu-math, "
-        "wikitext2 (or =PATH behind it: a copy); hub:owner/name; or a file. Repeatable: each "
-        "makes a run of its own.",
+        "Corpus: demo-code, demo-stories, demo-math, demo-recipes; c4, evol-codealpaca, "
+        "tool-calls, tulu-math, wikitext2 (or =PATH behind it: a copy); hub:owner/name; or a file. "
+        "Repeatable: each makes a run of its own.",
         file="corpus",
     ),
 ]
@@ -331,8 +331,7 @@ WindowsPerDocument = Annotated[
     Whole,
     Field(ge=0, le=10**6),
     Option(
-        "Samples that a document of running text gives at most; 0: no limit. Default: 2, no limit "
-        "for the demo's corpora.",
+        "Samples that a document of running text gives at most; 0: no limit. Default: 2.",
         takes="N",
     ),
 ]

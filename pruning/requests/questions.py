@@ -18,8 +18,12 @@ class QuestionOptions(Request):
 
     questions: options.Questions = DEFAULT_QUESTIONS
     answer_tokens: Annotated[
-        options.AnswerTokens, Option("Tokens of an answer that is checked, at most.")
-    ] = DEFAULT_ANSWER_TOKENS
+        options.AnswerTokens | None,
+        Option(
+            "Tokens of an answer that is checked, at most; "
+            f"default: {DEFAULT_ANSWER_TOKENS}, fewer for the demo."
+        ),
+    ] = None
     stops: options.Stops = ()
 
     def question_settings(self, corpus: str, *, asked: bool) -> QuestionSettings | None:
@@ -31,4 +35,6 @@ class QuestionOptions(Request):
         if not self.questions or not spec.check or not (asked or spec.names_check):
             return None
         stops = tuple(stop.replace("\\n", "\n") for stop in self.stops)
-        return QuestionSettings(CHECKS[spec.check], self.questions, self.answer_tokens, stops)
+        stops = stops or tuple(filter(None, [spec.stop]))
+        tokens = self.answer_tokens or spec.answer_tokens or DEFAULT_ANSWER_TOKENS
+        return QuestionSettings(CHECKS[spec.check], self.questions, tokens, stops)

@@ -11,12 +11,9 @@ from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.lazy import pd
-from analysis.ranking.stratification import rescale
 from analysis.stats.grid import Grid
 from pruning.constraints import Room, check_total, order_within
 from pruning.schedules.base import Turn
-
-__all__ = ["fold_ranking", "rescale"]
 
 
 def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:

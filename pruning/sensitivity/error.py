@@ -35,10 +35,12 @@ _WEIGHT: Final = 4  # pairs as which the prior counts
 _REACH: Final = 1.0  # distance at which the correlation falls to 1/e, see `_correlation`
 _NOISE: Final = 0.03  # standard deviation of log ratios of equal plans, besides the texts
 _LEAST: Final = 0.01  # c of the log ratio, in nats: below it losses do not tell plans apart
-# Correlation of the errors of sums between corpora: -0.1 to 0.5 for pairs of the demo's.
+# Correlation of the errors of sums between corpora: -0.1 to 0.5 for pairs of the demo's first
+# corpora.
 _SHARED: Final = 0.25
-# Variance of the mean loss increase of a document, in nats, per nat of the mean over documents: the
-# demo's plans that lose 0.01 to 5 nats have 0.04 (code), 0.03 (prose) and 0.09 (short answers).
+# Variance of the mean loss increase of a document, in nats, per nat of the mean over documents:
+# plans of the demo's first model that lose 0.01 to 5 nats have 0.04 (code), 0.03 (running text)
+# and 0.09 (short answers).
 _SPREAD: Final = 0.05
 _DOCUMENTS: Final = 4  # as which it counts
 _DRAWS: Final = 4000

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from analysis.checkpoint import INDEX_NAME, Checkpoint, TensorEntry, open_checkpoint
+from analysis.checkpoint import Checkpoint, TensorEntry, open_checkpoint
 from analysis.companions import TOKENIZER_FILES, companions_of, missing_code
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.model import MoEModel, describe_model
 from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.progress import Progress
-from analysis.weight_files import read_index
+from analysis.weight_files import INDEX_NAME, read_index
 from pruning.neurons.widths import plan_widths
 from pruning.plan import fit_plan
 from pruning.source_checks import part_problems

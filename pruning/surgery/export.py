@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.checkpoint import CONFIG_NAME
 from analysis.companions import SETTINGS_FILES, companions_of
 from analysis.durable import PARTIAL, partial_of, sync_folder, unwritable
 from analysis.errors import ExportError, UnsupportedModelError
@@ -26,6 +26,7 @@ from analysis.model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.own_package import tool_version
 from analysis.progress import Progress
+from analysis.weight_files import INDEX_NAME
 from pruning.evaluate.quality import PlanLoss
 from pruning.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.keep_list import KEEP_LIST_NAME

@@ -12,11 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from analysis.checkpoint import LONGEST_NAME
 from analysis.content import read_whole
 from analysis.durable import PARTIAL
 from analysis.errors import ExportError, PlanError, wrong_schema
 from analysis.json_text import parse_json_once
+from analysis.weight_files import LONGEST_NAME
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthChoice
 from pruning.plan import PruningPlan, plan_from_dict

@@ -13,12 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint import INDEX_NAME, ITEM_BYTES, Shard, TensorEntry
+from analysis.checkpoint import ITEM_BYTES, Shard, TensorEntry
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
 from analysis.fp8_matrices import Fp8Matrix
 from analysis.model import OUTPUT_HEAD, MoEModel
-from analysis.weight_files import read_index
+from analysis.weight_files import INDEX_NAME, read_index
 from analysis.widths import SCALE_ROLE, scale_blocks
 from pruning.heads import HeadPlan
 from pruning.neurons.widths import WidthPlan

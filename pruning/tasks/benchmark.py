@@ -8,8 +8,9 @@ from typing import Any
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
 from analysis.extras import has_extra, install_line
-from analysis.model import DEMO_CHECKPOINT, DEMO_MODEL, MoEModel, load_model_index
+from analysis.model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import StatsStore, stats_store
 from pruning.active import measured_routing
 from pruning.evaluate.benchmarks.imports import read_results

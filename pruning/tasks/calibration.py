@@ -25,7 +25,6 @@ from analysis.corpora.early import (
 )
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.corpora.sampling import packing_of
-from analysis.demo.texts import TEXTS
 from analysis.head_parts import runnable_heads
 from analysis.model import MoEModel, load_model_index
 from analysis.progress import Progress
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
     from analysis.calibration.memory import Estimate
     from analysis.calibration.own_answers import Answering
-
-
-_ANY_TEXT = Document(text="")
 
 
 def _check_model(request: CalibrateRequest, model: MoEModel) -> None:
@@ -135,8 +131,6 @@ def _open(request: CalibrateRequest, model: MoEModel) -> tuple[Document | None, 
     held = (StatsStore(store.target) if request.stats_dir else store).runs()
     if not any(is_same_corpus(name, part.name) for run in held for part in run.manifest.corpora):
         store.check_target()
-    if request.corpus in TEXTS:
-        _check_documents(request, model, _ANY_TEXT)  # before it is made, which takes seconds
     allowed, skips = request.allow_test_set, request.skip_bad_rows
     corpus = open_checked(request.corpus, store, allowed=allowed, skips=skips)
     first, source = peek(corpus, sampling.seed)
@@ -171,9 +165,6 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
         for number, request in enumerate(requests):
             yield Progress("checking the corpora", number, len(requests))
             model = load_model_index(request.model, revision=request.revision)
-            if request.corpus in TEXTS and request.answers == "given":
-                _check_documents(request, model, _ANY_TEXT)
-                continue  # nothing else can be wrong, and demo-code takes seconds to make
             first, source = _open(request, model)
             if request.answers == "own":
                 _answering(request, model, source, first)

@@ -20,8 +20,8 @@ from pruning.evaluate.bins import (
     expert_bins,
     neuron_bins,
 )
+from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
 from pruning.evaluate.lens import LensQuestion, LensRecord, LensStore, check_text_length
-from pruning.evaluate.record import AnswerRecord, AnswerStore
 from pruning.evaluate.result import Evaluation
 from pruning.evaluate.variances import VarianceRecord, VarianceStore
 from pruning.plan import NEURON_GRANULARITY, PruningPlan, keep_all
@@ -34,7 +34,7 @@ from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
     from analysis.corpora import Tokenizer
-    from pruning.evaluate.answers import Answer
+    from pruning.evaluate.kept_answers import Answer
 
 
 @dataclass(frozen=True, slots=True)

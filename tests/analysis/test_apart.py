@@ -5,18 +5,18 @@ from hashlib import sha256
 
 import pytest
 
-from analysis.corpora import Document, Source, parse_corpus
+from analysis.content import document_digest
+from analysis.corpora import Document, Source, demo_document, parse_corpus
 from analysis.corpora.apart import (
     TEST_SETS,
     benchmark_of,
-    document_digest,
     is_of_benchmark,
     open_apart,
     task_documents,
 )
-from analysis.corpora.sources import in_memory
-from analysis.demo.held_out import benchmark_texts, fitness_source
-from analysis.demo.tasks import LOCAL_TASKS, write_task
+from analysis.corpora.sources import fitness_source, in_memory
+from analysis.demo.held_out import benchmark_texts
+from analysis.demo.tasks import LOCAL_TASKS, answer_questions, write_task
 from analysis.errors import CorpusError
 
 TASK = LOCAL_TASKS["demo-math-exact"]
@@ -73,15 +73,24 @@ def known(tmp_path_factory):
 
 
 def test_questions_and_their_documents_are_known(known):
-    texts = benchmark_texts("demo-math")
+    texts = benchmark_texts("demo-math")[:240]
     assert {known[document_digest(text.prompt)] for text in texts} == {TASK.name}
-    asked = [f"<|user|>{text.prompt}<|assistant|>" for text in texts]
-    assert {known[document_digest(text)] for text in asked} == {TASK.name}
+    for row in answer_questions(texts):
+        assert known[document_digest(row["prompt"])] == TASK.name
 
 
-def test_what_evaluations_draw_is_of_no_benchmark(known):
-    drawn = list(fitness_source("demo-math").draw(42))
-    assert list(open_apart("demo-math", lambda _: in_memory(drawn), known).draw(1))
+@pytest.mark.parametrize("task", LOCAL_TASKS.values(), ids=LOCAL_TASKS)
+def test_only_what_a_benchmark_asks_is_refused_of_the_demo_s_documents(task, tmp_path):
+    write_task(task, tmp_path)
+    known = task_documents([tmp_path])
+
+    def drawn(source):
+        return list(open_apart(task.corpus, lambda _: source, known).draw(1))
+
+    drawn(fitness_source(task.corpus))
+    for text in benchmark_texts(task.corpus)[:240]:
+        with pytest.raises(CorpusError, match=f"holds a document of the benchmark {task.name}"):
+            drawn(in_memory([demo_document(text)]))
 
 
 @pytest.mark.parametrize("spacing", ["{}", "  {}\n", "{}\n\n"])

@@ -13,8 +13,10 @@ from analysis.corpora.documents import Document
 from analysis.corpora.encoding import TextReader
 from analysis.corpora.prompts import document_prompt, question_text
 from analysis.corpora.sources import local_source
+from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
 
+FUNCTION = json.dumps({"head": "def f(x):", "cases": [[[2, 3], 5], [[], 0]]})
 RIGHT = [
     ("exact", " forty\n two ", "forty two"),
     ("number", "16 * 28 = 448 dollars. The answer is 448.", "448"),
@@ -36,6 +38,8 @@ RIGHT = [
     ("number", "on 12/24/", "24"),
     ("contains", "The key is in the\nRed Box.", "red box"),
     ("contains", "C++!", "c++"),
+    ("function", "\n    return sum(x)\n", FUNCTION),
+    ("function", "\n    n = 0\n    for a in x:\n        n += a\n    return n\n\ndef g", FUNCTION),
 ]
 WRONG = [
     ("exact", "Forty two", "forty two"),
@@ -54,6 +58,10 @@ WRONG = [
     ("contains", "The keyboard", "key"),
     ("contains", "the box, red", "red box"),
     ("contains", "", "red"),
+    ("function", "\n    return len(x)\n", FUNCTION),
+    ("function", "\n    return sum(x) or None\n", FUNCTION),  # right in one of two cases
+    ("function", "5", FUNCTION),
+    ("function", "", FUNCTION),
 ]
 
 
@@ -74,10 +82,29 @@ def test_numbers_are_exact():
 
 
 @pytest.mark.parametrize(
-    ("rule", "answer"), [("number", "none"), ("exact", " "), ("contains", "\n")]
+    ("rule", "answer"),
+    [
+        *(("number", "none"), ("exact", " "), ("contains", "\n")),
+        *(
+            ("function", answer)
+            for answer in (
+                *("5", "def f(x):", "[]", "[" * 100_000),
+                *('{"head": "def f(x):"}', '{"head": "def f(x):", "cases": []}'),
+                '{"head": "def f(x):", "cases": [[[1]]]}',
+                '{"head": "def f(x):", "cases": [[[1], 1], [2, 3]]}',  # 2 is no list to call with
+            )
+        ),
+    ],
 )
 def test_answers_that_cannot_be_checked_are_known(rule, answer):
     assert not CHECKS[rule].fits(answer)
+
+
+def test_the_answers_of_the_demo_can_be_checked():
+    for corpus in TEXTS.values():
+        for text in map(corpus.text, range(50)):
+            assert CHECKS[corpus.check].fits(text.answer)
+            assert CHECKS[corpus.check].right(text.response, text.answer)
 
 
 def rows_file(folder, *rows):

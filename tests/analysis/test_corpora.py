@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,6 @@ import pytest
 from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
 from analysis.corpora import Document, Sampling, tokenize
-from analysis.demo.texts import TEXTS, DemoText, demo_texts
 from analysis.errors import CorpusError
 from builders.tokens import token_sequences
 from tools.demo.tokenizer import train_tokenizer
@@ -234,28 +232,6 @@ def test_digest_covers_tokens_and_ends_and_what_counts_and_nothing_else():
     assert token_sequences([258, 7]).digest == hashlib.sha256(raw).hexdigest()
 
 
-def test_demo_math_is_the_same_everywhere():
-    # Random.random() is the one sequence that Python guarantees; the first 200 documents made
-    # with Python 3.11.
-    texts = list(islice(demo_texts("demo-math"), 200))
-    assert texts[0].prompt == (
-        "Emil has 73 dollars, spends 11, and then saves 7 dollars a week for 4 weeks. "
-        "How much does Emil have then?"
-    )
-    assert texts[0].response.endswith("Together 62 + 28 = 90 dollars. The answer is 90.")
-    joined = "\n".join(f"{text.prompt}\n{text.response}" for text in texts)
-    assert hashlib.sha256(joined.encode()).hexdigest() == (
-        "d354622ae5f58ce119238f31feb548c086565dd68355c1cc7c93c927975edc2f"
-    )
-
-
-def test_held_out_word_problems_are_not_among_the_others():
-    training = {text.prompt for text in demo_texts("demo-math")}
-    held_out = [text.prompt for text in demo_texts("demo-math", held_out=True)]
-    assert training.isdisjoint(held_out)
-    assert len(held_out) >= 500
-
-
 def test_the_demo_tokenizer_is_lossless():
     tokenizer = train_tokenizer(["the cat sat on the mat", "how many cats sat? two."])
     text = "how many cats? zwölf 😀"
@@ -265,12 +241,3 @@ def test_the_demo_tokenizer_is_lossless():
     )
     ids = sequences.rows[0]
     assert tokenizer.decode(ids) == "<|user|>ab<|assistant|>c<|end|>"
-
-
-def test_every_twelfth_text_is_held_out(monkeypatch):
-    texts = [DemoText(f"n{i}", "same" if i in (3, 23) else f"p{i}") for i in range(40)]
-    monkeypatch.setitem(TEXTS, "demo-forty", lambda: iter(texts))
-    training = [text.name for text in demo_texts("demo-forty")]
-    held_out = [text.name for text in demo_texts("demo-forty", held_out=True)]
-    assert held_out == ["n11", "n35"]  # n23 repeats n3
-    assert training == [f"n{i}" for i in range(40) if i % 12 != 11]

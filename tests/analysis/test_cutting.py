@@ -1,7 +1,5 @@
 """Long texts are cut before they are tokenised; the tokens used are those of the whole text."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
 from tokenizers import (
@@ -19,14 +17,14 @@ from analysis.corpora import Document, DocumentSelection, Sampling, tokenize
 from analysis.corpora.cutting import Extent, tokenize_part
 from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.sources import in_memory
-from analysis.demo.texts import prose_texts
+from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
 from analysis.model import load_model_index
 
 LENGTH = 70_000  # characters; texts of up to 65,536 are not cut
 UNKNOWN = "[UNK]"
-TEXTS = [f"{text.prompt} {text.response}" for text in islice(prose_texts(), 8)]
-WORDS = " ".join(TEXTS).split()
+STORIES = [TEXTS["demo-stories"].text(number).whole for number in range(400)]
+WORDS = " ".join(STORIES).split()
 
 
 def drawn(rng, items, count):
@@ -39,7 +37,7 @@ def train(tokenizer, kind, **options):
     trainer = kind(
         vocab_size=500, special_tokens=[UNKNOWN, "[CLS]", "[SEP]"], show_progress=False, **options
     )
-    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.train_from_iterator(STORIES, trainer)
     return tokenizer
 
 

@@ -3,10 +3,13 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
+from analysis.corpora.checks import CHECKS
 from analysis.demo.generate import story_sentences
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.generate.functions import function_text
@@ -17,9 +20,9 @@ from analysis.demo.generate.stories import story_text
 Generator = Callable[..., GeneratedText]
 DIGESTS = {
     function_text: "b5c752823b669ef5",
-    problem_text: "dcab5c4a88f8568c",
-    recipe_text: "a0572770b0e6ab58",
-    story_text: "8a6f31113c1a20d0",
+    problem_text: "73b93330d522f315",
+    recipe_text: "0155b275203ffb84",
+    story_text: "9ee7a06b3b951525",
 }
 OPERATIONS = {
     "+": lambda a, b: a + b,
@@ -83,13 +86,40 @@ def test_every_step_of_a_worked_answer_is_true():
     steps = 0
     for text in many(problem_text):
         for _, worked in (*text.earlier, (text.prompt, text.response)):
+            assert re.fullmatch(r"(\d+ [-+*/] \d+ = \d+\. ?)+", worked)
             for left, sign, right, result in re.findall(r"(\d+) ([-+*/]) (\d+) = (\d+)", worked):
                 assert OPERATIONS[sign](int(left), int(right)) == int(result), worked
                 steps += 1
-        assert text.response.endswith(f"The answer is {text.answer}.")
-        # The answer is a result of the arithmetic or stands in the problem's text.
-        assert f" {text.answer}" in text.response.rpartition("The answer")[0]
+        assert CHECKS["number"].right(text.response, text.answer)
     assert steps > 1000
+
+
+# Words of a question, and what its numbers, in their order, give.
+ASKED = {
+    "How much change": lambda count, price, paid: paid - count * price,
+    "are left for": lambda total, friends: total % friends,
+    "How far does": lambda speed, first, second: speed * (first + second),
+    "How large is": lambda width, length: width * length,
+    "How far is it around": lambda width, length: 2 * (width + length),
+    "Solve for": lambda factor, shift, right: Fraction(right - shift, factor),
+    "have then?": lambda start, week, weeks: start + week * weeks,
+    "sell?": lambda base, percent: Fraction(base * percent, 100),
+    "how old will": lambda age, more, years: age + more + years,
+    "are whole?": lambda boxes, each, broken: boxes * each - broken,
+    "How many more": lambda more, less: more - less,
+    "count?": lambda first, second, third: first + second + third,
+}
+
+
+def test_the_last_number_of_a_worked_answer_is_what_the_problem_asks_for():
+    found = Counter()
+    for text in many(problem_text):
+        for problem, worked in (*text.earlier, (text.prompt, text.response)):
+            (asked,) = (words for words in ASKED if words in problem)
+            numbers = map(int, re.findall(r"\d+", problem))
+            assert int(re.findall(r"\d+", worked)[-1]) == ASKED[asked](*numbers), problem
+            found[asked] += 1
+    assert min(found[words] for words in ASKED) > 30
 
 
 def sentence_about(story: str, name: str) -> str:
@@ -135,7 +165,13 @@ def test_answers_about_people_are_in_the_story():
 def test_amounts_and_times_of_recipes_stand_in_their_lists_and_steps():
     for text in many(recipe_text):
         body, _, questions = (text.prompt + text.response).rpartition("\n\n")
-        pairs = re.findall(r"need\? (\d+(?: \w+)?)\.|(?:\w+)\? (\d+ minutes)\.", questions)
-        assert len(pairs) == 3
-        for amount, time in pairs:
-            assert f": {amount}\n" in body if amount else time in body
+        amounts = re.findall(r"How (?:much|many) (\w+) does it need\? (.+)\.", questions)
+        heating = re.findall(r"How long does it (\w+)\? (\d+ minutes)\.", questions)
+        waiting = re.findall(r"How long must it wait\? (\d+ minutes)\.", questions)
+        assert len([*amounts, *heating, *waiting]) == questions.count("?") > 3
+        for name, amount in amounts:
+            assert f"- {name}: {amount}\n" in body
+        for verb, time in heating:
+            assert re.search(rf"\b{verb}\b[^.]* for {time}\b", body, re.IGNORECASE)
+        for time in waiting:
+            assert re.search(rf"for {time} with(out)? the|in a cold place for {time}\.", body)

@@ -12,7 +12,8 @@ from analysis.corpora.early import check_positions, check_reaches, check_vocabul
 from analysis.corpora.sources import local_source
 from analysis.corpora.spec import parse_corpus
 from analysis.errors import CheckpointError, CorpusError
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
+from analysis.shipped import DEMO_CHECKPOINT
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from analysis.errors import CriterionError, StatsError, UserError
 from analysis.model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.merging import merge_runs
 from analysis.stats.shards import SHARD_INDEX, stats_at
 from analysis.stats.store import (
@@ -23,7 +24,6 @@ from analysis.stats.store import (
     EXPERTS,
     ROUTER,
     SHARDS,
-    SHIPPED_STATS,
     VECTORS,
     StatsStore,
     load_expert_stats,

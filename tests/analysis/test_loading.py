@@ -18,8 +18,8 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model import load_model_index
 from builders import tiny_checkpoint, tiny_model
 from families.configs import BY_NAME, CASES
-from families.configs import tiny_config as family_config
-from families.configs import tiny_model as family_model
+from families.tiny_models import tiny_config as family_config
+from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
 LENGTHS = (9, 5, 7, 3, 9)

@@ -28,10 +28,11 @@ from analysis.ranking.overlap import (
     symmetric_overlaps,
     variant_overlaps,
 )
+from analysis.shipped import SHIPPED_STATS
 from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
 from analysis.stats.grid import Grid
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.stats.store import StatsStore
 from analysis.stats.tables import WeightStats
 from builders.statistics import random_stats, run_manifest
 
@@ -192,7 +193,7 @@ def test_a_layer_without_saliency_has_nothing_to_lose():
 def demo():
     store = StatsStore(SHIPPED_STATS)
     runs = {run.manifest.corpus: run for run in store.runs() if run.manifest.kind == "routed"}
-    return Mixture([runs[name] for name in texts.TEXTS])
+    return Mixture([runs[name] for name, text in texts.TEXTS.items() if text.is_usual])
 
 
 def best_of_grid(blender):
@@ -240,7 +241,7 @@ def test_only_the_proportion_of_the_weights_counts(demo, weights, factor):
 def test_what_cannot_be_blended_is_said(demo):
     with pytest.raises(StatsError, match="Every weight of the blend is 0"):
         demo.table([0, 0, 0])
-    with pytest.raises(StatsError, match=r"weight -1\.0 of demo-prose must be >= 0"):
+    with pytest.raises(StatsError, match=r"weight -1\.0 of demo-stories must be >= 0"):
         demo.table([1, -1, 0])
     with pytest.raises(CriterionError, match="AIMER reads no calibration corpus"):
         Blender(demo, CRITERIA["aimer"], "applied", Fraction(1, 2))

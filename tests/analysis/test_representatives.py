@@ -8,10 +8,10 @@ from safetensors.torch import save_file
 
 from analysis.checkpoint import open_checkpoint
 from analysis.corpora import Document, Sampling, representatives, tokenize
+from analysis.corpora.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection, mean_embeddings
 from analysis.errors import CheckpointError, CorpusError
-from analysis.ranking.clusters import nearest_to_centroids
 
 
 class Table:

@@ -15,12 +15,11 @@ from analysis.checkpoint import open_checkpoint
 from analysis.content import file_sha256
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
-from analysis.model import DEMO_CHECKPOINT
 from analysis.ranking.experts import rank_experts
+from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
 from analysis.stats.blend import Part, blend
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import (
-    SHIPPED_VARIABLE,
     StatsStore,
     digest_of,
     load_expert_stats,
@@ -365,7 +364,7 @@ def test_the_shipped_statistics_are_of_the_shipped_model():
     assert problems == []
     identity = open_checkpoint(DEMO_CHECKPOINT).identity
     corpora = {run.manifest.corpus for run in store.of_model(identity, "routed")}
-    assert {"demo-code", "demo-prose", "demo-math"} <= corpora
+    assert {"demo-code", "demo-stories", "demo-math"} <= corpora
     for run in runs:
         store.verify(run)
 

@@ -19,7 +19,7 @@ from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
 from families.configs import BY_NAME, DISTINCT
-from families.configs import tiny_model as family_model
+from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
 

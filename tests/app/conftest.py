@@ -156,6 +156,19 @@ def demo_moments():
 
 
 @pytest.fixture(scope="session")
+def demo_scores():
+    """(layer, expert) -> AIMER and Magnitude, from the shipped norms."""
+    (path,) = SHIPPED.glob("demo-weights-*/weights.parquet")
+    sums = pd.read_parquet(path).groupby(["layer", "expert"])[["l1", "l2_squared", "numel"]].sum()
+    return pd.DataFrame(
+        {
+            "AIMER": sums["l1"] / (sums["numel"] * sums["l2_squared"]) ** 0.5,
+            "Magnitude": sums["l1"] / sums["numel"],
+        }
+    )
+
+
+@pytest.fixture(scope="session")
 def never(demo_moments):
     """Corpus -> (layer, expert) that no token of it reached."""
     reached = {corpus: table[table["num_tokens"] == 0] for corpus, table in demo_moments.items()}

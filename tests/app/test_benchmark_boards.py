@@ -7,7 +7,7 @@ import pytest
 from result_charts import drawn
 
 from analysis.model import ModelRef, load_model_index
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from app.charts.benchmarks import (
     benchmark_scores,
     board_of,

@@ -120,7 +120,7 @@ def test_bad_values_in_the_address_fall_back(open_page, address, refused):
 
 
 REAP = ("reap", (1, 1, 1), "demo-code")
-OPENING = ("ean", (0, 0, 1), "demo-code", "demo-math", "demo-prose")
+OPENING = ("ean", (0, 0, 1), "demo-code", "demo-math", "demo-stories")
 
 
 @pytest.mark.parametrize("name", flat_fields(PlanSpec))
@@ -158,7 +158,7 @@ VIEWS = [
     ("evaluate", "against", {}, "Memory"),
     ("evaluate", "removed", {}, "50%"),
     ("evaluate", "question", {"results": "Ask both models"}, "Solve for x"),
-    ("evaluate", "text", {"results": "Text lens"}, "dollars"),
+    ("evaluate", "text", {"results": "Text lens"}, "<|user|>"),
     ("evaluate", "token", {"results": "Text lens"}, "2 to "),
     ("evaluate", "hidden_text", {"results": "Hidden states"}, "demo-"),
     ("evaluate", "published", {"results": "The papers"}, "Unified criteria"),
@@ -197,20 +197,20 @@ def test_the_address_says_what_differs_from_a_new_session(open_page):
     test.pills(key="corpus").set_value("(blend)").run()
     assert address(test)["corpora"] == ALL_CORPORA
     test.slider(key="share.demo-math").set_value(0).run()
-    assert address(test)["corpora"] == ["demo-code", "demo-prose"]
+    assert address(test)["corpora"] == ["demo-code", "demo-stories"]
     test.slider(key="share.demo-code").set_value(80).run()
-    assert address(test)["corpora"] == ["demo-code:80", "demo-prose:50"]
+    assert address(test)["corpora"] == ["demo-code:80", "demo-stories:50"]
     test.segmented_control(key="budget").set_value("shrink").run()
     test.text_input(key="protect").set_value("5, 0-1").run()
     assert test.error  # nothing can be that
     test.text_input(key="protect").set_value("5,0-1").run()
     assert address(test) == {
-        **{"criterion": "aimer", "corpora": ["demo-code:80", "demo-prose:50"]},
+        **{"criterion": "aimer", "corpora": ["demo-code:80", "demo-stories:50"]},
         **{"shrink": "50%", "protect": "0-1,5"},
     }
     test.segmented_control(key="granularity").set_value("neuron").run()
     assert address(test) == {
-        **{"granularity": "neuron", "corpora": ["demo-code:80", "demo-prose:50"]},
+        **{"granularity": "neuron", "corpora": ["demo-code:80", "demo-stories:50"]},
         **{"shrink": "50%", "protect": "0-1,5"},
     }
 

@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 from page_texts import ALL_CORPORA, command, press
+from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.model import load_model_index
 from app.widgets.answers import marked
 from builders import ROWS
-from pruning.evaluate.answers import Answer
-from pruning.evaluate.record import AnswerRecord, AnswerStore
+from pruning.evaluate.kept_answers import Answer, AnswerRecord, AnswerStore
 from pruning.plan import keep_all
 from pruning.requests.evaluation import VarianceRequest
 from pruning.tasks.probe import variance_run
@@ -128,9 +128,13 @@ def test_the_first_answers_are_those_of_the_plan_on_screen(open_page):
     test = open_page("evaluate", results=ASK)
     assert test.selectbox(key=question(test)).options[0] == f"{prompt} (REAP, on demo-code)"
     heads = [text.value for text in test.markdown if "demo-code" in text.value]
-    assert any(
-        head.startswith("**REAP, on demo-code**: differs from the first word") for head in heads
+    (agreed,) = (
+        raw["answers"][1]["agreed"]
+        for raw in map(json.loads, shipped_lines("answers").values())
+        if (raw["plan"]["criterion"], raw["plan"]["corpora"]) == ("reap", ["demo-code"])
     )
+    verdict = f"**REAP, on demo-code**: differs after {agreed} tokens"
+    assert any(head.startswith(verdict) for head in heads)
     best = open_page(
         "evaluate", results=ASK, criterion="ean", corpora=ALL_CORPORA, schedule="global"
     )

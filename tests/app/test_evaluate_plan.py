@@ -1,12 +1,22 @@
 """Evaluate, the plan of the Plan page: however it was made, it can be measured and asked."""
 
 import shutil
+from statistics import fmean
 
 import pytest
-from page_texts import ALL_CORPORA, by_hand, command_lines, loaded_on, press, texts
+from page_texts import (
+    ALL_CORPORA,
+    MEASURED_CORPORA,
+    by_hand,
+    command_lines,
+    loaded_on,
+    press,
+    texts,
+)
+from shipped import shipped_loss
 
 from analysis.drain import drain
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from app.jobs.kinds import KINDS
 from app.session.data import settings
 from builders import ROWS
@@ -55,24 +65,21 @@ def test_what_is_measured_is_measured_as_the_others_were(open_page, go_to):
     assert test.select_slider(key="evaluate.samples").value == 64
 
 
-# Of the demo's own records, 50% removed: REAP on demo-code, measured on each of its texts.
-LOST = {"demo-code": "+0.451", "demo-math": "+2.640", "demo-prose": "+0.512"}
-
-
 def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
     # Start shows REAP, demo-code, 50%; one click leads here.
     test = open_page("evaluate")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-code, 50%**" in text.value)
-    # (0.451 + 2.640 + 0.512) / 3 = 1.201
-    assert "loss +1.20 mean, +2.64 worst (demo-math), Random +" in line
+    lost = shipped_loss("reap", "demo-code")
+    mean, worst = fmean(lost.values()), max(lost, key=lost.get)
+    assert f"loss {mean:+.2f} mean, {lost[worst]:+.2f} worst ({worst}), Random +" in line
     shown = test.table[0].value
     assert shown["your plan"].astype(float).round(3).to_dict() == {
-        corpus: round(float(change), 2) for corpus, change in LOST.items()
+        corpus: round(change, 2) for corpus, change in lost.items()
     }
     table = test.dataframe[0].value.set_index("candidate")
     yours = "yours: REAP, on demo-code"
     assert [name for name in table.index if name.startswith("yours")] == [yours]
-    assert table.loc[yours, "mean"] == pytest.approx(1.201, abs=1e-3)
+    assert table.loc[yours, "mean"] == pytest.approx(mean)
     assert table["mean"].is_monotonic_increasing
     assert [name for name in table.index if name.startswith("Random")] == ["Random (20 draws)"]
     lines = test.multiselect(key="lines.nll.expert").value
@@ -87,20 +94,22 @@ def test_the_sidebars_plan_is_told_with_its_loss_on_every_text(open_page):
 def test_a_plan_that_was_not_measured_says_so_and_is_measured_by_a_click(
     open_page, go_to, queued_jobs
 ):
-    test = open_page("plan", corpora="demo-prose", sparsity="40%")
+    test = open_page("plan", corpora="demo-stories", sparsity="40%")
     go_to(test, "evaluate")
-    (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 40%**" in text.value)
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-stories, 40%**" in text.value)
     assert "loss not measured" in line
     assert set(test.table[0].value["your plan, not measured"]) == {r"\-"}
     table = test.dataframe[0].value.set_index("candidate")
     (yours,) = (name for name in table.index if name.startswith("yours"))
-    assert table.index[0] == yours == "yours: REAP, demo-prose, 40%"
+    assert table.index[0] == yours == "yours: REAP, demo-stories, 40%"
     assert table.loc[yours, "away"] == "loss not measured"
     assert table.loc[[yours], "mean"].isna().all()
     test.button(key="candidates.measure").click().run()
     (job,) = queued_jobs()
-    assert sorted(job.request["corpora"]) == ["demo-code", "demo-math", "demo-prose"]
+    assert sorted(job.request["corpora"]) == MEASURED_CORPORA
     assert job.request["dtype"] == "float32"
+    # Most plans were asked the questions of these corpora.
+    assert job.request["measures"] == ["esap", "kl", "nll", "ppl", "right"]
 
 
 def test_a_plan_that_was_not_measured_has_its_prediction(open_page):
@@ -122,7 +131,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path / "stats"))
     settings.clear()
     shutil.copytree(stats_dir, tmp_path / "stats")
-    plan = loaded_on(open_page("plan", corpora="demo-prose")).shown.plan
+    plan = loaded_on(open_page("plan", corpora="demo-stories")).shown.plan
     records = EvaluationStore([SHIPPED_STATS]).records()
     dtype = {"settings": {**records[0].settings, "dtype": "bfloat16"}}
     for record in records:
@@ -131,17 +140,17 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
         elif record.plan.criterion == "ean" and record.plan.corpora == ("demo-code",):
             update = {**dtype, "record_id": f"{record.record_id}-bfloat16"}  # measured both ways
             EvaluationStore([tmp_path / "stats"]).save(record.model_copy(update=update))
-    test = open_page("evaluate", corpora="demo-prose")
-    (line,) = (text.value for text in test.markdown if "**REAP, demo-prose, 50%**" in text.value)
+    test = open_page("evaluate", corpora="demo-stories")
+    (line,) = (text.value for text in test.markdown if "**REAP, demo-stories, 50%**" in text.value)
     assert ", bfloat16" in line
     assert "Random" not in line
     assert "your plan, bfloat16" in test.table[0].value
     usual, other = (each.value for each in test.dataframe[:2])
     assert not usual["candidate"].str.contains("yours").any()
-    assert "yours: REAP, on demo-prose" in set(other["candidate"])
+    assert "yours: REAP, on demo-stories" in set(other["candidate"])
     assert other["candidate"].str.startswith("EAN, on demo-code").any()
     assert set(other["away"]) == {""}
-    start = open_page("start", corpora="demo-prose").markdown
+    start = open_page("start", corpora="demo-stories").markdown
     assert any("in another way than most plans: bfloat16" in text.proto.help for text in start)
 
 

@@ -82,7 +82,19 @@ def test_the_plan_bar_and_compare_say_them(open_page, asked):
         assert any("right answers 75%, original 100%" in each.value for each in test.markdown)
     test = open_page("compare", **address, baseline="Random")
     # 3 of 4 less 1 of 4.
-    assert any("Right answers of A less B: +50" in each.value for each in test.markdown)
+    assert any(
+        "Right answers of A less B: +50" in each.value and "(75% and 25%)" in each.value
+        for each in test.markdown
+    )
+
+
+def test_start_begins_with_them(open_page, asked):
+    test = open_page("start", model="once", sparsity="35%", criterion="reap")
+    (title,) = (each.value for each in test.title)
+    # Random: a quarter and a half.
+    assert title.endswith("right answers 100% → 75% (random: 38%).")
+    notes = [each.help or "" for each in test.markdown]
+    assert any("3 of 4" in note or "75%" in note for note in notes)
 
 
 def test_a_plan_that_was_not_asked_says_so(asked):
@@ -128,7 +140,8 @@ def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page, qu
     assert job.request["questions"] == 8
     assert f"--corpus {corpus}" in command(test, "evaluate", "--questions 8")
     test = open_page("evaluate")
-    assert "evaluate.check" not in {each.key for each in test.selectbox}  # demo-code has none
+    checks = test.selectbox(key="evaluate.check").options
+    assert checks == ["not checked", "by the corpus' own check"]
     test.multiselect(key="evaluate.corpora").set_value(["demo-math"]).run()
     test.selectbox(key="evaluate.check").set_value("by the corpus' own check")
     press(test, "Run evaluation")

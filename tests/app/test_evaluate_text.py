@@ -7,7 +7,7 @@ import pytest
 from page_texts import ALL_CORPORA, command, press, texts
 from shipped import shipped_lines
 
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from builders import resealed
 from pruning.evaluate.lens import LensStore, lost_experts, num_carrying, token_changes
 
@@ -19,9 +19,9 @@ HOSTILE = "<img src=x onerror=alert(1)> ![](http://h/p) $x$ :material/home: \x1b
 
 
 def math_lens():
-    """The demo's record of a problem in arithmetic, and the plan of GLOBAL."""
+    """The demo's record of a problem in arithmetic, the one with turns, and the plan of GLOBAL."""
     (record,) = (
-        each for each in LensStore([SHIPPED_STATS]).records() if "dollars" in each.asked.text
+        each for each in LensStore([SHIPPED_STATS]).records() if "<|user|>" in each.asked.text
     )
     (plan,) = (each for each in record.plans if each.plan.schedule == "global")
     return record, plan

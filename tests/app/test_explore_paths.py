@@ -9,12 +9,13 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.ranking.trajectory import Weighing, follow_paths, representative_samples
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.grid import Grid
-from analysis.stats.store import SHIPPED_STATS, StatsStore, load_sample_stats
+from analysis.stats.store import StatsStore, load_sample_stats
 
 PATHS = {"tab": "Expert", "expert.view": "Paths"}
 
-CORPORA = ("demo-code", "demo-math", "demo-prose")
+CORPORA = ("demo-code", "demo-math", "demo-stories")
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +76,12 @@ def test_what_would_take_minutes_is_refused(open_page):
 
 
 def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
-    test = open_page("explore", criterion="pathfinder", corpora="demo-prose")
+    test = open_page("explore", criterion="pathfinder", corpora="demo-stories")
     table = numbers(test, "stratification")
     rows = table[table["panel"] == "MoE Pathfinder"].sort_values(["layer", "rank"])
-    order = follow_paths(samples["demo-prose"], 100).table(100).sort_values(["layer", "rank"])
+    order = follow_paths(samples["demo-stories"], 100).table(100).sort_values(["layer", "rank"])
     assert rows["expert"].tolist() == order["expert"].tolist()
-    assert Grid(samples["demo-prose"].grid.layers).counts.sum() == len(rows)
+    assert Grid(samples["demo-stories"].grid.layers).counts.sum() == len(rows)
 
 
 def test_a_model_without_samples_says_what_to_collect(open_page):

@@ -40,7 +40,7 @@ def coverage(moments, kept_by, percent, name):
 
 def test_coverage_of_a_blend(open_page, demo_moments):
     name, percent = "man", 25
-    shares = {"demo-code": 10, "demo-math": 70, "demo-prose": 20}
+    shares = {"demo-code": 10, "demo-math": 70, "demo-stories": 20}
     address = {"corpora": [f"{corpus}:{share}" for corpus, share in shares.items()]}
     address |= {"criterion": name, "sparsity": f"{percent}%"}
     test = open_page("explore", **BLEND, **address)

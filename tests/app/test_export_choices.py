@@ -15,7 +15,8 @@ from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.session.job_queue import job_store
 from builders import tiny_checkpoint
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.neurons.widths import WidthMode
 from pruning.plan import PruningPlan, model_ref, plan_from_dict
 from pruning.planning.make import make_plan

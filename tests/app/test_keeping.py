@@ -6,7 +6,8 @@ import pytest
 
 from analysis.cache_keys import most_results
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import StatsStore
 from app.session.keeping import key_of, remembered
 from pruning.planning.ranking import select
 from pruning.requests.plan import SpecRequest

@@ -275,7 +275,7 @@ def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(o
     assert shown.loc["uniform", "saved on disk"] == pytest.approx(saved)
 
 
-def test_flops_and_shares_of_every_scope_are_drawn(open_page):
+def test_flops_and_shares_of_every_scope_are_drawn(open_page, demo_moments):
     test = open_page("plan", **OVER_ALL)
     lines = {trace["name"]: trace for trace in figure_of(test, "neuron-layers")["data"]}
     assert list(lines) == ["Global", "Per layer", "Per expert", "Measured"]
@@ -292,10 +292,18 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page):
     # Experts are as often chosen as they are wide, or not: even widths save what they remove.
     every = saved["Per expert"]
     assert decoded(every["y"]) == pytest.approx(decoded(every["x"]))
-    # The card counts the zeros, as the bytes beside it do; without them it is 902 k.
+    # The card counts the zeros, as the bytes beside it do; without them a token costs what its
+    # experts keep: two for each of the 384 weights of a neuron.
+    table = demo_moments["demo-code"]
+    num_tokens = table.groupby("layer")["num_tokens"].sum().iloc[0] / 4  # top-4
+    neurons = loaded_on(test).shown.plan.kept_neurons
+    flops = sum(
+        row.num_tokens / num_tokens * len(neurons.get(row.layer, {}).get(row.expert, range(64)))
+        for row in table.itertuples()
+    ) * (2 * 384)
     (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
     assert card.delta == "as before"
-    assert "the kept neurons need 902 k" in card.help
+    assert f"the kept neurons need {flops / 1000:.0f} k" in card.help
 
 
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):

@@ -36,7 +36,7 @@ def test_overlap_across_texts(open_page, demo_moments, criterion, percent):
 
 
 def test_experts_that_the_other_criterion_drops(open_page, demo_moments):
-    corpus = "demo-prose"
+    corpus = "demo-stories"
     test = open_page("explore", corpora=corpus, criterion="man", sparsity="25%")
     table = demo_moments[corpus]
     first, second = (pruned_sets(table, name, 25) for name in ("man", "frequency"))

@@ -7,15 +7,20 @@ PAGES = ("start", "explore", "compare", "plan", "export")
 PLANS = {
     "unified": {
         **{"criterion": "squared-gate-energy", "gate": "renormalized", "sparsity": "25%"},
-        "corpora": ["demo-code:80", "demo-prose:50"],
+        "corpora": ["demo-code:80", "demo-stories:50"],
     },
-    "rules": {"schedule": "frequency", "protect": "0", "multiple_of": "4", "corpora": "demo-prose"},
+    "rules": {
+        "schedule": "frequency",
+        "protect": "0",
+        "multiple_of": "4",
+        "corpora": "demo-stories",
+    },
     "super experts": {"criterion": "aimer", "keep_super": "True", "corpora": "demo-math"},
     "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late", "top_k": "2"},
     "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
     "by hand, locked": {
         **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
-        **{"criterion": "0,1,2", "corpora": "demo-prose"},
+        **{"criterion": "0,1,2", "corpora": "demo-stories"},
     },
     "measured": {
         **{"schedule": "measured", "sparsity": "40%", "criterion": "ean"},

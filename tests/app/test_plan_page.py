@@ -2,6 +2,7 @@
 
 import json
 import re
+from statistics import fmean
 
 import pytest
 import yaml
@@ -243,13 +244,13 @@ def test_without_a_calibration_frequency_says_what_is_missing(open_page):
 def test_measured_names_the_command_until_something_is_measured(open_page, tmp_path, monkeypatch):
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(tmp_path))
     settings.clear()
-    test = open_page("plan", corpora="demo-prose", schedule="measured")
+    test = open_page("plan", corpora="demo-stories", schedule="measured")
     (said,) = [text for text in texts(test.info) if "was not measured" in text]
     assert "moeprune sensitivity demo --criterion reap" in said
-    asked = {"criterion": "reap", "calibrated_on": ("demo-prose",), "corpora": ("demo-math",)}
+    asked = {"criterion": "reap", "calibrated_on": ("demo-stories",), "corpora": ("demo-math",)}
     few = {"samples": 2, "levels": 2, "stats_dir": tmp_path}
     drain(sensitivity_run(SensitivityRequest(model="demo", **asked, **few)))
-    test = open_page("plan", corpora="demo-prose", schedule="measured")
+    test = open_page("plan", corpora="demo-stories", schedule="measured")
     assert texts(test.error) == []
     assert sum(counts_on(test).values()) == 96
     assert counts_on(test) == drawn_counts(test)["Measured"]
@@ -298,7 +299,7 @@ def test_an_address_of_a_file_says_that_no_link_carries_it(open_page, go_to):
     go_to(again, "export")
     assert texts(again.warning) == [said]
     again.segmented_control(key="schedule").set_value("late").run()
-    assert texts(again.warning) == []
+    assert said not in texts(again.warning)
     # Who leaves the file meant it.
     test.button(key="plan.forget").click().run()
     assert texts(test.warning) == []
@@ -442,7 +443,7 @@ def test_schedules_that_were_measured_say_their_loss(open_page):
     assert {"Uniform", "Global"} < set(table.index)
     for schedule in ("uniform", "global"):
         row = table.loc[schedule.capitalize()]
-        assert row["mean"] == pytest.approx(sum(found[schedule]) / 3)
+        assert row["mean"] == pytest.approx(fmean(found[schedule]))
         assert row["worst"] == pytest.approx(max(found[schedule]))
     assert table["mean"].notna().all()  # every schedule of the plan that opens
     other = table_with(open_page("plan", criterion="man", corpora=ALL_CORPORA), SIDES)

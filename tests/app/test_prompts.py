@@ -5,12 +5,12 @@ import shutil
 import pytest
 from page_texts import press, texts
 
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from app.jobs.model import JobState
 from app.session.data import settings
 from app.session.job_queue import job_store
+from pruning.evaluate.kept_answers import AnswerStore
 from pruning.evaluate.lens import LensQuestion, LensStore
-from pruning.evaluate.record import AnswerStore
 
 OTHERS = "The diagnosis of my neighbour is"
 ASK, LENS = "Ask both models", "Text lens"
@@ -54,7 +54,7 @@ def said(test):
 def test_the_prompt_of_another_person_is_no_example(open_page, shared, address):
     page, query = address
     test = open_page(page, **query)
-    assert "The answer is 5." in said(test)  # the shipped one
+    assert "20 / 4 = 5." in said(test)  # the shipped one
     assert OTHERS not in said(test)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -12,7 +13,8 @@ from page_texts import loaded_on
 from streamlit.testing.v1 import AppTest
 
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
 from app.loaded import call, loaded_of
 from app.report.page import report_html, report_of, views_of
@@ -48,7 +50,7 @@ def test_the_page_says_what_made_it_and_how_to_make_it_again(written):
     assert "<h1>A &lt;title&gt;</h1>" in written
     (run,) = SHIPPED_STATS.glob("demo-demo-code-*")
     for text in (
-        "4e326a9cf33798aa",
+        json.loads((run / "manifest.json").read_text())["model"]["identity"][:16],
         run.name,
         "moeprune report demo --criterion reap --calibrated-on demo-code --sparsity 50% "
         "--with-criterion frequency --view overlap-map --view kept-by --view sizes",

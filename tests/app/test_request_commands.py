@@ -6,11 +6,13 @@ import shutil
 import pytest
 from page_texts import parsed, unfolded
 
+from analysis.shipped import SHIPPED_STATS
 from app.jobs.kinds import KINDS
 from pruning.requests.base import default_of, flat_fields, flat_values, validated
 from pruning.requests.plan import SpecRequest
 
 PLAN = {"kept": {"0": [0]}}
+(RUN,) = (path.name for path in SHIPPED_STATS.glob("demo-demo-math-*"))
 SEARCHING = (
     "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
     "search: {corpus: demo-math}\n"
@@ -82,7 +84,7 @@ MORE = [
     ("plan", {"sparsity": None, "shrink": "40%", "uneven": True, "keep_super": True, "top_k": 2}),
     ("plan", {"criterion": None, "config_only": True, "multiple_of": 8}),
     ("plan", {"granularity": "neuron", "neuron_scope": "layer", "width_mode": "ragged"}),
-    ("plan", {"gate": "renormalized", "runs": ("demo-demo-math-5455904a",), "multiple_of": 2}),
+    ("plan", {"gate": "renormalized", "runs": (RUN,), "multiple_of": 2}),
 ]
 
 
@@ -113,7 +115,7 @@ def test_the_command_of_a_request_is_read_by_the_program(kind, more):
 
 
 CHARTS = [
-    {"criterion": "msan", "corpora": "demo-prose", "sparsity": "25%"},
+    {"criterion": "msan", "corpora": "demo-stories", "sparsity": "25%"},
     {"criterion": "0,2,1", "gate": "renormalized", "corpora": "demo-math", "schedule": "middle"},
     {"model": "weighed", "criterion": "magnitude", "baseline": "AIMER", "sparsity": "35%"},
 ]

@@ -1,7 +1,9 @@
 """The story: the findings, on the demo, on models with less data, and of neurons."""
 
+import re
+
 import pytest
-from page_texts import loaded_on, texts
+from page_texts import MEASURED_CORPORA, loaded_on, texts
 
 from app.pages.story import FINDINGS
 from pruning.planning.make import CurrentPlan
@@ -18,7 +20,7 @@ def test_every_finding_is_a_sentence_and_a_chart_if_there_is_data(open_page, mod
     (about,) = test.caption
     is_demo = model is None
     assert ("trained for this demo" in about.value) == is_demo
-    assert ("demo-code, demo-math, demo-prose" in about.value) == is_demo
+    assert (", ".join(MEASURED_CORPORA) in about.value) == is_demo
     has_chart = not (model and name in ("The corpus decides", "Stratification"))
     assert len(test.get("plotly_chart")) == has_chart
 
@@ -132,10 +134,15 @@ def test_a_criterion_without_exponents_is_replaced_and_the_slide_still_compares(
     assert " experts that Frequency drops" in test.title[0].value
 
 
-def test_stratification_is_a_finding_that_leaves_the_plan_alone(open_page):
+def test_stratification_is_a_finding_that_leaves_the_plan_alone(open_page, demo_scores):
     test = open_page("story", finding="Stratification")
     said = test.title[0].value
-    assert said.startswith("AIMER separates experts by 1.4%, random weights by 0.7%")
+    by_layer = demo_scores["AIMER"].groupby("layer")
+    spread = ((by_layer.max() - by_layer.min()) / by_layer.mean()).median()
+    start = f"AIMER separates experts by {spread:.1%}, random weights by "
+    words = r"(\S+)%: clearly, (\S+) times"
+    by_chance, times = map(float, re.match(re.escape(start) + words, said).groups())
+    assert times == pytest.approx(100 * spread / by_chance, rel=0.02)  # both are rounded
     before = loaded_on(test).shown.plan.digest
     test.segmented_control(key="story.scale").set_value("relative").run()
     assert test.title[0].value == said

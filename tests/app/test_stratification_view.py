@@ -1,27 +1,11 @@
 """The view of stratification on Explore: whatever the plan, which it leaves alone."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from page_texts import loaded_on, opened, texts
 
 VIEW = {"show": "Stratification"}
 WEIGHTS = "demo-weights-*/weights.parquet"
-
-
-@pytest.fixture(scope="module")
-def demo_scores():
-    """(layer, expert) -> AIMER and Magnitude, from the shipped norms."""
-    from analysis.stats.store import SHIPPED_STATS
-
-    (path,) = SHIPPED_STATS.glob(WEIGHTS)
-    sums = pd.read_parquet(path).groupby(["layer", "expert"])[["l1", "l2_squared", "numel"]].sum()
-    return pd.DataFrame(
-        {
-            "AIMER": sums["l1"] / np.sqrt(sums["numel"] * sums["l2_squared"]),
-            "Magnitude": sums["l1"] / sums["numel"],
-        }
-    )
 
 
 def shown(test):

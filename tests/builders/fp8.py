@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 
 # No size is a multiple of these; some have a number of scales that divides them all the same.
 BLOCK = (5, 7)

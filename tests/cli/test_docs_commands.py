@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 from published_models import QWEN3, hollow_checkpoint
 
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import save_expert_stats
 from analysis.stats.tables import measured_model

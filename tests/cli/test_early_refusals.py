@@ -26,9 +26,9 @@ FILES = {
 NO_FOLDER = "--stats-dir short.txt/stats"
 TAKES_NOTHING = ["Nothing can be written to the statistics folder", "short.txt is a file)", "-dir"]
 EARLY = {
-    "calibrate demo --corpus short.txt": ["about 11 tokens, less than one sequence of 256; use a"],
-    "evaluate demo --corpus short.txt": ["about 11 tokens, less than one sequence of 256; use a"],
-    "prune short.yaml": ["about 11 tokens, less than one sequence of 256"],
+    "calibrate demo --corpus short.txt": ["about 10 tokens, less than one sequence of 256; use a"],
+    "evaluate demo --corpus short.txt": ["about 10 tokens, less than one sequence of 256; use a"],
+    "prune short.yaml": ["about 10 tokens, less than one sequence of 256"],
     "calibrate {tiny} --corpus short.txt": [
         "no readable tokenizer; copy tokenizer.json",
         "or use a corpus of input_ids",

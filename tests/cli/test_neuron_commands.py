@@ -8,7 +8,8 @@ import pytest
 
 from analysis.model import load_model_index
 from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, stats_store
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "neuron", "--criterion", "neuron-norms")

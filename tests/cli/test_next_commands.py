@@ -92,24 +92,24 @@ def test_a_plan_is_evaluated_on_a_corpus_that_it_did_not_read(
 
 def test_of_the_demo_a_corpus_that_neither_plan_nor_repair_read_comes_next(works, here):
     plan = ("plan", "demo", "--criterion", "reap", "--sparsity", "50%")
-    every = ("demo-code", "demo-math", "demo-prose")
+    every = ("demo-code", "demo-math", "demo-stories")
     (evaluated, _) = following(works(*plan, "--calibrated-on", "demo-code"))
     assert evaluated[evaluated.index("--corpus") + 1] in every[1:]
     words = ("--plan", "plan.json", "--corpus", "demo-math", "--tokens", 512)
     (evaluated,) = following(works("repair", "demo", *words, "--stats-dir", here / "stats"))
-    assert evaluated[evaluated.index("--corpus") + 1] == "demo-prose"
+    assert evaluated[evaluated.index("--corpus") + 1] == "demo-stories"
     blend = [word for name in every for word in ("--calibrated-on", name)]
     (evaluated, _) = following(works(*plan, *blend, "-o", "blend.json"))
-    assert evaluated[evaluated.index("--corpus") + 1] in every
+    assert evaluated[evaluated.index("--corpus") + 1] == "demo-recipes"
 
 
 def test_an_export_that_passes_is_asked_and_one_without_a_tokenizer_is_not(works, here, half):
     plan = ("--criterion", "magnitude", "--remove", 6, "--schedule", "uniform")
     works("plan", "demo", *plan)
     works("export", "demo", "out", "--plan", "plan.json")
-    assert following(works("verify", "out")) == [
-        ["moeprune", "ask", "out", "--prompt", "How much is 7 * 6?"]
-    ]
+    (asked,) = following(works("verify", "out"))
+    assert asked[:4] == ["moeprune", "ask", "out", "--prompt"]
+    assert "7 * 6 = 42." in works("ask", "demo", *asked[3:])  # it is one that the demo can answer
     assert following(works("verify", half / "half")) == []
 
 

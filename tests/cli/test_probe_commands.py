@@ -1,11 +1,15 @@
 """`moeprune variance`, `bins` and `ask`: files, words, bad input."""
 
+import re
+
 import pandas as pd
 import pytest
 
 from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
 from pruning.evaluate.lens import LENS_COLUMNS, LensStore, in_short
 from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
+
+QUESTION = "A room is 7 m by 6 m. How large is it?"
 
 
 def plan_of(works, model, stats, corpus, name="plan.json"):
@@ -92,12 +96,18 @@ def test_answers_stand_side_by_side(works, here):
     plan = plan_of(works, "demo", here, "demo-code")
     printed = works(
         *("ask", "demo", "--plan", plan, "--max-new-tokens", "24"),
-        *("--prompt", "Solve for x: 4 * x + 3 = 23."),
+        *("--prompt", QUESTION),
     )
-    # The demo was trained on such problems; pruned for code it has forgotten them.
-    assert "Subtract 3: 4 * x = 23 - 3 = 20" in printed
+    # The demo was trained on such problems; pruned for code it multiplies wrongly.
+    original, pruned = (
+        re.search(r"7 \* 6 = (\d+)", column)[1]
+        for column in next(line for line in printed.splitlines() if "│" in line).split("│")
+    )
     assert "original" in printed.splitlines()[0]
-    assert "plan.json: the first 0 of 24 tokens as the original model" in printed
+    assert original == "42" != pruned
+    # Before the product there are six tokens, then one a digit: 7, " *", " ", 6, " =", " ".
+    agreeing = 6 + (pruned[0] == "4")
+    assert f"plan.json: the first {agreeing} of 10 tokens as the original model" in printed
 
 
 def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
@@ -123,9 +133,9 @@ def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
 
 def test_the_lens_of_an_answer_scores_the_answer_alone(works, here):
     plan = plan_of(works, "demo", here, "demo-code")
-    words = ("--prompt", "Solve for x: 4 * x + 3 = 23.", "--max-new-tokens", "8")
+    words = ("--prompt", QUESTION, "--max-new-tokens", "8")
     works("ask", "demo", "--plan", plan, *words, "--lens", "--stats-dir", here)
     (record,) = LensStore([here]).records()
     assert len(record.losses) == 8
-    assert "".join(record.tokens[record.scored_from :]) == "Subtract 3: 4 * x = 23"
+    assert "".join(record.tokens[record.scored_from :]) == "7 * 6 = 42"
     assert record.asked.fields["prompt"] == words[1]

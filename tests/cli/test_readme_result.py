@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import shlex
 import subprocess
@@ -11,30 +10,30 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from shipped import shipped_lines
 
-from analysis.stats.store import SHIPPED_VARIABLE
+from analysis.shipped import SHIPPED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-CORPORA = ("demo-code", "demo-math", "demo-prose")
+CORPORA = ("demo-code", "demo-math", "demo-stories")
 # Of the rows: with as many tokens as a row says, or for Random with as many draws.
 REPAIR = re.compile(r"(\w+) \+ repair on (\d+)k tokens")
 RANDOM = re.compile(r"random experts, mean of (\d+) draws")
 BLEND = [word for corpus in CORPORA for word in ("--calibrated-on", corpus)]
-HELD_OUT = [word for corpus in CORPORA for word in ("--corpus", corpus)]
+HELD_OUT = [word for corpus in (*CORPORA, "demo-recipes") for word in ("--corpus", corpus)]
 
 
-def table_of_losses():
-    """Name of a plan -> its loss increase, mean over the corpora, in README."""
-    table = README.partition("<!-- losses -->")[2].partition("<!-- /losses -->")[0]
-    rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()[2:]]
-    return {name.strip(): float(loss) for name, loss, _ in rows}
+def table_of_result():
+    """Name of a plan -> (loss increase, share of right answers) in README, means over corpora."""
+    table = README.partition("<!-- written: losses -->")[2].partition("<!-- /written -->")[0]
+    lines = table.strip().splitlines()[3:]  # the first row is the original model's
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: (float(loss), float(right.rstrip("%")) / 100) for name, loss, _, right in rows}
 
 
 def commands_of_result():
-    """The commands that README says give the first row again."""
-    block = README.partition("These commands give the first row again")[2]
+    """The commands that README says give the second row again."""
+    block = README.partition("These commands give the second row again")[2]
     return block.partition("```bash\n")[2].partition("```")[0].strip().splitlines()
 
 
@@ -65,15 +64,23 @@ def alone(tmp_path_factory):
     return run
 
 
-def increases(path):
-    """Names of plans -> mean over corpora of what they add to the loss, from result.json."""
-    added = defaultdict(list)
-    for each in json.loads(path.read_text())["evaluations"]:
-        plan = each["plan"]
-        key = plan["criterion"], "repair" in plan
-        added[key].append(each["metrics"]["nll"]["mean"] - each["full"]["nll"]["mean"])
-    assert {len(values) for values in added.values()} == {3}
-    return {key: sum(values) / 3 for key, values in added.items()}
+def means(path, value):
+    """(criterion, whether it is repaired) -> mean of a value over the corpora of result.json."""
+    values = defaultdict(list)
+    for evaluation in json.loads(path.read_text())["evaluations"]:
+        plan = evaluation["plan"]
+        values[plan["criterion"], "repair" in plan].append(value(evaluation))
+    assert {len(each) for each in values.values()} == {4}
+    return {key: sum(each) / 4 for key, each in values.items()}
+
+
+def increase(evaluation):
+    return evaluation["metrics"]["nll"]["mean"] - evaluation["full"]["nll"]["mean"]
+
+
+def share_of_right_answers(evaluation):
+    marks = evaluation["right_answers"]["right"]
+    return sum(marks) / len(marks)
 
 
 def plans_of(name):
@@ -86,18 +93,15 @@ def plans_of(name):
 
 @pytest.mark.slow  # test_docs_numbers.py compares README with what ships
 def test_readme_is_measured_again_from_nothing(alone):
-    lines = shipped_lines("evaluations").values()
-    pythons = {json.loads(line)["made"]["versions"]["python"] for line in lines}
-    if platform.python_version() not in pythons:
-        pytest.skip(f"the demo's code and prose are Python's own files, measured with {pythons}")
-    here = alone(
-        "moeprune calibrate demo --tokens 65536 --dtype float32", *HELD_OUT
-    )  # no statistics are there yet
+    calibrated = [word for corpus in CORPORA for word in ("--corpus", corpus)]
+    here = alone("moeprune calibrate demo --tokens 65536 --dtype float32", *calibrated)
     for line in commands_of_result():
         alone(line)
-    wanted = table_of_losses()
-    _, *others = wanted  # the first is that of the commands
-    found = increases(here / "reap.result.json")
+    wanted = table_of_result()
+    first, *others = wanted
+    found = means(here / "reap.result.json", increase)
+    (right,) = means(here / "reap.result.json", share_of_right_answers).values()
+    assert right == pytest.approx(wanted[first][1], abs=0.02)  # other digits, other answers
     files = []
     for criteria, is_repaired in map(plans_of, others):
         for number, name in enumerate(criteria):
@@ -110,9 +114,9 @@ def test_readme_is_measured_again_from_nothing(alone):
             files += ["--plan", file]
     words = "moeprune evaluate demo --measure nll --dtype float32 -o others.json"
     alone(words, *files, *HELD_OUT)
-    found |= increases(here / "others.json")
+    found |= means(here / "others.json", increase)
     for name in wanted:
         criteria, is_repaired = plans_of(name)
         loss = sum(found[each, is_repaired] for each in criteria) / len(criteria)
         # Rounded to 0.01; another machine adds in another order, and may choose other experts.
-        assert loss == pytest.approx(wanted[name], abs=0.01), name
+        assert loss == pytest.approx(wanted[name][0], abs=0.01), name

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
+from analysis.shipped import SHIPPED_STATS
 from app import console
 from app.cli import COMMANDS, load
 from pruning.evaluate.quality import LossIncrease
@@ -191,7 +192,7 @@ def test_no_word_is_broken_and_none_is_lost(rows, width):
 
 
 EVALUATE = (
-    "evaluate demo --corpus demo-code --corpus demo-prose --corpus demo-math --dtype float32 "
+    "evaluate demo --corpus demo-code --corpus demo-stories --corpus demo-math --dtype float32 "
     "--measure nll --measure esap --measure kl --measure ppl --measure sap"
 )
 
@@ -218,7 +219,8 @@ def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, widt
     assert rows
     assert max(map(len, rows)) <= width
     if words == "runs list":
-        assert "demo-demo-math-5455904a" in printed
+        (run,) = SHIPPED_STATS.glob("demo-demo-math-*")
+        assert run.name in printed
         assert len(rows) == 4  # a line a run, with all its groups
         assert sum("router, damage, gradient, dense" in row for row in rows) == 3
     if words == EVALUATE:  # a measure a row, with its whole interval

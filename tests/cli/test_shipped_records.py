@@ -5,13 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from shipped import shipped_run
 
 from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import stats_store
 
 ROOT = Path(__file__).parents[2]
-CORPORA = ("demo-code", "demo-math", "demo-prose")
+CORPORA = ("demo-code", "demo-math", "demo-stories")
 BLEND = [word for corpus in CORPORA for word in ("--calibrated-on", corpus)]
 README_PLAN = ("plan", "demo", "--criterion", "ean", *BLEND, "--sparsity", "50%", "--force")
 
@@ -38,8 +39,7 @@ def program_stays():
 
 def own_run_of(corpus, shipped):
     """A run that passes for a larger and newer one of a corpus, with the sums of another."""
-    (source,) = SHIPPED_STATS.glob(f"demo-{shipped}-*")
-    folder = shutil.copytree(source, default_stats_dir() / f"demo-{corpus}-larger")
+    folder = shutil.copytree(shipped_run(shipped), default_stats_dir() / f"demo-{corpus}-larger")
     raw = json.loads((folder / "manifest.json").read_text())
     raw["corpora"][0] |= {"name": corpus, "num_tokens": 10**6}
     raw["made"]["created_at"] = "2099-01-01T00:00:00.000+00:00"
@@ -64,7 +64,7 @@ def test_own_runs_of_its_corpora_do_not_change_the_plan_of_the_readme(works, moe
     assert f"--run {new.manifest.run_id}" in made  # by its corpus, the next plan would be another's
     assert plan_by(works, *README_PLAN) == before
     said = moeprune(*README_PLAN)
-    note = "demo-code has 2 runs; using demo-demo-code-7d7ae4ff, which ships"
+    note = f"demo-code has 2 runs; using {shipped_run('demo-code').name}, which ships"
     assert note in " ".join((said.out + said.err).split())
     # What is asked for by its id is taken.
     works("plan", "demo", "--criterion", "ean", "--run", own, "--sparsity", "50%", "-o", "own.json")
@@ -149,4 +149,5 @@ def test_the_shipped_folder_is_refused_as_the_one_to_write_to(refused, moeprune,
         assert "ships with the program" in said
         assert "name another folder" in said
     said = refused("runs", "remove", "demo-demo-math")
-    assert said == "error: demo-demo-math-5455904a ships with the program and is not removed.\n"
+    run_id = shipped_run("demo-math").name
+    assert said == f"error: {run_id} ships with the program and is not removed.\n"

@@ -16,7 +16,7 @@ PAGES = {
     "compare": 2,
     "plan": 2,
     "plan?set=0-2=20&set=3-5=12&locked=1": 2,
-    "evaluate": 5,
+    "evaluate": 6,
     "export": 1,
     "story": 1,
 }
@@ -102,7 +102,7 @@ FOCUSABLE = """
     })
     .map(each => each.closest("[role=radiogroup]") || each)).size
 """
-# Words in the window besides the navigation and charts.
+# Words in the window besides the navigation and charts; signs of an equation are none.
 WORDS = """
 () => {
     const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), words = [];
@@ -114,7 +114,7 @@ WORDS = """
         const box = range.getBoundingClientRect(), holder = texts.currentNode.parentElement;
         if (box.width && box.top < innerHeight && box.bottom > 0 && box.right > 0
             && !holder.closest(others) && holder.checkVisibility({visibilityProperty: true}))
-            words.push(...texts.currentNode.textContent.trim().split(/\\s+/).filter(Boolean));
+            words.push(...texts.currentNode.textContent.match(/\\S*[\\p{L}\\p{N}]\\S*/gu) || []);
     }
     return words.length;
 }
@@ -266,10 +266,15 @@ def test_every_page_opened_in_the_dark_is_readable_and_has_no_empty_bands(open_t
 
 
 def names_stand_on_one_line(tab: Page) -> None:
-    """The names in the table of losses, of which nothing is hidden."""
+    """The names in the tables of losses and of right answers, of which nothing is hidden."""
     for width in (1024, 390):
         resize(tab, width)
-        hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
-        assert tab.locator("[data-testid=stTable] table").evaluate(hidden) <= 0
+        hidden = (
+            "tables => tables.map(table => table.parentElement)"
+            ".map(frame => frame.scrollWidth - frame.clientWidth)"
+        )
+        tables = tab.locator("[data-testid=stTable] table").evaluate_all(hidden)
+        assert len(tables) == 2
+        assert max(tables) <= 0
         lines = "names => names.map(each => each.getClientRects().length)"
         assert set(tab.locator("[data-testid=stTable] tbody th p").evaluate_all(lines)) == {1}

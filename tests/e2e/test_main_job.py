@@ -28,7 +28,7 @@ from app.jobs.model import JobState
 from pruning.plan import plan_from_dict
 
 START = re.compile("experts gone: ")
-BLEND = "corpora=demo-code&corpora=demo-math&corpora=demo-prose"  # in equal parts
+BLEND = "corpora=demo-code&corpora=demo-math&corpora=demo-stories"  # in equal parts
 pytestmark = pytest.mark.e2e
 
 
@@ -233,7 +233,7 @@ def saved(tab: Page, button: str) -> str:
 @pytest.mark.slow
 def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard):
     tab = open_tab("?opened=1")
-    hand = "set=0=6&set=1-2,4=5&set=3=7&set=5=20&locked=0,5&sparsity=75%25&corpora=demo-prose"
+    hand = "set=0=6&set=1-2,4=5&set=3=7&set=5=20&locked=0,5&sparsity=75%25&corpora=demo-stories"
     of_neurons = "granularity=neuron&neuron_scope=global&sparsity=30%25&drop=2:7"
     for address in (f"{hand}&criterion=gate-ean", of_neurons):
         visit(tab, dashboard, f"evaluate?{address}")

@@ -10,7 +10,8 @@ from playwright.sync_api import Browser, expect
 from tabs import settled, violations, wait_until
 
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import StatsStore
 from app.loaded import loaded_of
 from app.pages.story import FINDINGS
 from app.report.decision import AnswerPair, DecisionReport, decision_html

@@ -9,8 +9,7 @@ from dashboards import Dashboard, running
 from playwright.sync_api import expect
 from tabs import open_plan, settled, visit
 
-from analysis.model import DEMO_CHECKPOINT
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
 from app.pages.evaluate.benchmarks import take_results
 
 pytestmark = pytest.mark.e2e
@@ -43,7 +42,7 @@ def dashboard(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hostile(dashboard) -> None:
     """A calibration of the demo on a text of that name, as somebody could hand one over."""
-    (shipped,) = SHIPPED_STATS.glob("demo-demo-prose-*")
+    (shipped,) = SHIPPED_STATS.glob("demo-demo-stories-*")
     copy = dashboard.root / "stats" / "demo-hostile"
     shutil.copytree(shipped, copy)
     path = Path(copy / "manifest.json")

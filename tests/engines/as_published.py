@@ -6,8 +6,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from families.configs import VOCAB, WIDTH
-from families.settings import THINKER
+from families.settings import THINKER, VOCAB, WIDTH
 
 # Sizes of the conformance suite times this suit the kernels of engines: heads of 32, rows of 64.
 LARGER: Final = 4

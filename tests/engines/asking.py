@@ -19,7 +19,8 @@ from transformers import (
 
 from analysis.families.native import is_registered_here
 from analysis.model import MoEModel, load_model_index
-from families.configs import IMAGE_TEXT, VOCAB, Case
+from families.configs import Case
+from families.settings import IMAGE_TEXT, VOCAB
 from pruning import load_pruned
 from pruning.engine_results import SILENT, Row, condition_of
 from pruning.engine_traits import traits_of

@@ -20,7 +20,7 @@ from analysis.corpora import TokenSequences
 from analysis.model import load_model_index
 from builders import edit_json
 from builders.tokens import write_ids
-from families.configs import VOCAB
+from families.settings import VOCAB
 from pruning import Model
 from tools.engines.environments import python_of
 

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from analysis.model import MoEModel, load_model_index
-from families.configs import IMAGE_TEXT, Case
+from families.configs import Case
+from families.settings import IMAGE_TEXT
 
 # Layers hand the positions to attend to on to the next: no layer runs alone, and no prefix is kept.
 HAND_ON_MORE = frozenset({"glm_moe_dsa", "glm5_next", "hy_v4"})

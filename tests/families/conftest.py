@@ -7,8 +7,9 @@ import pytest
 from threads import one_thread  # noqa: F401
 
 from families.built import Built
-from families.configs import Case, tiny_model
+from families.configs import Case
 from families.headed import HEADED, Made
+from families.tiny_models import tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,10 @@ from analysis.stats.store import load_head_stats
 from analysis.stats.tables import LARGEST
 from builders import edit_json
 from families.built import stock_load
-from families.configs import BY_NAME, HIDDEN, VOCAB, redraw, tiny_model
+from families.configs import BY_NAME
 from families.plain import COLUMNS, plain_experts
+from families.settings import HIDDEN, VOCAB
+from families.tiny_models import redraw, tiny_model
 
 SEQUENCES = make_sequences((7, 4, 2, 1, 6), vocabulary=VOCAB)
 ROUTED, WITH_HEADS = ("routed",), ("routed", "heads")

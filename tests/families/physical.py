@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from families.configs import VOCAB, Case
+from families.configs import Case
+from families.settings import VOCAB
 
 TOKENS = torch.randint(3, VOCAB, (2, 12), generator=torch.Generator().manual_seed(3))
 

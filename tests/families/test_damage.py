@@ -14,9 +14,11 @@ from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, DISTINCT, VOCAB, Case, cases_where, tiny_model
+from families.configs import BY_NAME, CASES, DISTINCT, Case, cases_where
 from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
+from families.settings import VOCAB
+from families.tiny_models import tiny_model
 
 IDS = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(11))
 MASK = torch.ones(3, 9, dtype=torch.bool)

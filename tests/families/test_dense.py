@@ -9,9 +9,10 @@ import torch
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from families.built import stock_load
-from families.configs import EVERY, VOCAB
+from families.configs import EVERY
 from families.physical import block_of, listening, router_of
 from families.plain import expert_output
+from families.settings import VOCAB
 
 IDS = torch.randint(3, VOCAB, (2, 6), generator=torch.Generator().manual_seed(17))
 MASK = torch.ones(2, 6, dtype=torch.bool)

@@ -17,8 +17,8 @@ from analysis.model import load_model_index
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import load_expert_stats
 from builders import edit_json
-from families.configs import HIDDEN
 from families.headed import HEADED, ROUTED, SEQUENCES, WITH_HEADS, Made, assert_sums, heads_of
+from families.settings import HIDDEN
 from pruning import Model
 
 

@@ -17,8 +17,8 @@ from analysis.head_parts import runnable_heads
 from analysis.model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import edit_json
-from families.configs import HIDDEN
 from families.headed import HEADED, ROUTED, SEQUENCES, SPARSE, WITH_HEADS, Headed, Made, heads_of
+from families.settings import HIDDEN
 from families.test_quantised import to_fp8
 from pruning import Model
 from pruning.copies import plan_for_copy

@@ -20,9 +20,10 @@ from analysis.ranking.experts import rank_experts
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.store import load_expert_stats
 from families.built import stock_load
-from families.configs import DISTINCT, VOCAB
+from families.configs import DISTINCT
 from families.physical import block_of
 from families.plain import activations, matrices_of
+from families.settings import VOCAB
 
 LENGTHS = (7, 4, 6, 2, 5)
 # Of the numbers of both; where it is not 1e-6, why.

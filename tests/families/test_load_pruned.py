@@ -5,8 +5,9 @@ import torch
 from exports import export
 
 from families.built import stock_load
-from families.configs import DISTINCT, KINDS, WIDTH, Case
+from families.configs import DISTINCT, KINDS, Case
 from families.physical import logits_of
+from families.settings import WIDTH
 from pruning import load_pruned
 from pruning.masking import masked
 from pruning.neurons.widths import WidthChoice, WidthMode

@@ -6,7 +6,9 @@ import torch
 from analysis.calibration.feed import check_config
 from analysis.errors import UnsupportedModelError
 from analysis.families.packing import check_packing
-from families.configs import SOURCES, VOCAB, tiny_model
+from families.configs import SOURCES
+from families.settings import VOCAB
+from families.tiny_models import tiny_model
 
 LENGTHS = (7, 12, 5)
 

@@ -21,8 +21,10 @@ from builders import edit_json
 from builders.mxfp4 import to_mxfp4
 from builders.repairs import repaired
 from builders.repairs import token_sequences as random_tokens
-from families.configs import BY_NAME, CASES, WIDTH, tiny_model
+from families.configs import BY_NAME, CASES
 from families.published import as_published
+from families.settings import WIDTH
+from families.tiny_models import tiny_model
 from pruning.outline import outline_model
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.planning.neurons import arena_of

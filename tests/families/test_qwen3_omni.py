@@ -17,11 +17,12 @@ from analysis.families.needs import why_too_old
 from analysis.heads import beside_text
 from analysis.model import load_model_index
 from analysis.stats.store import load_expert_stats
-from families.configs import BY_NAME, redraw
+from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
 from families.plain import overheard
 from families.settings import HIDDEN, THINKER, VOCAB
 from families.test_conformance import LENGTHS, assert_sums
+from families.tiny_models import redraw
 from pruning import load_pruned
 from pruning.engines import Reads, contents_of, load_code, verdicts
 from pruning.masking import masked

@@ -17,9 +17,10 @@ from analysis.model import load_model_index
 from analysis.stats.weights import measure_weights
 from builders import edit_json
 from families.built import stock_load
-from families.configs import BY_NAME, cases_where, tiny_config, tiny_model
+from families.configs import BY_NAME, cases_where
 from families.physical import logits_of, physically_pruned
 from families.published import as_published
+from families.tiny_models import tiny_config, tiny_model
 from pruning import load_pruned
 from pruning.masking import masked
 from pruning.neurons.widths import WidthChoice, WidthMode

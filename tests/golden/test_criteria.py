@@ -27,7 +27,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model import ModelRef, load_model_index
 from analysis.ranking.experts import rank_experts, score_experts
 from analysis.ranking.neurons import (
     neuron_saliency,
@@ -41,7 +41,7 @@ from analysis.stats.store import StatsStore, load_expert_stats, load_weight_stat
 from analysis.stats.tables import GATES, NoStats
 from analysis.stats.weights import weight_statistics
 from analysis.widths import expert_widths
-from pruning.plan import ModelRef, select_experts
+from pruning.plan import select_experts
 from pruning.schedules import uniform
 
 # OLMoE's router computes in float32: its gates are right to about 1e-7.

@@ -11,10 +11,11 @@ from exports import export, keeping
 from neuron_cases import allowed
 from safetensors.numpy import load_file, save_file
 
-from analysis.checkpoint import INDEX_NAME, open_checkpoint
+from analysis.checkpoint import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model import load_model_index
+from analysis.weight_files import INDEX_NAME
 from families.configs import CASES
 from pruning.heads import HeadPlan
 from pruning.plan import keep_all

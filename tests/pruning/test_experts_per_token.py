@@ -12,13 +12,13 @@ from torch.nn.functional import linear, silu
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.families import FAMILIES
-from analysis.model import load_model_index
+from analysis.model import ModelRef, load_model_index
 from analysis.stats.store import stats_store
 from builders import edit_json, tiny_model
 from families.configs import BY_NAME
-from families.configs import tiny_model as tiny_case
+from families.tiny_models import tiny_model as tiny_case
 from pruning.masking import masked
-from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
+from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select_measured
 from pruning.repair.files import with_repair_files

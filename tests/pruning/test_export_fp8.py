@@ -15,8 +15,10 @@ from transformers import AutoModelForCausalLM
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, WIDTH, tiny_model
+from families.configs import BY_NAME
 from families.physical import logits_of
+from families.settings import WIDTH
+from families.tiny_models import tiny_model
 from pruning import load_pruned
 from pruning.neurons.widths import WidthChoice, WidthMode
 from pruning.sizes import neuron_plan_sizes

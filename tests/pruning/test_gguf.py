@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from exports import files_of, keeping, uneven
-from tokenizers import Regex
-from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from analysis.drain import drain
 from analysis.errors import ExportError
@@ -63,7 +64,7 @@ def test_the_record_says_what_made_the_file(llama_cpp, tmp_path):
     record = run(out, **fields)["gguf"]
     content = (tmp_path / "out-q8_0.gguf").read_bytes()
     # The tokenizer of the demo is in no table of the converter.
-    assert content == b"gpt-2 --outtype q8_0"
+    assert content == b"starcoder --outtype q8_0"
     assert record == json.loads((tmp_path / "out-q8_0.gguf.json").read_text())
     script = hashlib.sha256(STAND_IN.encode()).hexdigest()
     assert record["converter"] == f"sha256 {script[:16]}"
@@ -84,14 +85,45 @@ def test_a_failed_conversion_says_why_and_leaves_the_export(llama_cpp, tmp_path)
     assert not list(tmp_path.glob("out-*"))
 
 
-def test_plain_byte_level_splits_as_gpt2_does(tmp_path):
-    assert pre_tokenizer_of(load_model_index("demo").checkpoint.path) == "gpt-2"
-    published = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-    text = "I've 'told x=12,  y\n\n\tdef add(a, b):\n    return a+b  # größer 3.3… 日本 \u00a0🦙"
-    words = [span for _, span in Split(Regex(published), "isolated").pre_tokenize_str(text)]
+# Of llama.cpp, in src/llama-vocab.cpp: name -> patterns by which it splits, one after another.
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+PATTERNS = {"gpt-2": [GPT2], "starcoder": [r"\p{N}", GPT2]}
+
+
+@pytest.mark.parametrize(("name", "before"), [("gpt-2", []), ("starcoder", [Digits(True)])])
+def test_byte_level_splits_as_llama_cpp_does_by_this_name(tmp_path, name, before):
+    text = (
+        "I've 'told x=12,  y\n\n\tdef add(a, b):\n    return a+b  # größer  3.3… 日本 ½² \u00a0🦙7 "
+    )
+    words = Sequence([Split(Regex(each), "isolated") for each in PATTERNS[name]])
     plain = ByteLevel(add_prefix_space=False, use_regex=True)
-    assert [span for _, span in plain.pre_tokenize_str(text)] == words
-    for other in ({"type": "ByteLevel", "use_regex": False}, {"type": "Sequence"}, None):
-        (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": other}))
-        assert pre_tokenizer_of(tmp_path) == ""
+    split = Sequence([*before, plain]) if before else plain
+    assert [span for _, span in split.pre_tokenize_str(text)] == [
+        span for _, span in words.pre_tokenize_str(text)
+    ]
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = split
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert pre_tokenizer_of(tmp_path) == name
+
+
+DIGITS = {"type": "Digits", "individual_digits": True}
+BARE = {"type": "ByteLevel", "add_prefix_space": False}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"type": "ByteLevel", "use_regex": False},
+        {"type": "ByteLevel", "add_prefix_space": True},
+        {"type": "Sequence", "pretokenizers": [DIGITS, {**BARE, "use_regex": False}]},
+        {"type": "Sequence", "pretokenizers": [{**DIGITS, "individual_digits": False}, BARE]},
+        {"type": "Sequence", "pretokenizers": [BARE, DIGITS]},
+        {"type": "Sequence"},
+        None,
+    ],
+)
+def test_other_splits_have_no_name(tmp_path, other):
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": other}))
+    assert pre_tokenizer_of(tmp_path) == ""
     assert pre_tokenizer_of(Path("nowhere")) == ""

@@ -9,7 +9,8 @@ import pytest
 from neuron_cases import select_neurons
 
 from analysis.errors import StatsError
-from analysis.stats.store import SHIPPED_STATS, StatsStore, load_expert_stats
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import StatsStore, load_expert_stats
 from analysis.widths import expert_widths
 from pruning.active import active_experts, measured_routing, ranked_by
 from pruning.constraints import Constraints
@@ -235,9 +236,11 @@ def test_a_blend_counts_by_its_weights(demo, store, runs):
 
 
 def test_a_single_run_counts_as_it_is(demo, store, runs):
-    plan = plan_of(demo, runs, "demo-prose")
+    plan = plan_of(demo, runs, "demo-stories")
     found = measured_routing([plan], store)
-    assert {layer: list(counts) for layer, counts in found.items()} == tokens_of(runs["demo-prose"])
+    assert {layer: list(counts) for layer, counts in found.items()} == tokens_of(
+        runs["demo-stories"]
+    )
 
 
 def test_runs_that_are_gone_are_left_out(demo, store, runs):

@@ -14,8 +14,9 @@ from analysis.errors import CheckpointError, PlanError
 from analysis.model import load_model_index
 from builders import edit_json
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, KINDS, tiny_model
+from families.configs import BY_NAME, CASES, KINDS
 from families.physical import block_of, logits_of, physically_pruned
+from families.tiny_models import tiny_model
 from pruning import load_pruned
 from pruning.engines import contents_of, verdicts
 from pruning.heads import HeadPlan

@@ -16,9 +16,11 @@ from analysis.errors import PlanError
 from analysis.model import load_model_index
 from analysis.ranking.norms import neuron_norms
 from analysis.widths import expert_widths
-from families.configs import BY_NAME, EVERY, SOURCES, WIDTH, tiny_model
+from families.configs import BY_NAME, EVERY, SOURCES
 from families.physical import block_of, logits_of, physically_pruned
 from families.plain import matrices_of
+from families.settings import WIDTH
+from families.tiny_models import tiny_model
 from pruning.constraints import Constraints
 from pruning.masking import masked
 from pruning.neurons.selection import NeuronScope

@@ -18,8 +18,8 @@ from analysis.errors import ExportError
 from analysis.families import FAMILIES
 from analysis.model import load_model_index
 from builders import edit_json, tiny_checkpoint
-from families.configs import redraw
 from families.physical import logits_of
+from families.tiny_models import redraw
 from pruning import load_pruned
 from pruning.engines import contents_of, verdicts
 from pruning.masking import masked

@@ -10,7 +10,8 @@ from exports import export
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
-from analysis.calibration.run import CalibrationSettings, calibrate
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.model import load_model_index

@@ -8,10 +8,10 @@ import torch
 from exports import export, failed, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint import INDEX_NAME, SINGLE_NAME
 from analysis.errors import ExportError
 from analysis.heads import prediction_heads
 from analysis.model import load_model_index
+from analysis.weight_files import INDEX_NAME, SINGLE_NAME
 from builders import edit_json, tiny_checkpoint
 from pruning.heads import HeadChoice
 from pruning.plan import keep_all

@@ -11,7 +11,7 @@ from exports import export, keeping, keeping_neurons, tensors_of, verified
 from transformers import AutoModelForCausalLM
 
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from builders import as_gib, tiny_model
 from pruning import load_pruned
 from pruning.budget import SizeTarget, size_budget

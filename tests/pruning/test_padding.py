@@ -7,7 +7,8 @@ from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of
 
 from analysis.errors import ExportError
 from analysis.model import load_model_index
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning import load_pruned
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.padding import plan_padding

@@ -9,10 +9,9 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import load_model_index
+from analysis.model import ModelRef, load_model_index
 from pruning.constraints import Constraints
 from pruning.plan import (
-    ModelRef,
     Provenance,
     PruningPlan,
     fit_plan,

@@ -44,7 +44,7 @@ NEURONS = {
 }
 BAD = """\
 modle: demo
-corpora: [demo-math, {corpus: demo-mth, wieght: 2}, "demo-prose:x"]
+corpora: [demo-math, {corpus: demo-mth, wieght: 2}, "demo-stories:x"]
 tokens: "many"
 criterion: raep
 gate: applid
@@ -329,8 +329,8 @@ def test_a_repair_reads_the_corpora_of_the_recipe_where_they_lie():
     asked = repair_request(recipe, Machine(), plan)
     assert asked.corpora == recipe.plan.ranking.corpora
     assert "texts/math.jsonl:3" in asked.corpora
-    own = recipe_from_yaml(f"{GOOD}repair: {{corpora: [demo-prose]}}\n")
-    assert repair_request(own, Machine(), plan).corpora == ("demo-prose",)
+    own = recipe_from_yaml(f"{GOOD}repair: {{corpora: [demo-stories]}}\n")
+    assert repair_request(own, Machine(), plan).corpora == ("demo-stories",)
 
 
 def test_an_evaluation_asks_what_its_own_section_says():

@@ -24,7 +24,8 @@ from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.model import load_model_index
 from builders.repairs import repaired, token_sequences
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.copies import plan_for_copy
 from pruning.masking import masked
 from pruning.model import Model

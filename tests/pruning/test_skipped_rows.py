@@ -11,8 +11,9 @@ from analysis.corpora import TokenSequences
 from analysis.corpora.sources import seeded_order
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
 from analysis.progress import Progress
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import stats_store
 from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
 from pruning.plan import plan_from_dict

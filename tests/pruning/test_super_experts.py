@@ -1,11 +1,9 @@
-"""Plans and super experts: what is said when one goes, and what keeps it.
-
-The demo's runs mark one expert each: 0:20 on demo-code, 4:21 on demo-math, 1:8 on demo-prose.
-"""
+"""Plans and super experts: what is said when one goes, and what keeps it."""
 
 import shutil
 from dataclasses import replace
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -56,78 +54,137 @@ def rewrite(run, change):
     edit_json(run.path / "manifest.json", files=files)
 
 
-def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, tmp_path):
-    (run,) = (r for r in stats_store().runs() if r.manifest.run_id.startswith("demo-demo-code"))
-    shutil.copytree(run.path, tmp_path / run.path.name)
-    store = StatsStore(tmp_path)
+def run_of(corpus):
+    (run,) = (run for run in stats_store().runs() if run.manifest.corpus == corpus)
+    return run
 
-    def times_ten(table):
-        frame = table.to_pandas()
-        frame.loc[(frame["layer"] == 0) & (frame["expert"] == 20), LARGEST] *= 10
-        return table.set_column(
-            table.column_names.index(LARGEST), LARGEST, pa.array(frame[LARGEST])
-        )
 
-    (copy,) = store.runs()
-    rewrite(copy, times_ten)
+def seen(*corpora):
+    """Experts of the demo's first layers, 4.5 of 6 by the rule, that got tokens of the corpora."""
+    tables = [pd.read_parquet(run_of(corpus).path / "experts.parquet") for corpus in corpora]
+    table = pd.concat(tables)
+    return table[(table["layer"] <= 4) & (table["num_tokens"] > 0)]
+
+
+def largest_of_demo(*corpora):
+    """(layer, expert) with the largest output."""
+    table = seen(*corpora).sort_values(LARGEST)
+    return tuple(table[["layer", "expert"]].iloc[-1].tolist())
+
+
+@pytest.fixture
+def with_outlier(tmp_path):
+    """Makes a run of demo-code with an expert at so many medians, and all others at most at 3."""
+    median = seen("demo-code")[LARGEST].median()
+
+    def made(place, medians):
+        run = run_of("demo-code")
+        shutil.copytree(run.path, tmp_path / run.path.name)
+
+        def change(table):
+            frame = table.to_pandas()
+            is_outlier = (frame["layer"] == place[0]) & (frame["expert"] == place[1])
+            outputs = frame[LARGEST].clip(upper=3 * median).mask(is_outlier, medians * median)
+            return table.set_column(
+                table.column_names.index(LARGEST), LARGEST, pa.array(outputs.tolist())
+            )
+
+        store = StatsStore(tmp_path)
+        rewrite(store.runs()[0], change)
+        return store
+
+    return made
+
+
+@pytest.mark.parametrize(("medians", "is_said"), [(9.9, False), (28.9, True)])
+def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, with_outlier, medians, is_said):
+    usual = decided(demo, stats_store(), criterion="reap", **CODE)
+    layer, lost = most_active_lost(usual.plan)
+    store = with_outlier((layer, lost), medians)
     dropped = decided(demo, store, criterion="reap", **CODE)
-    assert 20 not in dropped.plan.kept[0]
-    (note,) = said(dropped)
-    assert "removes 1 of 1 super experts" in note
-    assert "0:20 at 28.9; --keep-super keeps them" in note  # ten times 2.89
-    assert said(decided(demo, store, criterion="reap", keep_super=True, **CODE)) == []
-
-
-def test_those_of_the_demo_are_ordinary_and_stay_if_asked(demo):
-    dropped = decided(demo, stats_store(), criterion="reap", **CODE)
-    assert 20 not in dropped.plan.kept[0]
-    assert said(dropped) == []  # at 2.89 median experts
-    kept = decided(demo, stats_store(), criterion="reap", keep_super=True, **CODE)
-    assert 20 in kept.plan.kept[0]
+    assert dropped.plan.kept == usual.plan.kept  # the ranking does not read the largest output
+    if is_said:
+        (note,) = said(dropped)
+        assert "removes 1 of 1 super experts" in note
+        assert f"{layer}:{lost} at 28.9; --keep-super keeps them" in note
+    else:
+        assert said(dropped) == []
+    kept = decided(demo, store, criterion="reap", keep_super=True, **CODE)
     assert said(kept) == []
-    assert kept.plan.provenance.constraints == {"pinned": {"0": [20]}}
+    assert kept.plan.provenance.constraints == {"pinned": {str(layer): [lost]}}
     assert kept.plan.provenance.spec["limits"] == {"keep_super": True}
     # One goes for the one that stays, and nothing else changes.
     assert [len(ids) for ids in kept.plan.kept.values()] == [16] * 6
-    assert len(set(kept.plan.kept[0]) - set(dropped.plan.kept[0])) == 1
-    pinned = decided(demo, stats_store(), criterion="reap", pin={0: [20]}, **CODE)
+    assert set(kept.plan.kept[layer]) - set(dropped.plan.kept[layer]) == {lost}
+    pinned = decided(demo, store, criterion="reap", pin={layer: [lost]}, **CODE)
     assert kept.plan.digest == pinned.plan.digest
 
 
+def most_active_lost(plan):
+    """(layer, expert) with the largest squares of those removed: no output is above their root."""
+    places = seen("demo-code").sort_values("g0_f2")[["layer", "expert"]].to_numpy().tolist()
+    return [(layer, expert) for layer, expert in places if expert not in plan.kept[layer]][-1]
+
+
+def test_frequency_drops_that_of_the_demo_and_says_so(demo):
+    layer, expert = largest_of_demo("demo-code")
+    dropped = decided(demo, stats_store(), criterion="frequency", **CODE | {"sparsity": "75%"})
+    assert expert not in dropped.plan.kept[layer]
+    (note,) = said(dropped)
+    assert f"{layer}:{expert} at 29.5" in note  # 528.9 of a median of 17.95
+
+
 @pytest.mark.parametrize(
-    ("fields", "places"),
+    "fields",
     [
         # What reads no text takes the corpora for this alone.
-        ({"criterion": "aimer", "corpora": ("demo-math",)}, {4: 21}),
-        ({"criterion": "random:1", "corpora": ("demo-math",), "schedule": "late"}, {4: 21}),
-        # A blend sees the maximum of each expert over its corpora: 4:21 outdoes the other two.
-        ({"criterion": "reap", "corpora": ("demo-code", "demo-math", "demo-prose")}, {4: 21}),
-        ({"criterion": "heapr", "corpora": ("demo-code",), "granularity": "neuron"}, {0: 20}),
-        ({"criterion": "reap", "corpora": ("demo-code",), "pin": {0: [3]}}, {0: 20}),
+        {"criterion": "magnitude", "corpora": ("demo-math",)},
+        {"criterion": "random:1", "corpora": ("demo-math",), "schedule": "late"},
+        # A blend sees the maximum of each expert over its corpora.
+        {"criterion": "frequency", "corpora": ("demo-code", "demo-math", "demo-stories")},
+        {"criterion": "heapr", "corpora": ("demo-code",), "granularity": "neuron"},
+        {"criterion": "frequency", "corpora": ("demo-code",), "pin": {0: [3]}},
     ],
     ids=str,
 )
-def test_they_stay_whatever_ranks(demo, fields, places):
-    decision = decided(demo, stats_store(), sparsity="75%", keep_super=True, **fields)
-    for layer, expert in places.items():
-        assert expert in decision.plan.kept.get(layer, range(32))
-        assert expert not in decision.plan.kept_neurons.get(layer, {})
+def test_they_stay_whatever_ranks(demo, fields):
+    layer, expert = largest_of_demo(*fields["corpora"])
+    fields = {"sparsity": "75%", **fields}
+    decision = decided(demo, stats_store(), keep_super=True, **fields)
+    assert is_whole(decision.plan, layer, expert)
     assert said(decision) == []
+    if fields["criterion"] in ("magnitude", "random:1"):
+        fields["corpora"] = ()
+    without = decided(demo, stats_store(), **fields)
+    assert not is_whole(without.plan, layer, expert)
+
+
+def is_whole(plan, layer, expert):
+    is_kept = expert in plan.kept.get(layer, range(32))
+    return is_kept and expert not in plan.kept_neurons.get(layer, {})
 
 
 def test_the_order_of_sensitivity_is_that_with_the_experts_pinned(demo):
-    asked = request(criterion="reap", keep_super=True, **CODE)
+    layer, expert = largest_of_demo("demo-code")
+    asked = request(criterion="frequency", keep_super=True, **CODE)
     selection = drain(select_measured(asked, demo, stats_store()))
-    pinned = asked.plan.changed(keep_super=False, pin={0: [20]})
+    pinned = asked.plan.changed(keep_super=False, pin={layer: [expert]})
     kept, named = (order_of(selection, spec).ref for spec in (asked.plan, pinned))
     assert kept == named
     assert kept.digest != order_of(selection, asked.plan.changed(keep_super=False)).ref.digest
 
 
+def test_one_that_is_kept_cannot_be_removed(demo):
+    layer, expert = largest_of_demo("demo-code")
+    with pytest.raises(UserError, match="--keep-super keeps and --drop removes"):
+        decided(
+            demo, stats_store(), criterion="reap", keep_super=True, drop={layer: [expert]}, **CODE
+        )
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"criterion": "reap", "drop": {0: [20]}}, "--keep-super keeps and --drop removes"),
         ({"criterion": "neuron-norms", "granularity": "neuron"}, "reads no calibration, which"),
         ({"criterion": "", "corpora": (), "config_only": True}, "--keep-super chooses experts"),
     ],

@@ -10,9 +10,10 @@ from transformers import AutoTokenizer
 from analysis.calibration.manifest import plan_run
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import stats_store
-from pruning.evaluate.record import AnswerStore
+from pruning.evaluate.kept_answers import AnswerStore
 from pruning.plan import PruningPlan, keep_all, model_ref
 from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.base import validated

@@ -8,7 +8,8 @@ from exports import edit_tensors, export, failed, shards_of, tensors_of, verifie
 from analysis.errors import CheckpointError, ExportError
 from analysis.model import load_model_index
 from analysis.token_tables import renumbered
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.plan import PruningPlan, model_ref
 from pruning.sizes import BYTES, ModelPart, size_report
 from pruning.surgery.pieces import Renumber

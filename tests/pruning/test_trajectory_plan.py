@@ -15,7 +15,8 @@ from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
 from builders import tiny_checkpoint
 from families.built import Built
-from families.configs import EVERY, tiny_model
+from families.configs import EVERY
+from families.tiny_models import tiny_model
 from pruning.budget import count_budget, sparsity_budget
 from pruning.plan import fit_plan, model_ref, select_experts
 from pruning.schedules import Evidence, Spending, allocate, fold_ranking

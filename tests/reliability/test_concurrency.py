@@ -96,7 +96,7 @@ REWRITE = """
 from dataclasses import replace
 from analysis.durable import write_durably
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from pruning.evaluate.record import EvaluationStore
 from pruning.plan import keep_all
 from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe

@@ -24,7 +24,8 @@ from analysis.drain import drain
 from analysis.durable import PARTIAL
 from analysis.errors import UserError
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, StatsStore, save_expert_stats
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import StatsStore, save_expert_stats
 from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint
+from analysis.checkpoint import CONFIG_NAME, open_checkpoint
 from analysis.corpora import corpus_name
 from analysis.corpora.streams import open_corpus
 from analysis.errors import UserError
 from analysis.model import load_model_index, resolve_model
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.store import (
     EXPERTS,
     MANIFEST,
-    SHIPPED_STATS,
     VECTORS,
     load_expert_stats,
     read_run,
     read_vectors,
 )
 from analysis.stats.stored_tables import read_parquet
+from analysis.weight_files import INDEX_NAME
 from pruning.evaluate.record import EvaluationRecord
 from pruning.keep_list import KEEP_LIST_NAME, read_keep_list
 from pruning.plan import load_plan

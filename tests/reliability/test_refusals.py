@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from exports import export
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME, open_checkpoint, read_config
+from analysis.checkpoint import CONFIG_NAME, open_checkpoint, read_config
 from analysis.content import file_sha256
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
@@ -24,16 +24,17 @@ from analysis.errors import (
 )
 from analysis.families import family_of
 from analysis.model import load_model_index
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.shards import stats_at
 from analysis.stats.store import (
     MANIFEST,
-    SHIPPED_STATS,
     load_expert_stats,
     load_weight_stats,
     read_run,
     read_vectors,
 )
+from analysis.weight_files import INDEX_NAME
 from app.jobs.store import JobStore
 from pruning.plan import keep_all, plan_from_json
 from pruning.search.run import open_log

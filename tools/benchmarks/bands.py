@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python -m tools.benchmarks.bands STATS_DIR
 
 Plans are invented: in the order of each of ORDERS, random counts by layer at 25, 50 and 75%, from
-nearly uniform to ragged. Each is measured on the half of the demo's held-out texts that no curve,
+nearly uniform to ragged. Each is measured on the part of the demo's held-out texts that no curve,
 search or evaluation draws from, at most two samples of a document, and judged on a random half of
 these documents, so that the draw of texts varies too. What was learned is what ships: curves and
 evaluated plans; curves that do not ship are measured in STATS_DIR. What is there is not measured
@@ -28,7 +28,8 @@ from analysis.demo.held_out import benchmark_texts
 from analysis.demo.texts import TEXTS
 from analysis.drain import drain
 from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.stats.store import SHIPPED_STATS, stats_store
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import stats_store
 from app.console import out
 from pruning.allocation import Removed, apportion
 from pruning.evaluate.drawing import DrawnSamples
@@ -45,13 +46,14 @@ from pruning.sensitivity.record import SensitivityStore
 from pruning.spec import spec_of
 from pruning.tasks.sensitivity import sensitivity_run
 
-CORPORA = tuple(sorted(TEXTS))
+CORPORA = tuple(sorted(TEXTS))  # on which losses are predicted and measured
+CALIBRATED = tuple(name for name in CORPORA if TEXTS[name].is_usual)
 ORDERS: Mapping[str, Mapping[str, Any]] = {
-    "ean": {"corpora": CORPORA},
-    "heapr": {"corpora": CORPORA[:1], "granularity": "neuron"},
-    "reap": {"corpora": CORPORA[:1]},
-    "man": {"corpora": CORPORA},
-    "frequency": {"corpora": CORPORA},
+    "ean": {"corpora": CALIBRATED},
+    "heapr": {"corpora": CALIBRATED[:1], "granularity": "neuron"},
+    "reap": {"corpora": CALIBRATED[:1]},
+    "man": {"corpora": CALIBRATED},
+    "frequency": {"corpora": CALIBRATED},
 }
 SHARES = (25, 50, 75)
 SPREADS = (
@@ -76,18 +78,18 @@ def demo() -> MoEModel:
 
 @cache
 def unread(corpus: str) -> DrawnSamples:
-    """Samples of the half for benchmarks, with the document of each."""
+    """Samples of the part for benchmarks, with the document of each."""
     tokenizer, texts = load_tokenizer(demo()), benchmark_texts(corpus)[:SAMPLES]
     samples: list[tuple[int, Document]] = []
     for number, text in enumerate(texts):
-        if text.response:
-            samples.append((number, demo_document(text.prompt, text.response)))
+        if text.earlier is not None:
+            samples.append((number, demo_document(text)))
             continue
-        ids = tokenizer(text.prompt)["input_ids"][: WINDOWS * SEQ_LEN]
+        ids = tokenizer(text.whole)["input_ids"][: WINDOWS * SEQ_LEN]
         windows = [ids[start : start + SEQ_LEN] for start in range(0, len(ids), SEQ_LEN)]
         samples += [(number, Document(input_ids=tuple(w))) for w in windows if len(w) >= LEAST]
     numbers, documents = zip(*samples[:SAMPLES], strict=True)
-    has_answers = bool(texts[0].response)
+    has_answers = texts[0].earlier is not None
     sequences = tokenize(
         Source(lambda _seed: iter(documents)),
         tokenizer if has_answers else None,
@@ -99,7 +101,7 @@ def unread(corpus: str) -> DrawnSamples:
         ),
         corpus=corpus,
     )
-    facts = {"seed": 0, "drawn": "the half for benchmarks", "skipped": 0, "seq_len": SEQ_LEN}
+    facts = {"seed": 0, "drawn": "the part for benchmarks", "skipped": 0, "seq_len": SEQ_LEN}
     facts |= sequences.prepared
     return DrawnSamples(replace(sequences, documents=numbers), facts)
 

@@ -22,22 +22,25 @@ from torch.nn import functional
 from transformers import AutoTokenizer, OlmoeForCausalLM
 from transformers.models.olmoe.modeling_olmoe import OlmoeDecoderLayer, OlmoeRMSNorm
 
-from analysis.checkpoint import SINGLE_NAME
+from analysis.demo.texts import TEXTS
 from analysis.head_parts import head_experts
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import StatsStore
+from analysis.weight_files import SINGLE_NAME
 from pruning import Model
 from pruning.heads import HeadChoice, head_ranking
 from pruning.plan import fit_plan
 from pruning.surgery.heads import plan_heads
-from tools.demo.build import Training, mixed_batches, sequences_of
+from tools.benchmarks.neurons_demo import held_out
+from tools.demo.build import Ids, Training, mixed_batches, packed, training_tokens
 
-CORPORA = ("demo-code", "demo-prose", "demo-math")
+CORPORA = ("demo-code", "demo-stories", "demo-math")
 CRITERIA = ("reap", "frequency", "ean")
 SPARSITIES = ("25%", "50%", "75%")
 NAME = "model.layers.6"
 RANDOM_DRAWS = 8
-TRAINING = Training(batch_size=8)
+TRAINING = Training()
 HELD_OUT = 64  # sequences of each corpus
 
 
@@ -70,7 +73,7 @@ class Head(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), ids_BT[:, 2:].flatten())
 
 
-def train(head: Head, rows: dict[str, np.ndarray], steps: int) -> None:
+def train(head: Head, rows: dict[str, Ids], steps: int) -> None:
     """Train the head on the demo's own training text."""
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3, weight_decay=0.01)
     batches = mixed_batches(rows, TRAINING)
@@ -144,10 +147,13 @@ def main() -> None:
     trunk = OlmoeForCausalLM.from_pretrained(DEMO_CHECKPOINT, dtype=torch.float32).eval()
     trunk.requires_grad_(False)
     head, words = Head(trunk), AutoTokenizer.from_pretrained(DEMO_CHECKPOINT)
-    seen = {name: sequences_of(name, words, TRAINING, held_out=False) for name in CORPORA}
+    seen = {
+        name: packed(training_tokens(corpus, words), TRAINING.seq_len)
+        for name, corpus in TEXTS.items()  # all, as the shares of batches are of all
+    }
     train(head, seen, steps)
     head.eval()
-    rows = {name: sequences_of(name, words, TRAINING, held_out=True)[:HELD_OUT] for name in CORPORA}
+    rows = {name: held_out(load_model_index("demo"), name, HELD_OUT) for name in CORPORA}
     with TemporaryDirectory() as folder:
         path, stats = Path(folder) / "headed", Path(folder) / "stats"
         write(head, path)

@@ -15,16 +15,16 @@ from transformers import AutoTokenizer
 
 from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.corpora import Sampling, tokenize
-from analysis.corpora.documents import demo_document
+from analysis.corpora.sources import fitness_source
 from analysis.criteria import get_criterion
-from analysis.demo.texts import demo_texts
 from analysis.drain import drain
 from analysis.model import MoEModel, load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import neuron_saliency, read_neurons
 from analysis.ranking.norms import NeuronScores, neuron_norms
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.choose import CorpusWeight, choose_stats
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.stats.store import StatsStore
 from analysis.widths import expert_widths
 from pruning.constraints import Constraints
 from pruning.masking import masked
@@ -36,17 +36,15 @@ from pruning.planning.side_by_side import flops_saved
 from tools.demo.build import held_out_loss
 
 SHARE = Fraction(2, 5)
-CORPORA = ("demo-code", "demo-prose", "demo-math")
+CORPORA = ("demo-code", "demo-stories", "demo-math")
 STORE = StatsStore(SHIPPED_STATS)
 
 
 def held_out(model: MoEModel, corpus: str, sequences: int) -> np.ndarray:
     """(sequences, 256) ids of text that was kept from training and calibration."""
     tokenizer = AutoTokenizer.from_pretrained(model.checkpoint.path)
-    texts = demo_texts(corpus, held_out=True)
-    documents = [demo_document(text.prompt, text.response) for text in texts]
     sampling = Sampling(sequences * 256, 256, 42)
-    return np.stack(tokenize(documents, tokenizer, sampling, corpus=corpus).rows)
+    return np.stack(tokenize(fitness_source(corpus), tokenizer, sampling, corpus=corpus).rows)
 
 
 def neuron_plan(model: MoEModel, neurons: KeptNeurons) -> PruningPlan:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analysis.errors import UserError, did_you_mean
-from analysis.model import DEMO_CHECKPOINT
+from analysis.shipped import DEMO_CHECKPOINT
 from app.console import counted, err, out, show_table
 from pruning.sizes import format_bytes
 from tools.demo.building import Build, needed_steps, with_needed

@@ -25,7 +25,8 @@ from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS, stats_store
+from analysis.shipped import SHIPPED_STATS
+from analysis.stats.store import stats_store
 from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.evaluate.full_side import FullSide, final_hidden, full_side
 from pruning.evaluate.result import SampleValues, interval_of
@@ -54,7 +55,7 @@ from tools.demo.repair_rivals import (
 
 logger = logging.getLogger(__name__)
 
-CORPORA = ("demo-code", "demo-math", "demo-prose")
+CORPORA = ("demo-code", "demo-math", "demo-stories")
 HALF: Mapping[str, Any] = {"sparsity": "50%", "corpora": CORPORA}
 Arm = Callable[[], AbstractContextManager[None]]
 

@@ -1,7 +1,8 @@
-"""Builds the demo model from nothing but the Python installation: `python -m tools.demo.build`.
+"""Builds the demo model from generated texts: `python -m tools.demo.build`.
 
-Trains a small OLMoE on code, prose and math in equal parts, seeded, on the CPU or a GPU, and
-writes checkpoint, tokenizer and a manifest that says how it was made and its held-out losses.
+Trains a small OLMoE on functions, stories, problems and recipes, seeded, on the CPU or a GPU, and
+writes checkpoint, tokenizer, the list of held-out documents, and a manifest that says how it was
+made and its held-out losses.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import logging
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,29 +22,39 @@ import transformers
 from numpy.typing import NDArray
 from transformers import OlmoeConfig, OlmoeForCausalLM, PreTrainedTokenizerFast
 
-from analysis.corpora import Document, Sampling, demo_document, tokenize
-from analysis.demo.texts import TEXTS, demo_texts
+from analysis.corpora import ChatFormat, demo_document
+from analysis.corpora.encoding import encode
+from analysis.corpora.near_copies import TokenRuns
+from analysis.demo.held_out import BENCHMARKED, EVALUATED, HELD_OUT_FILE
+from analysis.demo.texts import HELD_OUT_FROM, TEXTS, TRAINING_DOCUMENTS, DemoCorpus
 from analysis.durable import partial_of
-from analysis.model import DEMO_CHECKPOINT
+from analysis.shipped import DEMO_CHECKPOINT
+from tools.demo.first_weights import set_first_weights
 from tools.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 
 logger = logging.getLogger(__name__)
 
-_EVERYTHING = 1 << 40
-_TOKENIZER_CHARS = 1_500_000
+_TOKENIZER_DOCUMENTS = 4_000
+Ids = NDArray[np.int32]  # (tokens,) of a document, or (sequences, tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """The settings of one training run."""
 
-    steps: int = 3000
-    batch_size: int = 16
+    steps: int = 7_000
+    batch_size: int = 8
     seq_len: int = 256
-    peak_rate: float = 2e-3
+    # Sequences of 16 by corpus: stories and functions take longest to learn.
+    code: int = 5
+    stories: int = 5
+    math: int = 4
+    recipes: int = 2
+    peak_rate: float = 3e-3
     final_rate: float = 1e-4
     warmup: int = 100
     weight_decay: float = 0.1
+    initial: float = 0.06  # standard deviation of the first weights
     balance: float = 0.01
     seed: int = 0
 
@@ -60,6 +71,7 @@ def demo_config(training: Training, tokenizer: PreTrainedTokenizerFast) -> Olmoe
         num_experts=32,
         num_experts_per_tok=4,
         max_position_embeddings=1024,
+        initializer_range=training.initial,
         tie_word_embeddings=True,
         output_router_logits=True,
         router_aux_loss_coef=training.balance,
@@ -69,43 +81,53 @@ def demo_config(training: Training, tokenizer: PreTrainedTokenizerFast) -> Olmoe
     )
 
 
-def _documents(corpus: str, *, held_out: bool) -> list[Document]:
-    texts = demo_texts(corpus, held_out=held_out)
-    return [demo_document(text.prompt, text.response) for text in texts]
+def _tokens(corpus: DemoCorpus, number: int, tokenizer: PreTrainedTokenizerFast) -> Ids:
+    """A document with its end."""
+    document = demo_document(corpus.text(number))
+    ids = encode(document, tokenizer, ChatFormat(), corpus.name).ids
+    end = tokenizer.eos_token_id
+    return ids if ids[-1] == end else np.append(ids, end).astype(np.int32)
 
 
-def sequences_of(
-    corpus: str, tokenizer: PreTrainedTokenizerFast, training: Training, *, held_out: bool
-) -> NDArray[np.int32]:
-    """(sequences, seq_len) ids of a corpus, all of its text."""
-    sampling = Sampling(_EVERYTHING, training.seq_len, training.seed)
-    documents = _documents(corpus, held_out=held_out)
-    return np.stack(tokenize(documents, tokenizer, sampling, corpus=corpus).rows)
+def training_tokens(corpus: DemoCorpus, tokenizer: PreTrainedTokenizerFast) -> list[Ids]:
+    """The documents that are not held out."""
+    return [_tokens(corpus, number, tokenizer) for number in range(TRAINING_DOCUMENTS)]
 
 
-def _tokenizer_texts() -> Iterator[str]:
-    for corpus in TEXTS:
-        used = 0
-        for text in demo_texts(corpus):
-            if used >= _TOKENIZER_CHARS:
-                break
-            used += len(text.prompt) + len(text.response)
-            yield text.prompt + text.response
+def held_out_tokens(
+    corpus: DemoCorpus, tokenizer: PreTrainedTokenizerFast, training: Sequence[Ids]
+) -> dict[int, Ids]:
+    """Number -> held-out document: the first that share no run with a training document."""
+    known = TokenRuns.of(training)
+    documents = dict[int, Ids]()
+    number = HELD_OUT_FROM
+    while len(documents) < EVALUATED + BENCHMARKED:
+        document = _tokens(corpus, number, tokenizer)
+        if not known.covers(document).any():
+            documents[number] = document
+        number += 1
+    return documents
 
 
-def mixed_batches(
-    corpora: dict[str, NDArray[np.int32]], training: Training
-) -> Iterator[NDArray[np.int32]]:
-    """Batches with an equal share of each corpus, without end; every epoch is reshuffled."""
+def packed(documents: Sequence[Ids], seq_len: int) -> Ids:
+    """Documents one after another, cut into sequences; what is left of the last is dropped."""
+    stream = np.concatenate(documents)
+    count = len(stream) // seq_len
+    return stream[: count * seq_len].reshape(count, seq_len)
+
+
+def mixed_batches(corpora: Mapping[str, Ids], training: Training) -> Iterator[Ids]:
+    """Batches with each corpus' share, without end; every epoch is reshuffled."""
     rng = np.random.default_rng(training.seed)
     queues: dict[str, list[int]] = {name: [] for name in corpora}
-    names = list(corpora)
+    shares = {name: getattr(training, name.removeprefix("demo-")) for name in corpora}
+    turns = [name for name in corpora for _ in range(shares[name])]
     turn = 0
     while True:
         rows = []
         for _ in range(training.batch_size):
-            name = names[turn % len(names)]
-            turn += 1
+            turn = (turn + 7) % len(turns)  # so that a batch has all corpora
+            name = turns[turn]
             if not queues[name]:
                 queues[name] = rng.permutation(len(corpora[name])).tolist()
             rows.append(corpora[name][queues[name].pop()])
@@ -127,21 +149,19 @@ def _optimizer(model: OlmoeForCausalLM, training: Training) -> torch.optim.AdamW
         {"params": matrices, "weight_decay": training.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=training.peak_rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=training.peak_rate, betas=(0.9, 0.95), fused=True)
 
 
-def train(
-    model: OlmoeForCausalLM, batches: Iterator[NDArray[np.int32]], training: Training
-) -> None:
+def train(model: OlmoeForCausalLM, batches: Iterator[Ids], training: Training) -> None:
     """Train in place; logs the loss every 50 steps."""
     device = next(model.parameters()).device
     optimizer = _optimizer(model, training)
     model.train()
     started = time.monotonic()
     for step, rows in enumerate(islice(batches, training.steps)):
-        ids = torch.from_numpy(rows.astype(np.int64)).to(device)
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, training)
+        ids = torch.from_numpy(rows.astype(np.int64)).to(device)
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -153,13 +173,15 @@ def train(
 
 
 @torch.no_grad()
-def held_out_loss(model: OlmoeForCausalLM, rows: NDArray[np.int32], batch_size: int = 16) -> float:
-    """Mean next-token loss in nats over all positions of `rows`."""
+def held_out_loss(
+    model: OlmoeForCausalLM, sequences: NDArray[np.int32], batch_size: int = 16
+) -> float:
+    """Mean next-token loss in nats over all positions of (sequences, seq_len) token ids."""
     model.eval()
     device = next(model.parameters()).device
     total, positions = 0.0, 0
-    for start in range(0, len(rows), batch_size):
-        ids = torch.from_numpy(rows[start : start + batch_size].astype(np.int64)).to(device)
+    for start in range(0, len(sequences), batch_size):
+        ids = torch.from_numpy(sequences[start : start + batch_size].astype(np.int64)).to(device)
         logits = model(input_ids=ids, use_cache=False, output_router_logits=False).logits
         targets = ids[:, 1:].reshape(-1)
         losses = torch.nn.functional.cross_entropy(
@@ -177,8 +199,7 @@ def _manifest(training: Training, losses: dict[str, float], seconds: float) -> d
         "command": "python -m tools.demo.build",
         "training": asdict(training)
         | {"tokens": training.steps * training.batch_size * training.seq_len},
-        "corpora": "code: standard library modules without docstrings and comments; "
-        "prose: docstrings and language topics; math: generated word problems; equal parts",
+        "corpora": {corpus.name: corpus.about for corpus in TEXTS.values()},
         "held_out_loss_nats": {name: round(loss, 4) for name, loss in losses.items()},
         "python": platform.python_version(),
         "torch": torch.__version__.partition("+")[0],
@@ -193,24 +214,36 @@ def build(out: Path, training: Training) -> dict[str, object]:
     if out.exists():
         raise FileExistsError(f"{out} exists; remove it or name another folder.")
     torch.manual_seed(training.seed)
+    torch.set_num_threads(1)  # sums over several would give other weights where there are more
     started = time.monotonic()
-    tokenizer = train_tokenizer(_tokenizer_texts())
-    corpora = {name: sequences_of(name, tokenizer, training, held_out=False) for name in TEXTS}
-    for name, rows in corpora.items():
-        logger.info("%s: %d training tokens", name, rows.size)
+    numbers = range(_TOKENIZER_DOCUMENTS)
+    texts = (corpus.text(number).whole for corpus in TEXTS.values() for number in numbers)
+    tokenizer = train_tokenizer(texts)
+    rows, held_out = dict[str, Ids](), dict[str, dict[int, Ids]]()
+    for name, corpus in TEXTS.items():
+        documents = training_tokens(corpus, tokenizer)
+        rows[name] = packed(documents, training.seq_len)
+        held_out[name] = held_out_tokens(corpus, tokenizer, documents)
+        logger.info("%s: %d training tokens", name, rows[name].size)
+        tried = max(held_out[name]) - HELD_OUT_FROM + 1
+        logger.info("%s: %d of %d documents are held out", name, len(held_out[name]), tried)
     model = OlmoeForCausalLM(demo_config(training, tokenizer))
+    set_first_weights(model)
+    model.set_experts_implementation("grouped_mm")  # the fastest way to train it on a CPU
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    train(model, mixed_batches(corpora, training), training)
+    train(model, mixed_batches(rows, training), training)
     # The losses are those of the weights that ship.
     model.to(dtype=torch.bfloat16)
     model.config.output_router_logits = False
-    losses = {
-        name: held_out_loss(model, sequences_of(name, tokenizer, training, held_out=True))
-        for name in TEXTS
-    }
+    losses = {}
+    for name, documents in held_out.items():
+        evaluated = packed(list(documents.values())[:EVALUATED], training.seq_len)
+        losses[name] = held_out_loss(model, evaluated)
     partial = partial_of(out)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    listed = {name: list(documents) for name, documents in held_out.items()}
+    (partial / HELD_OUT_FILE).write_text(json.dumps(listed, separators=(",", ":")) + "\n")
     manifest = _manifest(training, losses, time.monotonic() - started)
     (partial / "demo_manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     partial.replace(out)

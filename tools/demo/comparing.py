@@ -21,9 +21,12 @@ def shipped(steps: Iterable[Step], root: Path = ROOT) -> Records:
     found = defaultdict[Key, list[Stored]](list)
     places = dict.fromkeys((step.ships, step.kind) for step in steps if step.ships)
     for place, kind in places:
-        each_of = lines(root / place, kind) if place.endswith(".jsonl") else _in_folder(root, kind)
-        for each in each_of:
-            found[each.key].append(each)
+        if place.endswith(".jsonl"):
+            records = lines(root / place, kind) if (root / place).is_file() else iter(())
+        else:
+            records = _in_folder(root, kind)
+        for record in records:
+            found[record.key].append(record)
     return found
 
 

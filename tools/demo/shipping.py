@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.durable import partial_of, write_durably
 from analysis.errors import UserError
-from analysis.model import DEMO_CHECKPOINT
+from analysis.shipped import DEMO_CHECKPOINT
 from tools.demo.building import Build
 from tools.demo.comparing import CACHED, made
 from tools.demo.orders import RUNS, WEIGHTS

@@ -19,6 +19,7 @@ SHARES: tuple[dict[str, Any], ...] = tuple({"sparsity": each} for each in ("25%"
 HALF, QUARTER = ({"sparsity": "50%"},), ({"sparsity": "25%"},)
 DRAWS = ("random", *(f"random:{seed}" for seed in range(1, 20)))  # of Random
 EVERY_MEASURE = ("esap", "sap", "kl", "nll", "ppl")
+ANSWERED = (*EVERY_MEASURE, "right")
 BITS = ("8", "6", "5", "4", "mxfp4", "3", "2")
 GROUPS = ("router", "damage", "gradient", "dense")
 FLOAT32 = {"dtype": "float32"}
@@ -87,9 +88,9 @@ def _compared() -> Iterator[Order]:
     for schedule in ("global", "global-rescaled"):
         plans += plans_by(("ean",), (BLEND,), SHARES, schedule=schedule)
     plans += (replace(plan, searched=True) for plan in SEARCHES)
-    yield _evaluated((*plans, *REAP_REPAIRED, *EAN_REPAIRED))
+    yield _evaluated((*plans, *REAP_REPAIRED, *EAN_REPAIRED), measures=ANSWERED)
     lighter = (Plan(), *plans_by(("ean",), (BLEND,), SHARES), *EAN_REPAIRED)
-    yield _evaluated(lighter, measures=("nll",), bits=BITS)
+    yield _evaluated(lighter, measures=("nll", "right"), bits=BITS)
 
 
 def _of_same_bytes() -> Iterator[Order]:
@@ -116,12 +117,13 @@ def _grid(plans: Iterable[Plan]) -> Order:
     return _evaluated(plans, measures=("nll",), batch_size=64)
 
 
-def _spread(schedule: str) -> Order:
-    alone, blended = (
-        plans_by(criteria, blends, SHARES, schedule=schedule)
-        for criteria, blends in ((RANKED, ALONE), (BLENDABLE, (BLEND,)))
-    )
-    return _grid((*blended, *alone))
+def _spread_evenly() -> Order:
+    alone = plans_by(RANKED, ALONE, SHARES, schedule="uniform")
+    return _grid((*plans_by(BLENDABLE, (BLEND,), SHARES, schedule="uniform"), *alone))
+
+
+def _spread_over_layers() -> Order:
+    return _grid(plans_by(BLENDABLE, (BLEND,), SHARES, schedule="global"))
 
 
 def _rest_of_grid() -> Iterator[Order]:
@@ -228,8 +230,8 @@ def _table() -> Iterator[Step]:
     yield Step("compared", tuple(_compared()), "cached_stats/evaluations/demo.jsonl")
     yield Step("same-bytes", tuple(_of_same_bytes()), "cached_stats/evaluations/demo.jsonl")
     for name, orders in (
-        ("grid-even", (_spread("uniform"),)),
-        ("grid-global", (_spread("global"),)),
+        ("grid-even", (_spread_evenly(),)),
+        ("grid-global", (_spread_over_layers(),)),
         ("grid-rest", tuple(_rest_of_grid())),
     ):
         yield Step(name, orders, "cached_stats/evaluations/demo-grid.jsonl")

@@ -20,7 +20,13 @@ _CHAT_TEMPLATE = (
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """A tokenizer of `VOCAB_SIZE` entries, lossless on any UTF-8 text."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # A digit is a token: sums are learned by place.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from analysis.stats.store import digest_of
 from tools.demo.build import Training
-from tools.demo.work import ROOT, texts_digest
+from tools.demo.work import ROOT, training_digest
 
 
 def trained(folder: Path) -> Path:
     """The folder of the model; `tools.demo.build` puts it there when it is whole."""
-    settings = {"training": asdict(Training()), "texts": texts_digest()}
+    settings = {"training": asdict(Training()), "texts": training_digest()}
     model = folder.absolute() / f"model-{digest_of(settings)[:16]}"
     if not model.is_dir():
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,14 @@ from typing import Any
 
 import platformdirs
 
-from analysis.demo.texts import TEXTS, demo_texts
+from analysis.demo.held_out import held_out_numbers
+from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
 from analysis.durable import write_durably
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
+from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.places import APP_NAME
 from analysis.stats.store import MANIFEST, digest_of
 from pruning.evaluate.store import SEAL
-from tools.demo.corpora import EVALUATED
 from tools.demo.orders import RUNS, WEIGHTS, Key, Step
 from tools.demo.record_keys import key_of
 
@@ -62,21 +63,31 @@ class Stored:
         return (*tensors, *([table] if table.is_file() else ()))
 
 
-def texts_digest() -> str:
-    """A digest of every text of the corpora."""
-    texts = [
-        [name, held_out, text.prompt, text.response]
-        for name in sorted({*EVALUATED} & {*TEXTS})
-        for held_out in (False, True)
-        for text in demo_texts(name, held_out=held_out)
-    ]
+def texts_digest(numbers: Mapping[str, Iterable[int]]) -> str:
+    """A digest of every text with these numbers, by corpus."""
+    texts = {
+        corpus: [
+            [text.earlier, text.prompt, text.response, text.answer]
+            for text in map(TEXTS[corpus].text, each)
+        ]
+        for corpus, each in numbers.items()
+    }
     return digest_of({"texts": texts})
+
+
+def training_digest() -> str:
+    """A digest of every text for training and calibration."""
+    return texts_digest(dict.fromkeys(TEXTS, range(TRAINING_DOCUMENTS)))
 
 
 def inputs_digest(checkpoint: Path = DEMO_CHECKPOINT) -> str:
     """What all records are of: the model and the corpora."""
-    model = load_model_index(str(checkpoint))
-    return digest_of({"model": model.identity, "texts": texts_digest()})
+    inputs = {
+        "model": load_model_index(str(checkpoint)).identity,
+        "texts": training_digest(),
+        "held_out": texts_digest(held_out_numbers(checkpoint)),
+    }
+    return digest_of(inputs)
 
 
 @dataclass(frozen=True)
@@ -158,7 +169,10 @@ def link_tree(source: Path, place: Path, instead: Mapping[Path, Path]) -> None:
     """Fill a folder with links to what another has; folders that lead to one replaced are real."""
     place.mkdir(parents=True, exist_ok=True)
     for gone in [each for each in place.iterdir() if not (source / each.name).exists()]:
-        gone.unlink()
+        if gone.is_dir() and not gone.is_symlink():
+            shutil.rmtree(gone)
+        else:
+            gone.unlink()
     for path in source.iterdir():
         link, target = place / path.name, instead.get(path, path)
         if any(path in each.parents for each in instead):

@@ -43,7 +43,7 @@ OF_PRUNED: Final = {
     "experts": ("Q8_0", "Q5_0", "Q4_0", "MXFP4"),
 }
 # As the plans and repairs that ship, see tools/demo/steps.py: the order counts.
-CORPORA: Final = ("demo-code", "demo-math", "demo-prose")
+CORPORA: Final = ("demo-code", "demo-math", "demo-stories")
 # Tokens of the repairs, by criterion.
 REPAIRED_ON: Final = {"ean": 65_536, "reap": 32_768}
 

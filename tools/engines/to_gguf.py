@@ -23,8 +23,10 @@ def convert(checkpoint, gguf):
     """Write a checkpoint as GGUF in float32."""
     config = json.loads((Path(checkpoint) / "config.json").read_text())
     # It knows tokenizers by a hash of what they make of a text, and looks for the files of each
-    # family's own. Those of the tests and the demo are all ByteLevel, and prompts are given as ids.
-    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
+    # family's own. Those of the tests split as GPT-2's does, the demo's each digit off before.
+    split = json.loads((Path(checkpoint) / "tokenizer.json").read_text())["pre_tokenizer"]["type"]
+    name = {"ByteLevel": "gpt-2", "Sequence": "starcoder"}[split]
+    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: name
     converter = converter_of(config["architectures"][0])
     converter.set_vocab = base.TextModel._set_vocab_gpt2
     sys.argv = ["convert", str(checkpoint), "--outfile", str(gguf), "--outtype", "f32"]

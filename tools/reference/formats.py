@@ -15,7 +15,7 @@ from analysis.errors import UserError
 from analysis.ranking.experts import RANKING_COLUMNS
 from analysis.ranking.neurons import NEURON_RANKING_COLUMNS
 from analysis.ranking.overlap import OVERLAP_COLUMNS
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from analysis.stats.tables import GATES, moment_column
 from pruning.evaluate.lens import (
     LENS_COLUMNS,

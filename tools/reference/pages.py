@@ -9,8 +9,17 @@ from analysis.errors import UserError
 from tools.reference.commands import commands
 from tools.reference.compatibility import compatibility, engine_matrix
 from tools.reference.criteria import criteria, variants
+from tools.reference.demo import corpora
 from tools.reference.families import families, refused
 from tools.reference.formats import recipe, tables
+from tools.reference.results import (
+    bits,
+    candidates,
+    losses,
+    repairs,
+    right_answers,
+    same_bytes,
+)
 
 __all__ = ["COMMAND", "PARTS", "Part", "stale", "write"]
 
@@ -34,11 +43,18 @@ class Part:
 
 
 PARTS = (
+    Part("README.md", "losses", losses),
+    Part("docs/concepts/bits.md", "bits", bits),
+    Part("docs/concepts/heapr.md", "same-bytes", same_bytes),
+    Part("docs/concepts/repair.md", "repairs", repairs),
     Part("docs/reference/commands.md", "commands", commands),
     Part("docs/reference/compatibility.md", "engines", engine_matrix),
     Part("docs/reference/compatibility.md", "compatibility", compatibility),
     Part("docs/reference/criteria.md", "criteria", criteria),
     Part("docs/reference/criteria.md", "variants", variants),
+    Part("docs/reference/demo-model.md", "corpora", corpora),
+    Part("docs/reference/demo-model.md", "candidates", candidates),
+    Part("docs/reference/demo-model.md", "right", right_answers),
     Part("docs/reference/families.md", "families", families),
     Part("docs/reference/families.md", "refused", refused),
     Part("docs/reference/formats.md", "tables", tables),

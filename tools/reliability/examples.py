@@ -13,13 +13,15 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
 from analysis.drain import drain
-from analysis.model import DEMO_CHECKPOINT, load_model_index
+from analysis.model import load_model_index
 from analysis.published import PUBLISHED
-from analysis.stats.store import SHIPPED_STATS, StatsStore
+from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
+from analysis.stats.store import StatsStore
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
 from builders import tiny_checkpoint
-from families.configs import CASES, tiny_model
+from families.configs import CASES
+from families.tiny_models import tiny_model
 from pruning.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest

@@ -131,7 +131,7 @@ COMMANDS = (
     ),
     Command(
         "benchmark",
-        "benchmark demo --force --plan plan.json --task demo-code-mc --task demo-prose-mc "
+        "benchmark demo --force --plan plan.json --task demo-code-mc --task demo-stories-exact "
         "--limit 4 --stats-dir s -o result.json",
         (_DEMO_PLAN,),
     ),

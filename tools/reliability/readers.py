@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.checkpoint import CONFIG_NAME, INDEX_NAME
+from analysis.checkpoint import CONFIG_NAME
 from analysis.content import file_sha256
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import DEFAULT_FIELDS
@@ -50,6 +50,7 @@ from analysis.stats.store import (
     read_table,
 )
 from analysis.stats.tables import ExpertStats
+from analysis.weight_files import INDEX_NAME
 from app.charts.evaluations import evaluation_results
 from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text

@@ -37,3 +37,8 @@ class GeneratedText:
     response: str
     answer: str  # what the corpus' check compares with what a model wrote
     earlier: tuple[tuple[str, str], ...] | None = None  # turns of a conversation; None: plain text
+
+    @property
+    def whole(self) -> str:
+        """All words of the document, without any format."""
+        return "".join(map("".join, (*(self.earlier or ()), (self.prompt, self.response))))

@@ -1,4 +1,8 @@
-"""Word problems with worked answers, two in a conversation."""
+"""Word problems with worked answers, two in a conversation.
+
+Names and things stand at the end of a question and answers are short, so that no long run of
+tokens is the same in two texts unless the problem is.
+"""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -10,6 +14,8 @@ _THINGS = (
     *("apples", "books", "coins", "pencils", "tickets", "stamps", "bottles", "tiles"),
     *("candles", "buttons", "ribbons", "marbles", "plates", "chairs", "flowers", "nails"),
 )
+_PLACES = ("garden", "room", "field", "carpet", "roof", "yard", "hall", "floor")
+_RIDES = ("train", "bus", "ship", "truck")
 Worked = tuple[str, str]  # problem, worked answer
 
 
@@ -18,9 +24,8 @@ def _shopping(draw: Draw) -> Worked:
     total, who, what = count * price, draw.pick(PEOPLE), draw.pick(_THINGS)
     return (
         f"{who} buys {count} {what} at {price} dollars each and pays with {total + change} "
-        f"dollars. How much change does {who} get?",
-        f"The {what} cost {count} * {price} = {total} dollars. "
-        f"The change is {total + change} - {total} = {change} dollars. The answer is {change}.",
+        f"dollars. How much change does {who} get for the {what}?",
+        f"{count} * {price} = {total}. {total + change} - {total} = {change}.",
     )
 
 
@@ -29,73 +34,67 @@ def _sharing(draw: Draw) -> Worked:
     total, who, what = friends * each + rest, draw.pick(PEOPLE), draw.pick(_THINGS)
     return (
         f"{who} shares {total} {what} equally among {friends} friends. "
-        f"How many does each friend get?",
-        f"{friends} * {each} = {friends * each}, and {total} - {friends * each} = {rest}. "
-        f"Each friend gets {each} and {rest} are left. The answer is {each}.",
+        f"How many {what} are left for {who}?",
+        f"{friends} * {each} = {total - rest}. {total} - {total - rest} = {rest}.",
     )
 
 
 def _travel(draw: Draw) -> Worked:
     speed, first, second = draw.integer(3, 12) * 10, draw.integer(1, 6), draw.integer(1, 6)
-    hours, what = first + second, draw.pick(("train", "bus", "ship", "truck"))
+    hours, who, what = first + second, draw.pick(PEOPLE), draw.pick(_RIDES)
     return (
-        f"A {what} goes {speed} km per hour for {first} hours, rests, and goes on for {second} "
-        f"hours at the same speed. How far does it go?",
-        f"It goes {first} + {second} = {hours} hours. "
-        f"The distance is {speed} * {hours} = {speed * hours} km. The answer is {speed * hours}.",
+        f"{who} goes by {what}, {speed} km per hour for {first} hours and then for {second} "
+        f"hours more. How far does {who} go by {what}?",
+        f"{first} + {second} = {hours}. {speed} * {hours} = {speed * hours}.",
     )
 
 
 def _area(draw: Draw) -> Worked:
     width, length = draw.integer(3, 15), draw.integer(3, 15)
-    what = draw.pick(("garden", "room", "field", "carpet", "roof"))
+    what, who = draw.pick(_PLACES), draw.pick(PEOPLE)
     return (
-        f"A {what} is {width} m wide and {length} m long. What is its area?",
-        f"The area is {width} * {length} = {width * length} square meters. "
-        f"The answer is {width * length}.",
+        f"The {what} of {who} is {width} m wide and {length} m long. "
+        f"How large is the {what} of {who}?",
+        f"{width} * {length} = {width * length}.",
     )
 
 
 def _edge(draw: Draw) -> Worked:
     width, length = draw.integer(3, 40), draw.integer(3, 40)
-    what = draw.pick(("garden", "room", "field", "carpet", "roof"))
-    around = width + length
+    what, who, around = draw.pick(_PLACES), draw.pick(PEOPLE), width + length
     return (
-        f"A {what} is {width} m wide and {length} m long. How long is the way around it?",
-        f"Half of the way is {width} + {length} = {around} m. "
-        f"The whole is 2 * {around} = {2 * around} m. The answer is {2 * around}.",
+        f"The {what} of {who} is {width} m wide and {length} m long. "
+        f"How far is it around the {what} of {who}?",
+        f"{width} + {length} = {around}. 2 * {around} = {2 * around}.",
     )
 
 
 def _equation(draw: Draw) -> Worked:
     factor, shift, root = draw.integer(2, 12), draw.integer(1, 40), draw.integer(2, 12)
-    right, x = factor * root + shift, draw.pick(("x", "y", "z", "a", "b"))
+    product, x = factor * root, draw.pick(("x", "y", "z", "a", "b"))
     return (
-        f"Solve for {x}: {factor} * {x} + {shift} = {right}.",
-        f"Subtract {shift}: {factor} * {x} = {right} - {shift} = {right - shift}. "
-        f"Divide by {factor}: {x} = {right - shift} / {factor} = {root}. The answer is {root}.",
+        f"Solve for {x}: {factor} * {x} + {shift} = {product + shift}.",
+        f"{product + shift} - {shift} = {product}. {product} / {factor} = {root}.",
     )
 
 
 def _saving(draw: Draw) -> Worked:
-    start, week = draw.integer(5, 60), draw.integer(2, 12)
-    weeks, who = draw.integer(2, 12), draw.pick(PEOPLE)
-    saved = week * weeks
+    start, week, weeks = draw.integer(5, 60), draw.integer(2, 12), draw.integer(2, 12)
+    who, what, saved = draw.pick(PEOPLE), draw.pick(_THINGS), week * weeks
     return (
-        f"{who} has {start} dollars and saves {week} dollars a week for {weeks} weeks. "
-        f"How much does {who} have then?",
-        f"Saving gives {week} * {weeks} = {saved} dollars. "
-        f"Together {start} + {saved} = {start + saved} dollars. The answer is {start + saved}.",
+        f"{who} has {start} {what} and gets {week} more each week for {weeks} weeks. "
+        f"How many {what} does {who} have then?",
+        f"{week} * {weeks} = {saved}. {start} + {saved} = {start + saved}.",
     )
 
 
 def _percent(draw: Draw) -> Worked:
     share, base, what = draw.integer(1, 9) * 10, draw.integer(2, 40) * 10, draw.pick(_THINGS)
-    tenth, tenths = base // 10, share // 10
+    who, tenth, tenths = draw.pick(PEOPLE), base // 10, share // 10
     return (
-        f"A shop has {base} {what} and sells {share} percent of them. How many does it sell?",
-        f"Ten percent of {base} is {tenth}. {share} percent is {tenths} * {tenth} = "
-        f"{tenths * tenth}. The answer is {tenths * tenth}.",
+        f"{who} has {base} {what} and sells {share} percent of them. "
+        f"How many {what} does {who} sell?",
+        f"{base} / 10 = {tenth}. {tenths} * {tenth} = {tenths * tenth}.",
     )
 
 
@@ -104,22 +103,18 @@ def _ages(draw: Draw) -> Worked:
     more, years = draw.integer(2, 20), draw.integer(2, 15)
     return (
         f"{younger} is {age} years old, and {older} is {more} years older. "
-        f"How old will {older} be in {years} years?",
-        f"{older} is {age} + {more} = {age + more}. "
-        f"In {years} years it is {age + more} + {years} = {age + more + years}. "
-        f"The answer is {age + more + years}.",
+        f"In {years} years, how old will {older} be?",
+        f"{age} + {more} = {age + more}. {age + more} + {years} = {age + more + years}.",
     )
 
 
 def _boxes(draw: Draw) -> Worked:
     boxes, each, broken = draw.integer(2, 12), draw.integer(3, 12), draw.integer(1, 5)
-    what, total = draw.pick(_THINGS), boxes * each
+    who, what, total = draw.pick(PEOPLE), draw.pick(_THINGS), boxes * each
     return (
-        f"There are {boxes} boxes of {each} {what}, and {broken} of the {what} are broken. "
-        f"How many are whole?",
-        f"There are {boxes} * {each} = {total} {what}. "
-        f"Of these {total} - {broken} = {total - broken} are whole. "
-        f"The answer is {total - broken}.",
+        f"{who} has {boxes} boxes of {each} {what}, and {broken} of the {what} are broken. "
+        f"How many {what} of {who} are whole?",
+        f"{boxes} * {each} = {total}. {total} - {broken} = {total - broken}.",
     )
 
 
@@ -128,19 +123,18 @@ def _difference(draw: Draw) -> Worked:
     what = draw.pick(_THINGS)
     return (
         f"{first} has {less + more} {what} and {second} has {less}. "
-        f"How many more does {first} have?",
-        f"The difference is {less + more} - {less} = {more}. The answer is {more}.",
+        f"How many more {what} does {first} have than {second}?",
+        f"{less + more} - {less} = {more}.",
     )
 
 
 def _three(draw: Draw) -> Worked:
     first, second, third = (draw.integer(4, 40) for _ in range(3))
-    who, what = draw.pick(PEOPLE), draw.pick(_THINGS)
+    who, what, both = draw.pick(PEOPLE), draw.pick(_THINGS), first + second
     return (
         f"{who} counts {first} {what} on Monday, {second} on Tuesday and {third} on Wednesday. "
-        f"How many are that?",
-        f"{first} + {second} = {first + second}, and {first + second} + {third} = "
-        f"{first + second + third}. The answer is {first + second + third}.",
+        f"How many {what} does {who} count?",
+        f"{first} + {second} = {both}. {both} + {third} = {both + third}.",
     )
 
 
@@ -148,7 +142,6 @@ _PROBLEMS: tuple[Callable[[Draw], Worked], ...] = (
     *(_shopping, _sharing, _travel, _area, _edge, _equation),
     *(_saving, _percent, _ages, _boxes, _difference, _three),
 )
-_ANSWER = "The answer is "
 _HELD_OUT_OF = 8
 
 
@@ -161,8 +154,8 @@ def _worked(draw: Draw, kind: Callable[[Draw], Worked], held_out: bool) -> Worke
 
 
 def problem_text(number: int, *, held_out: bool) -> GeneratedText:
-    """Two problems of different kinds; the second is asked, and its answer is a number."""
+    """Two problems of different kinds; the second is asked, and its answer is the last number."""
     draw = Draw(number)
     first, second = (_worked(draw, kind, held_out) for kind in draw.some(_PROBLEMS, 2))
-    answer = second[1].rpartition(_ANSWER)[2].rstrip(".")
+    answer = second[1].rpartition(" ")[2].rstrip(".")
     return GeneratedText(f"problems {number}", *second, answer, earlier=(first,))

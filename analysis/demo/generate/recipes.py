@@ -54,23 +54,23 @@ _STEPS = (
     "Taste it, and add more {a} if you like.",
 )
 _HEATING = (
-    ("Bake it for {minutes} minutes.", "How long does it bake?"),
-    ("Let it simmer for {minutes} minutes.", "How long does it simmer?"),
-    ("Boil it for {minutes} minutes with the lid on.", "How long does it boil?"),
-    ("Fry it for {minutes} minutes, and turn it once.", "How long does it fry?"),
+    ("Bake the {dish} for {minutes} minutes.", "How long does it bake?"),
+    ("Let the {dish} simmer for {minutes} minutes.", "How long does it simmer?"),
+    ("Boil the {dish} for {minutes} minutes with the lid on.", "How long does it boil?"),
+    ("Fry the {dish} for {minutes} minutes, and turn it once.", "How long does it fry?"),
 )
 _RESTING = (
-    "Let it cool for {minutes} minutes.",
-    "Then it should stand for {minutes} minutes.",
-    "Keep it in a cold place for {minutes} minutes.",
+    "Let it cool for {minutes} minutes with the {a}.",
+    "Then it should stand for {minutes} minutes without the {a}.",
+    "Keep the {a} in a cold place for {minutes} minutes.",
 )
 _SERVING = (
-    "Serve it hot with bread.",
-    "It tastes even better on the next day.",
-    "Serve it in deep bowls.",
-    "Cut it into squares and serve it cold.",
-    "Children like it with honey.",
-    "It keeps for three days.",
+    "Serve the {dish} hot with bread.",
+    "The {dish} tastes even better on the next day.",
+    "Serve the {dish} in deep bowls.",
+    "Cut it into squares and serve the {dish} cold.",
+    "Children like the {dish} with jam.",
+    "The {dish} keeps for three days.",
 )
 
 
@@ -81,20 +81,22 @@ def _amount(draw: Draw, unit: str) -> str:
 
 
 def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
-    """A recipe and three questions; the last is asked, and its answer is an amount or a time."""
+    """A recipe and some questions; the last is asked, and its answer is an amount or a time."""
     draw = Draw(number)
-    title = f"{draw.pick(_KINDS).capitalize()} {draw.pick(_DISHES)} for {draw.integer(2, 8)}"
-    parts = draw.some(_INGREDIENTS, draw.integer(4, 6))
+    dish = f"{draw.pick(_KINDS)} {draw.pick(_DISHES)}"
+    title = f"{dish.capitalize()} for {draw.integer(2, 8)}"
+    parts = draw.some(_INGREDIENTS, draw.integer(2, 6))
     amounts = {name: _amount(draw, unit) for name, unit in parts}
     names = list(amounts)
     steps = [draw.pick(_FIRST)]
-    for step in draw.some(_STEPS, draw.integer(3, 5)):
+    for step in draw.some(_STEPS, draw.integer(1, 5)):
         first, second = draw.some(names, 2)
         steps.append(step.format(a=first, b=second))
     heating, question = draw.pick(_HEATING)
     hot, cold = draw.integer(1, 12) * 5, draw.integer(1, 12) * 5
-    steps += [heating.format(minutes=hot), draw.pick(_RESTING).format(minutes=cold)]
-    steps.append(draw.pick(_SERVING))
+    steps.append(heating.format(dish=dish, minutes=hot))
+    steps.append(draw.pick(_RESTING).format(a=draw.pick(names), minutes=cold))
+    steps.append(draw.pick(_SERVING).format(dish=dish))
     asked = [
         (question, f"{hot} minutes."),
         ("How long must it wait?", f"{cold} minutes."),
@@ -103,7 +105,7 @@ def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
             for name, unit in parts
         ),
     ]
-    *before, (last, answer) = draw.some(asked, 3)
+    *before, (last, answer) = draw.some(asked, min(len(asked), 5))
     needed = "\n".join(f"- {name}: {amount}" for name, amount in amounts.items())
     lines = [title, "", needed, "", " ".join(steps), ""]
     lines += [f"{each} {reply}" for each, reply in before]

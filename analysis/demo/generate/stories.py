@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from analysis.demo.generate import story_sentences as written
 from analysis.demo.generate.draw import Draw, GeneratedText
 
+_MOST_QUESTIONS = 6
+
 
 @dataclass(slots=True)
 class _World:
@@ -99,15 +101,20 @@ def _begun(words: str) -> str:
 
 
 def story_text(number: int, *, held_out: bool) -> GeneratedText:
-    """A story and two to four questions; the last is asked."""
+    """A story and up to six questions; the last is asked.
+
+    Many are short: from those a model learns where to look.
+    """
     draw = Draw(number)
-    world = _World(draw.some(written.PEOPLE, draw.integer(2, 4)), draw.some(written.THINGS, 3))
-    sentences = [draw.pick(written.OPENINGS)]
-    length, questions = draw.integer(5, 10), draw.integer(2, 4)
-    while len(sentences) < length or len(_questions(world)) < questions:
+    people, things = draw.integer(2, 4), draw.integer(1, 3)
+    world = _World(draw.some(written.PEOPLE, people), draw.some(written.THINGS, things))
+    sentences = [draw.pick(written.OPENINGS)] * draw.integer(0, 1)
+    length = len(sentences) + draw.integer(1, 9)
+    while len(sentences) < length or not _questions(world):
         sentences.append(draw.pick(_EVENTS)(draw, world))
     sentences += [draw.pick(written.CLOSINGS)] * draw.integer(0, 1)
-    *before, (question, answer) = draw.some(_questions(world), questions)
+    questions = _questions(world)
+    *before, (question, answer) = draw.some(questions, min(len(questions), _MOST_QUESTIONS))
     lines = [" ".join(sentences), ""]
     lines += [f"{each} {reply}" for each, reply in before]
     return GeneratedText(f"story {number}", "\n".join([*lines, question]), f" {answer}\n", answer)

@@ -16,7 +16,7 @@ from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
-from pruning.evaluate.record import AnswerRecord, AnswerStore
+from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
 from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
 

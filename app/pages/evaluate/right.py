@@ -83,7 +83,7 @@ class QuestionChoice:
 def question_choice(corpora: Sequence[str]) -> QuestionChoice:
     """Draw how answers to corpora are checked.
 
-    A corpus of the demo has its own check or none; other corpora take the one that is chosen.
+    A corpus of the demo has its own check; other corpora take the one that is chosen.
     """
     specs = {corpus: parse_corpus(corpus) for corpus in corpora}
     others = tuple(corpus for corpus, spec in specs.items() if spec.path or spec.dataset)

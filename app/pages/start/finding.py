@@ -25,6 +25,7 @@ from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
 from pruning.engines import readers_of_layers
+from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
 from pruning.evaluate.quality import (
     LossIncrease,
     PlanLoss,
@@ -32,7 +33,7 @@ from pruning.evaluate.quality import (
     is_random,
     losses_at,
 )
-from pruning.evaluate.record import AnswerRecord, AnswerStore
+from pruning.evaluate.right_of_plans import right_rows
 from pruning.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
 from pruning.planning.make import CurrentPlan
@@ -94,6 +95,8 @@ def cost_note(
         words += f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
     words += f"Measured on {loss.count.words} or more of each held-out corpus{way}."
+    for row in right_rows(loss, losses):
+        words += f"\n\nRight answers, {literal(row.corpus)}: {row.words}."
     in_bits = bits_alone(losses)
     return f"{words} Without pruning, {in_bits} (simulated)." if in_bits else words
 

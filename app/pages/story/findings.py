@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -39,6 +40,7 @@ from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, loss_words, programs
 from app.widgets.report import decision_button
 from pruning.evaluate.quality import PlanLoss, loss_of
+from pruning.evaluate.right_of_plans import right_apart
 from pruning.neurons.selection import NeuronScope
 from pruning.planning.choice import (
     HAND,
@@ -181,9 +183,13 @@ def _variants(loaded: Loaded, marked: tuple[int, int, int]) -> Drawing:
 
 def _instead(mine: Loaded, theirs: Loaded) -> str:
     """The losses of both plans, if they were measured."""
-    if (loss := _loss(mine)) and (other := _loss(theirs)):
-        return f": loss {loss.mean:+.2f} instead of {other.mean:+.2f}"
-    return ""
+    if not ((loss := _loss(mine)) and (other := _loss(theirs))):
+        return ""
+    words = f": loss {loss.mean:+.2f} instead of {other.mean:+.2f}"
+    if right_apart(loss, other) is None:
+        return words
+    shares = (fmean(each.share for each in one.right.values()) for one in (loss, other))
+    return f"{words}, right answers {' instead of '.join(f'{share:.0%}' for share in shares)}"
 
 
 def _neuron_criteria(loaded: Loaded, own: Criterion) -> Finding:
@@ -223,17 +229,25 @@ def corpora(loaded: Loaded) -> Finding:
     for name in options:
         loss = loss_of(losses, _other(loaded, {"corpus": name})[1].plan.digest)
         if loss is not None and not (loss.way or loss.missing):
-            measured[name] = loss.change
+            measured[name] = loss
     if corpus in measured:
-        changes = measured[corpus]
-        words = ", ".join(f"{change:+.2f} on {literal(name)}" for name, change in changes.items())
+        loss = measured[corpus]
+        words = _by_corpus(loss.change, "+.2f")
         text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
         sentence = f"Calibrated on {text}, {own.label} adds {words}."
-        chart = corpus_losses(measured, corpus, loaded.about("loss increase"))
+        if loss.right:
+            shares = {name: answers.share for name, answers in loss.right.items()}
+            sentence += f" Right answers: {_by_corpus(shares, '.0%')}."
+        changes = {name: each.change for name, each in measured.items()}
+        chart = corpus_losses(changes, corpus, loaded.about("loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron
     chart = CHARTS["neuron-overlap" if by_neuron else "overlap"].draw(other)
     return Finding(f"{literal(chart.alt)} Losses are not measured.", chart, changed)
+
+
+def _by_corpus(values: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{value:{form}} on {literal(name)}" for name, value in values.items())
 
 
 def budget(loaded: Loaded) -> Finding:

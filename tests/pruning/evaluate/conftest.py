@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from builders.tokens import answers
 from pruning.evaluate.drawing import DrawnSamples
 from pruning.evaluate.record import EvaluationStore

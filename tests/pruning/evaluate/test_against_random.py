@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS
+from analysis.shipped import SHIPPED_STATS
 from pruning.evaluate.against_random import against_random, random_warnings
 from pruning.evaluate.quality import LossIncrease, PlanLoss, plan_losses
 from pruning.evaluate.record import EvaluationStore, PlanFacts
@@ -84,7 +84,7 @@ def test_evaluate_names_the_candidates_that_lose_more():
         made = (record.plan.criterion, len(record.plan.corpora), record.plan.schedule)
         if record.plan.sparsity == "50%" and not (record.plan.repair or record.plan.bits):
             named.setdefault(made, record)
-    # EAN on the blend: early layers first is worse than chance, all alike is far better.
-    early, alike = named["ean", 3, "early"], named["ean", 3, "uniform"]
-    (line,) = random_warnings({"early.json": early, "alike.json": alike}, losses)
-    assert line.startswith("warning: early.json: No better than Random at this sparsity: the plan")
+    # REAP on the blend: a global ranking is no better than chance, one by layer is far better.
+    across, alike = named["reap", 3, "global"], named["reap", 3, "uniform"]
+    (line,) = random_warnings({"across.json": across, "alike.json": alike}, losses)
+    assert line.startswith("warning: across.json: No better than Random at this sparsity: the plan")

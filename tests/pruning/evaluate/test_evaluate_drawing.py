@@ -1,7 +1,7 @@
 """Which documents are drawn to evaluate on, and which positions are scored."""
 
 import json
-from collections import Counter
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -9,8 +9,9 @@ import pytest
 
 from analysis.calibration.distributed import Processes
 from analysis.corpora import Sampling, TokenSequences, corpus_name, tokenize
+from analysis.corpora.sources import fitness_source
 from analysis.corpora.streams import open_corpus
-from analysis.demo.texts import demo_texts
+from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
 from builders.tokens import write_ids
@@ -119,18 +120,6 @@ def test_a_document_gives_two_samples_unless_more_are_asked_for(tmp_path):
     assert every.shortfall == "letters.jsonl gives 25 of 100 samples: it has no more text."
 
 
-def test_the_few_documents_of_the_demo_are_read_whole_by_default():
-    def sizes(**wanted):
-        settings = SampleSettings(seq_len=256, **wanted)
-        drawn = draw("demo-prose", open_corpus("demo-prose"), [], settings, Letters)
-        found = Counter(drawn.sequences.documents)
-        return len(drawn.sequences.rows), max(found.values())
-
-    assert sizes()[0] == 64
-    assert sizes()[1] > 2
-    assert sizes(windows_per_document=1)[1] <= 2  # a second one may be shared with its neighbour
-
-
 def test_what_is_not_known_is_said(tmp_path):
     corpus = rows_file(tmp_path / "rows.jsonl", count=8)
     facts = drawn_from(corpus, [], samples=3).facts
@@ -143,21 +132,35 @@ def test_what_is_not_known_is_said(tmp_path):
     assert len(drawn.sequences.rows) == 3
 
 
-def test_the_demo_s_corpora_have_a_held_out_part():
-    drawn = draw("demo-math", open_corpus("demo-math"), [], SampleSettings(samples=12), Letters)
+def words(document):
+    """A document as `Letters` reads it."""
+    if document.text is not None:
+        return document.text
+    return "".join("\2\1"[turn["role"] == "user"] + turn["content"] for turn in document.messages)
+
+
+@pytest.mark.parametrize("corpus", TEXTS)
+def test_the_demo_s_corpora_have_a_held_out_part(corpus):
+    settings = SampleSettings(samples=12, seq_len=512)
+    drawn = draw(corpus, open_corpus(corpus), [], settings, Letters)
     assert drawn.facts["drawn"] == drawing.HELD_OUT
-    known = {text.prompt for text in demo_texts("demo-math")}
-    for row in drawn.sequences.rows:
-        prompt = "".join(map(chr, row[1 : int(np.flatnonzero(row == 2)[0])]))
-        assert prompt not in known
+    documents = list(islice(fitness_source(corpus).draw(drawn.facts["seed"]), 12))
+    read = "".join(chr(token) for row in drawn.sequences.rows for token in row)
+    if documents[0].text is None:
+        assert read == "".join(words(each)[:512] for each in documents)
+    else:  # of each at most two sequences, which may hold the end of the one before
+        assert read.startswith(words(documents[0])[:1024])
+        assert len(drawn.sequences.rows) == 12
 
 
 def test_answers_are_predicted_where_there_are_some():
     source = open_corpus("demo-math")
-    drawn = draw("demo-math", source, [], SampleSettings(samples=2), Letters)
+    drawn = draw("demo-math", source, [], SampleSettings(samples=2, seq_len=512), Letters)
     for row, counted in zip(drawn.sequences.rows, drawn.sequences.counted, strict=True):
-        answer = int(np.flatnonzero(row == 2)[0]) + 1
-        assert counted.tolist() == [place >= answer for place in range(len(row))]
+        asked, answered, asked_again, answered_again = np.flatnonzero(row <= 2).tolist()
+        assert row[[asked, answered, asked_again, answered_again]].tolist() == [1, 2, 1, 2]
+        answers = [*range(answered + 1, asked_again), *range(answered_again + 1, len(row))]
+        assert np.flatnonzero(counted).tolist() == answers
     whole = draw("demo-math", source, [], SampleSettings(samples=2, scored="all"), Letters)
     assert whole.sequences.counted is None
 

@@ -13,7 +13,8 @@ from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.model import load_model_index
 from builders import resealed
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore
 from pruning.evaluate.bins import BinsRecord
@@ -187,10 +188,11 @@ def test_files_of_many_records_are_read_with_the_others(tmp_path):
     problems = []
     assert store.records(on_problem=problems.append) == records
     assert "grid.jsonl:3 has another schema" in str(*problems)
-    begun = records[2].model_copy(update={"metrics": {}})
+    begun = records[2].model_copy(update={"metrics": {}, "right_answers": None})
     assert store.find(begun) == records[2]
     before = store.cache_key
-    again = records[2].finished({}, metrics={"kl": records[2].metrics["kl"]})
+    kl = {"kl": records[2].metrics["kl"]}
+    again = records[2].finished({}, metrics=kl, right_answers=None)
     store.save(again)
     assert store.cache_key != before
     assert store.find(begun) == again
@@ -217,10 +219,14 @@ DAMAGE = [
     *((kind, updated("made", host="\ud800"), "surrogate") for kind in KINDS),
     *((kind, updated("made", seconds=float("nan")), "not JSON compliant") for kind in KINDS),
     *((kind, lambda raw: raw.pop("made"), "it lacks made") for kind in KINDS),
-    (EvaluationRecord, lambda raw: raw.pop("metrics"), "it lacks metrics"),
+    (
+        EvaluationRecord,
+        lambda raw: raw.pop("right_answers") and raw.pop("metrics"),
+        "it lacks metr",
+    ),
     (EvaluationRecord, lambda raw: raw.pop("corpus"), "corpus: Field required"),
     (BinsRecord, lambda raw: raw.pop("num_tokens"), "it lacks num_tokens"),
-    (EvaluationRecord, updated(metrics={}), "it has no results"),
+    (EvaluationRecord, updated(metrics={}, right_answers=None), "it has no results"),
     (EvaluationRecord, updated(plan=1), "plan: "),
     (EvaluationRecord, lambda raw: raw["plan"].pop("gate"), "plan: it lacks gate"),
     (EvaluationRecord, updated("plan", removed=None), "plan: it lacks removed"),

@@ -10,12 +10,13 @@ from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.families import FAMILIES
-from analysis.model import load_model_index
-from analysis.stats.store import SHIPPED_STATS
+from analysis.model import ModelRef, load_model_index
+from analysis.shipped import SHIPPED_STATS
 from builders import tiny_checkpoint
 from builders.tokens import answers
-from families.configs import CASES, tiny_model
+from families.configs import CASES
 from families.physical import physically_pruned
+from families.tiny_models import tiny_model
 from pruning.evaluate.drawing import SampleSettings, draw
 from pruning.evaluate.hidden_states import run_variance, sample_tokens
 from pruning.evaluate.samples import make_samples
@@ -25,7 +26,7 @@ from pruning.evaluate.variances import (
     variance_overview,
     variance_table,
 )
-from pruning.plan import ModelRef, PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 
 MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]
 
@@ -112,7 +113,7 @@ def test_four_criteria_and_the_full_model_on_every_text(shipped):
     draws = tuple(f"random:{seed}" for seed in range(1, 5))
     table = variance_overview(shipped)
     assert table["full"].notna().all()
-    texts = ("demo-code", "demo-math", "demo-prose")
+    texts = ("demo-code", "demo-math", "demo-stories")
     found = {(row.corpus, row.criterion, row.calibrated_on) for row in table.itertuples()}
     assert found == {
         (text, criterion, text if criterion in ("frequency", "reap") else "")
@@ -124,7 +125,6 @@ def test_four_criteria_and_the_full_model_on_every_text(shipped):
 
 @pytest.mark.slow
 def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
-    # Only maths is the same text on every machine; all of its 3360 tokens were drawn.
     corpus = "demo-math"
     (record,) = (r for r in shipped if not r.plan.removed and r.corpus["name"] == corpus)
     tokenizer = load_tokenizer(demo)

@@ -10,8 +10,9 @@ from analysis.errors import UserError
 from builders import put, resealed
 from pruning.evaluate.benchmarks.record import BenchmarkRecord
 from pruning.evaluate.bins import BinsRecord
+from pruning.evaluate.kept_answers import AnswerRecord
 from pruning.evaluate.lens import LensRecord
-from pruning.evaluate.record import AnswerRecord, EvaluationRecord
+from pruning.evaluate.record import EvaluationRecord
 from pruning.evaluate.variances import VarianceRecord
 from pruning.search.store import result_from_json
 from pruning.sensitivity.points import Point, Points
@@ -52,16 +53,16 @@ IMPOSSIBLE = [
     (BinsRecord, put("full_loss", to=-1.0), "its nll is -1, which"),
     (BenchmarkRecord, put("scores", 0, "value", to=1.5), "1.5, but a share of questions"),
     (BenchmarkRecord, put("scores", 0, "stderr", to=-0.1), "standard error"),
-    (LensRecord, put("losses", to=[1.0]), "it has 1 losses of 142 tokens"),
+    (LensRecord, put("losses", to=[1.0]), "it has 1 losses of 66 tokens"),
     (LensRecord, put("losses", 0, to=-1.0), "its nll is -1, which"),
-    (LensRecord, put("tokens", to=["a"]), "143 ids, 1 tokens"),
-    (LensRecord, put("scored_from", to=143), "143 tokens and 0 losses"),
+    (LensRecord, put("tokens", to=["a"]), "67 ids, 1 tokens"),
+    (LensRecord, put("scored_from", to=67), "67 tokens and 0 losses"),
     (LensRecord, put("layers", 0, "gates", to=[0.5]), "layer 0 has another number of gates"),
     (LensRecord, put("layers", 0, "experts", 0, to=32), "token of layer 0 uses expert 32"),
-    (LensRecord, put("layers", 0, "top_k", to=3), "layer 0 has 572 choices of 143 tokens"),
+    (LensRecord, put("layers", 0, "top_k", to=3), "layer 0 has 268 choices of 67 tokens"),
     (LensRecord, put("plans", 0, "removed", 0, 0, to=2), "token of layer 0 uses expert 2, which"),
     (LensRecord, put("plans", 0, "removed", to=[[1]]), "a plan has other layers"),
-    (LensRecord, put("plans", 0, "losses", to=[]), "it has 0 losses of 142 tokens"),
+    (LensRecord, put("plans", 0, "losses", to=[]), "it has 0 losses of 66 tokens"),
     (LensRecord, put("tokens", 0, to="x" * 201), "at most 200 characters"),
 ]  # fmt: skip
 

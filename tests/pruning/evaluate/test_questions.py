@@ -2,16 +2,21 @@
 
 import json
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from letters import LetterTokenizer
 
+from analysis.calibration.loading import load_tokenizer
 from analysis.corpora import Sampling, corpus_name, tokenize
 from analysis.corpora.checks import CHECKS
-from analysis.corpora.sources import seeded_order
+from analysis.corpora.encoding import TextReader
+from analysis.corpora.prompts import document_prompt
+from analysis.corpora.sources import fitness_source, seeded_order
 from analysis.corpora.streams import open_corpus
-from analysis.demo.held_out import fitness_source
+from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
+from analysis.model import load_model_index
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
 from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
 from pruning.evaluate.questions import QuestionSettings
@@ -133,10 +138,14 @@ def test_token_ids_cannot_be_asked(tmp_path):
         drawn_from(corpus)
 
 
-def test_the_demo_asks_its_held_out_problems():
-    settings = SampleSettings(3, 64, questions=QuestionSettings(CHECKS["number"], 5))
-    source = fitness_source("demo-math")
-    drawn = draw("demo-math", open_corpus("demo-math"), (), settings, LetterTokenizer)
-    documents = [each for each, _ in zip(source.draw(42), range(5), strict=False)]
+@pytest.mark.parametrize("corpus", TEXTS)
+def test_the_demo_asks_its_held_out_documents(corpus):
+    asked = QuestionSettings(CHECKS[TEXTS[corpus].check], 5)
+    tokenizer = load_tokenizer(load_model_index("demo"))
+    settings = SampleSettings(3, 64, questions=asked)
+    drawn = draw(corpus, open_corpus(corpus), (), settings, lambda: tokenizer)
+    documents = list(islice(fitness_source(corpus).draw(42), 5))
     assert list(drawn.questions.answers) == [each.expected for each in documents]
-    assert all("The answer is" in each for each in drawn.questions.answers)
+    reader = TextReader(tokenizer, corpus)
+    prompts = [document_prompt(each, reader) for each in documents]
+    assert [list(each) for each in drawn.questions.prompts] == prompts

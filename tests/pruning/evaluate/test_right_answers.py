@@ -16,8 +16,9 @@ from analysis.generation import greedy_answers
 from analysis.model import load_model_index
 from builders import resealed
 from builders.tokens import answers
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
 from families.physical import physically_pruned
+from families.tiny_models import tiny_model
 from pruning.evaluate import run as run_module
 from pruning.evaluate.answering import Examination, run_answers_to
 from pruning.evaluate.drawing import DrawnSamples
@@ -255,7 +256,7 @@ def test_records_that_contradict_themselves_are_refused(work, change, problem):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"corpora": ("demo-code",), "measures": (RIGHT,)}, "answer=COLUMN,check=number"),
+        ({"corpora": ("rows.jsonl",), "measures": (RIGHT,)}, "answer=COLUMN,check=number"),
         ({"measures": (RIGHT,), "questions": 0}, "needs --questions"),
         ({"measures": (RIGHT,), "stream_layers": True}, "leave --stream-layers out"),
     ],

@@ -8,9 +8,11 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
+from analysis.model import ModelRef
 from builders.tokens import answers
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
+from families.tiny_models import tiny_model
 from pruning.evaluate import speculative
 from pruning.evaluate.samples import make_samples
 from pruning.evaluate.speculative import (
@@ -20,7 +22,6 @@ from pruning.evaluate.speculative import (
     sharing_copy,
     stream_seed,
 )
-from pruning.plan import ModelRef
 
 CASE = NAMED["flex_olmo"]
 FAMILY = FAMILIES[CASE.model_type]

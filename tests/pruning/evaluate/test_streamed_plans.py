@@ -12,7 +12,8 @@ from analysis.drain import drain
 from analysis.errors import StatsError, UnsupportedModelError
 from analysis.model import load_model_index
 from families.built import HAND_ON_MORE
-from families.configs import BY_NAME, DISTINCT, tiny_model
+from families.configs import BY_NAME, DISTINCT
+from families.tiny_models import tiny_model
 from pruning.evaluate import streamed
 from pruning.evaluate.run import run_evaluations
 from pruning.evaluate.streamed import Branch, split

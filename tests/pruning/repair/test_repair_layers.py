@@ -18,8 +18,9 @@ from analysis.model import load_model_index
 from builders.repairs import token_sequences as equal_sequences
 from builders.tokens import token_sequences
 from families.built import stock_load
-from families.configs import BY_NAME, Case, tiny_model
+from families.configs import BY_NAME, Case
 from families.physical import logits_of, physically_pruned
+from families.tiny_models import tiny_model
 from pruning.masking import masked
 from pruning.plan import PruningPlan, fit_plan
 from pruning.repair.files import with_repair_files

@@ -8,7 +8,7 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.families import FAMILIES
 from builders.tokens import answers
-from families.configs import tiny_model
+from families.tiny_models import tiny_model
 from pruning.evaluate.samples import make_samples
 from pruning.evaluate.speculative import Decoding, run_acceptance
 from pruning.recipe_file import recipe_from_yaml

@@ -11,7 +11,8 @@ from analysis.drain import drain
 from analysis.families import FAMILIES
 from analysis.forwards import decoder_layers
 from families.built import HAND_ON_MORE
-from families.configs import DISTINCT, tiny_model
+from families.configs import DISTINCT
+from families.tiny_models import tiny_model
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
 from pruning.search.fitness import masked_fitness, run_from

@@ -9,7 +9,8 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.model import load_model_index
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.evaluate.candidate import MeasureSettings
 from pruning.evaluate.samples import make_samples
 from pruning.plan import model_ref

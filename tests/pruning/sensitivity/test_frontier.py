@@ -6,7 +6,8 @@ import pytest
 from analysis.drain import drain
 from analysis.model import load_model_index
 from analysis.stats.store import stats_store
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
 from pruning.planning.measured import order_of, without_budget
 from pruning.planning.ranking import select_measured

@@ -16,7 +16,8 @@ from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.families import FAMILIES
 from analysis.model import ModelRef, load_model_index
-from families.configs import BY_NAME, tiny_model
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
 from pruning.constraints import Constraints, rooms_of
 from pruning.evaluate.candidate import MeasureSettings, run_candidate
 from pruning.evaluate.samples import make_samples
