@@ -43,16 +43,20 @@ def _recommendation(purpose: Purpose) -> None:
     st.markdown("**The literature**")
     with st.container(horizontal=True):
         for name in advice.criteria:
-            criterion = get_criterion(name)
-            st.button(
-                f"{criterion.label}, {criterion_badge(criterion)}",
-                key=f"advice.{name}",
-                on_click=apply_criterion,
-                args=(name,),
-                icon=":material/check:",
-            )
+            _use_button(name)
     st.markdown(f"Calibrate on **{advice.corpus}**. {advice.why}")
     st.text(advice.source)
+
+
+def _use_button(name: str) -> None:
+    criterion = get_criterion(name)
+    st.button(
+        f"{criterion.label}, {criterion_badge(criterion)}",
+        key=f"advice.{name}",
+        on_click=apply_criterion,
+        args=(name,),
+        icon=":material/check:",
+    )
 
 
 def _overlap_part(loaded: Loaded, purpose: Purpose) -> None:
@@ -65,6 +69,9 @@ def _overlap_part(loaded: Loaded, purpose: Purpose) -> None:
     badge(f"Stability: {says} with the paper", is_good=reading.agrees)
     texts = literal(", ".join(loaded.runs))
     st.markdown(f"{reading.sentence} At {loaded.sparsity} sparsity over {texts}.")
+    least = reading.table["criterion"].iloc[0]
+    if purpose == "agnostic" and least not in ADVICE[purpose].criteria:
+        _use_button(least)
     overlap, recommended = NumberColumn(format="%.3f"), CheckboxColumn()
     table_with_csv(
         reading.table,

@@ -132,13 +132,14 @@ def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
     assert drawn.sequences.digest == record.corpus["digest"]
     model = load_model(demo, CalibrationSettings(seq_len=256, dtype="float32", device="cpu"))
     layers = [[] for _ in record.variances]
-    for ids in drawn.sequences.rows:
+    (chosen,) = sample_tokens(make_samples(drawn.sequences, 64), record.num_tokens)
+    for ids, mask in zip(drawn.sequences.rows, chosen, strict=True):
         with torch.no_grad():
             tokens = torch.from_numpy(np.asarray(ids, dtype=np.int64))[None]
             states = model(input_ids=tokens, output_hidden_states=True).hidden_states
         # The first is the embedding; the last is behind the final norm.
         for place, state in enumerate(states[1:-1]):
-            layers[place].append(state[0].double().numpy().var(axis=1))
+            layers[place].append(state[0].double().numpy().var(axis=1)[mask[: len(ids)]])
     means = [np.concatenate(values).mean() for values in layers[:-1]]
     assert sum(map(len, layers[0])) == record.num_tokens
     np.testing.assert_allclose(record.variances[:-1], means, rtol=1e-4)
