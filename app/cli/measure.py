@@ -213,7 +213,7 @@ def show_sweep(records: Sequence[EvaluationRecord]) -> None:
             (
                 *_swept(each),
                 *(mean_words(each.metrics.get(name), name) for name in measured),
-                "-" if (more := loss_increase(each)) is None else f"{more:+.4f}",
+                "-" if (more := loss_increase(each)) is None else f"{more:+z.4f}",
             )
             for each in of_corpus
         ]
@@ -238,8 +238,8 @@ def _show_means(
         (
             *_swept(plans[number]),
             format_bytes(plans[number].plan.columns["bytes"]),
-            f"{increases[number].mean:+.4f}",
-            f"{increases[number].worst:+.4f}",
+            f"{increases[number].mean:+z.4f}",
+            f"{increases[number].worst:+z.4f}",
             increases[number].worst_on,
         )
         for number in order
