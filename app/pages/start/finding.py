@@ -226,10 +226,27 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.text("No answers of this plan yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
-    with st.expander("Answers in full"):
-        answers_part(newest)
-        for each in _chance(records, newest)[:1]:
+    is_cut = any(len(each.text) > _EXCERPT for each in newest.answers)
+    others = [*_other_version(records, newest)[-1:], *_chance(records, newest)[:1]]
+    if not (is_cut or others):
+        return
+    with st.expander("Answers in full" if is_cut else "Answers of other plans"):
+        if is_cut:
+            answers_part(newest)
+        for each in others:
             pruned_answer(each)
+
+
+def _other_version(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
+    """The answers to the same prompt of the same plan without its repair, or repaired."""
+    return [
+        each
+        for each in records
+        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
+        and each.plan.spec
+        and each.plan.spec == newest.plan.spec
+        and bool(each.plan.repair) != bool(newest.plan.repair)
+    ]
 
 
 def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
