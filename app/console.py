@@ -67,7 +67,9 @@ class _Out(_Lines):
 
     def print(self, *objects: Any, **options: Any) -> None:
         if _speech.get().as_json:
-            _speech.get().notes.extend(line for each in objects if (line := str(each).strip()))
+            if other := [each for each in objects if not isinstance(each, str)]:
+                raise TypeError(f"a note of {type(other[0]).__name__}, not of text")
+            _speech.get().notes.extend(line for each in objects if (line := each.strip()))
         else:
             super().print(*objects, **options)
 
@@ -385,6 +387,17 @@ def small(value: float) -> str:
 def counted(count: int, what: str) -> str:
     """A count with its noun `what`: 1 path, 2 paths."""
     return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def show_texts(texts: Mapping[str, str]) -> None:
+    """Texts next to each other, below their names; with --json a command's result has them."""
+    if _speech.get().as_json:
+        return
+    table = Table(show_edge=False, pad_edge=False)
+    for name in texts:
+        table.add_column(name, overflow="fold")
+    table.add_row(*texts.values())
+    out.print(table)
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

@@ -283,14 +283,17 @@ class Loaded:
     @cached_property
     def first(self) -> Selection:
         """The recipe with its statistics."""
-        return self.selection(self.both.a)
+        request = self.both.a
+        if request.plan.by_neuron:
+            return replace(self.neuron_ranking(request), request=request)
+        return self.selection(request)
 
     @property
     def ranking(self) -> Selection:
         """The recipe of the plan on screen, if there is one."""
         if self.shown and self.shown.selection:
             return self.shown.selection
-        return self.neurons if self.choices.spec.by_neuron else self.first
+        return self.first
 
     @cached_property
     def neurons(self) -> Selection:

@@ -17,5 +17,5 @@ def change_words(before: int, after: int) -> str:
 
 def less_in_words(before: int, after: int, target: str = "") -> str:
     """Bytes before and after, and what was asked for: 10.3 MiB -> 6.1 MiB (-40.7%)."""
-    shares = ", ".join(filter(None, (f"{after / before - 1:+.1%}", target)))
+    shares = ", ".join(filter(None, (f"{after / before - 1:+z.1%}", target)))
     return f"{format_bytes(before)} -> {format_bytes(after)} ({shares})"

@@ -111,6 +111,14 @@ def attention_option(settings: CalibrationSettings) -> dict[str, str]:
     return {"attn_implementation": settings.attention}
 
 
+def experts_option(dtype: torch.dtype | str) -> dict[str, str]:
+    """transformers' argument for the experts implementation; empty to let it choose.
+
+    Its usual one, grouped products, supports no float64.
+    """
+    return {"experts_implementation": "eager"} if dtype is torch.float64 else {}
+
+
 def resolve_device(name: str) -> torch.device:
     """The device of this name; "auto" prefers an accelerator.
 
@@ -202,6 +210,7 @@ def load_model(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused here, by name
             **attention_option(settings),
+            **experts_option(dtype),
             **map_options,
         )
     except LOADING_ERRORS as error:

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from analysis.corpora import (
@@ -68,8 +67,6 @@ def own_answers(
 
     For corpora that `check_answerable` accepts.
     """
-    if model.dtype is torch.float64:
-        model.set_experts_implementation("eager")  # grouped products do not support float64
     account = RowAccount(source.skips)
     sampling, remaining = answering.sampling, _prompts(source, answering, account)
     documents: list[Document] = []

@@ -116,6 +116,7 @@ class Skeleton:
                 "dtype": dtype,
                 "trust_remote_code": trust,
                 **loading.attention_option(settings),
+                **loading.experts_option(dtype),
             }
             is_quantized = self._quantizer is not None
             contexts = PreTrainedModel.get_init_context(dtype, is_quantized, False, False)

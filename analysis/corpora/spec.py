@@ -310,9 +310,14 @@ def _no_corpus(corpus: str) -> CorpusError:
             f"as in `moeprune plan --calibrated-on {base}:{weight}`."
         )
     name, comma, _ = corpus.partition(",")
-    if comma and name in (*TEXTS, *PRESETS):
+    if comma and name in TEXTS:
         return CorpusError(
             f"{corpus} has options, but {name} knows its columns and its check; leave them out."
+        )
+    if comma and name in PRESETS:
+        return CorpusError(
+            f"{corpus} has options, but {name} is a preset with columns of its own and without "
+            "answers to check; leave them out, or name the dataset of the hub or a file."
         )
     folder = from_home(corpus)
     if os.path.isdir(folder):  # noqa: PTH112  (a Path raises if the name is too long)

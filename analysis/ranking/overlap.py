@@ -26,6 +26,8 @@ OVERLAP_COLUMNS = (
 # Experts by which overlaps may differ and still count as equal: a tie at the cut, broken by the
 # expert's number, moves one on either side.
 NEAR = 2
+# Of a mean: what is equal stays equal, in whichever order the parts were added.
+_DIGITS = 12
 
 
 def kept_counts(grid: Grid, sparsity: Fraction) -> IntArray:
@@ -146,9 +148,11 @@ def variant_overlaps(
 def mean_overlaps(overlaps: pd.DataFrame) -> pd.DataFrame:
     """Table `criterion, b, alpha, beta, overlap, chance`: the mean over pairs of corpora."""
     keys = ["criterion", "b", "alpha", "beta"]
-    return overlaps.groupby(keys, as_index=False, dropna=False, sort=False)[
-        ["overlap", "chance"]
-    ].mean()
+    return (
+        overlaps.groupby(keys, as_index=False, dropna=False, sort=False)[["overlap", "chance"]]
+        .mean()
+        .round(_DIGITS)
+    )
 
 
 def variant_means(stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction) -> pd.DataFrame:
@@ -175,7 +179,8 @@ def exponent_effects(means: pd.DataFrame) -> pd.DataFrame:
     for component in ("b", "alpha", "beta"):
         for value in sorted(set(means[component].tolist())):
             group = means.loc[means[component] == value, "overlap"]
-            rows.append((component, value, group.mean(), group.min(), group.max(), len(group)))
+            mean = round(float(group.mean()), _DIGITS)
+            rows.append((component, value, mean, group.min(), group.max(), len(group)))
     columns = ["component", "value", "overlap", "lowest", "highest", "variants"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -120,8 +120,8 @@ def benchmark_scores(records: Sequence[BenchmarkRecord]) -> pd.DataFrame:
 
 def ways_of(results: pd.DataFrame) -> list[str]:
     """The benchmark setups, the one with most candidates first."""
-    counts = results.drop_duplicates(["way", "series"])["way"].value_counts(sort=True)
-    return [str(name) for name in counts.index]
+    counts = results.drop_duplicates(["way", "series"])["way"].value_counts()
+    return sorted(map(str, counts.index), key=lambda way: (-counts[way], way))
 
 
 def sparsities_of(results: pd.DataFrame, way: str) -> list[float]:

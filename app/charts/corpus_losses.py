@@ -23,7 +23,7 @@ def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about
     worst = table.sort_values("change", kind="stable").iloc[-1]
     alt = (
         f"Calibrated on {worst['calibrated_on']} the loss on {worst['corpus']} grows most "
-        f"({worst['change']:+.2f})."
+        f"({worst['change']:+z.2f})."
     )
     figure = partial(losses_figure, table, marked)
     return Drawing(figure, table, alt, about, name="corpus-losses")
@@ -45,7 +45,7 @@ def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go
         if name == marked:
             # Below the bars, where no mark covers it.
             words = [
-                f"{in_html(corpus)} <b>{change:+.2f}</b>"
+                f"{in_html(corpus)} <b>{change:+z.2f}</b>"
                 for corpus, change in rows[["corpus", "change"]].to_numpy()
             ]
             ticks = {"tickvals": same["x"], "ticktext": words}

@@ -91,7 +91,7 @@ def coverage_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 
 def describe(table: pd.DataFrame) -> str:
     """One sentence: the worst-covered corpus, now and under equal weights."""
-    worst = table.sort_values("coverage").iloc[0]
+    worst = table.sort_values("coverage", kind="stable").iloc[0]
     return (
         f"The worst-covered corpus is {worst['corpus']} with {worst['coverage']:.1%}; under equal "
         f"weights the worst has {table['equal'].min():.1%}."

@@ -78,7 +78,7 @@ def describe(table: pd.DataFrame, pruned: int) -> str:
     """One sentence: the least corpus-dependent value of each exponent, of `pruned` experts."""
     parts = []
     for component, rows in table.groupby("component", sort=False):
-        best = rows.sort_values("overlap").iloc[-1]
+        best = rows.sort_values("overlap", ascending=False, kind="stable").iloc[0]
         least, most = rows["overlap"].min(), rows["overlap"].max()
         if too_near(least, most, pruned):
             parts.append(f"{component} at any value (too close to call)")

@@ -51,7 +51,8 @@ def leading_series(results: pd.DataFrame, measure: str, granularity: str) -> lis
     is_chance = rows["criterion"] == RANDOM.name
     over = rows[(rows["corpus"] == ALL_CORPORA) & ~is_chance]
     best = (rows if over.empty else over).groupby(["corpus", "removed"])["mean"].idxmax()
-    leaders = rows.loc[best, "series"].value_counts().index[:2]
+    counts = rows.loc[best, "series"].value_counts()
+    leaders = sorted(counts.index, key=lambda series: (-counts[series], series))[:2]
     return sorted({*leaders, *rows.loc[is_chance, "series"]})
 
 
@@ -248,7 +249,9 @@ def describe(table: pd.DataFrame, *, label: str, higher_is_better: bool) -> str:
     parts = []
     for corpus, rows in pruned.groupby("corpus", sort=False):
         most = rows["removed"].max()
-        last = rows[rows["removed"] == most].sort_values("mean", ascending=not higher_is_better)
+        last = rows[rows["removed"] == most].sort_values(
+            ["mean", "series"], ascending=[not higher_is_better, True]
+        )
         pairs = zip(last["series"], last["mean"], strict=True)
         ends = [f"{name} {mean:.3g}" for name, mean in pairs]
         best = f"best {ends[0]}, worst {ends[-1]}" if len(ends) > 1 else ends[0]

@@ -52,12 +52,12 @@ def candidate_name(row: Mapping[Any, Any]) -> str:
 
 def loss_text(increase: float) -> str:
     """A loss increase with three digits; what is nearly nothing has no minus."""
-    return f"{round(increase, 3) + 0.0:+.3f}"
+    return f"{increase:+z.3f}"
 
 
 def range_text(row: Mapping[Any, Any]) -> str:
     """The interval of a row of a `Front`; empty if a corpus of one document leaves it unknown."""
-    return "" if isnan(row["low"]) else f"{row['low']:+.3f} to {row['high']:+.3f}"
+    return "" if isnan(row["low"]) else f"{row['low']:+z.3f} to {row['high']:+z.3f}"
 
 
 def measured_on(front: Front) -> str:
@@ -84,7 +84,7 @@ def describe(front: Front) -> str:
     words = [bits_alone(front.losses)]
     measured = table[table["is_measured"]]
     is_best = pareto_front(measured["bytes"], measured["mean"], higher_is_better=False)
-    best = measured[is_best].sort_values("bytes")
+    best = measured[is_best].sort_values("bytes", kind="stable")
     pruned = best[(best["removed"] > 0) & (best["bits"] != "")]
     if words[0] and len(pruned):
         top = pruned.iloc[-1]

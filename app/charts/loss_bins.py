@@ -172,8 +172,8 @@ def describe(table: pd.DataFrame, agreement: float, name: str, count: SampleCoun
     """One sentence: how well a score orders by loss; `name` is the score's."""
     first, last = table.iloc[0], table.iloc[-1]
     ends = (
-        f"the first bin costs {first['loss_change']:+.4f} nats per token, the last "
-        f"{last['loss_change']:+.4f}"
+        f"the first bin costs {first['loss_change']:+z.4f} nats per token, the last "
+        f"{last['loss_change']:+z.4f}"
     )
     if math.isnan(agreement):
         return f"{name} is equal for all bins, so it gives no order; {ends}."

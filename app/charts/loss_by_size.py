@@ -158,10 +158,10 @@ def _marks(rows: pd.DataFrame, kind: str, dark: bool) -> go.Scatter:
     symbol = _KINDS[kind] + "-open" * (not is_measured)
     look = {"symbol": symbol, "size": 9, "color": colors.get(kind, muted(dark))}
     notes = [
-        f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+.3f}"
+        f"{in_html(row['candidate'])}<br>{size_text(row['bytes'])}: {row['mean']:+z.3f}"
         f" ({range_text(row) or 'interval unknown'}: {row['range']}), "
         f"{'measured' if row['is_measured'] else 'predicted'}"
-        f"<br>worst {row['worst']:+.3f} on {in_html(row['worst_on'])}{row['click']}"
+        f"<br>worst {row['worst']:+z.3f} on {in_html(row['worst_on'])}{row['click']}"
         for row in rows.to_dict("records")
     ]
     plans = rows[["plan", "bits"]].to_numpy().tolist()

@@ -61,6 +61,6 @@ def describe(table: pd.DataFrame) -> str:
     words = []
     for name, line in table.groupby("criterion", sort=False):
         ends = line.groupby("tokens")["value"].mean().sort_index()
-        costs = [f"{cost:+.3f} by {tokens:,}" for tokens, cost in ends.iloc[[0, -1]].items()]
+        costs = [f"{cost:+z.3f} by {tokens:,}" for tokens, cost in ends.iloc[[0, -1]].items()]
         words.append(f"{name} {', '.join(dict.fromkeys(costs))} tokens")
     return f"Loss increase, mean over corpora: {'; '.join(words)}."

@@ -430,7 +430,7 @@ def describe_flops(table: pd.DataFrame, *, measured: bool = True) -> str:
     """One sentence: what each series saves at its highest sparsity."""
     words = []
     for name, line in table.groupby("series", sort=False):
-        last = line.sort_values("removed").iloc[-1]
+        last = line.sort_values("removed", kind="stable").iloc[-1]
         words.append(f"{name} {last['reduction']:.0%} with {last['removed']:.0%} of neurons gone")
     routing = "by the measured routing" if measured else "if experts are chosen equally often"
     return f"FLOPs of experts saved per token {routing}: {'; '.join(words)}."

@@ -113,7 +113,7 @@ def describe(table: pd.DataFrame, *, chance: float) -> str:
     pairs = table[table["corpus_a"] != table["corpus_b"]].dropna(subset=["overlap"])
     if pairs.empty:
         return "No two corpora have an overlap to compare."
-    lowest = pairs.sort_values("overlap").iloc[0]
+    lowest = pairs.sort_values("overlap", kind="stable").iloc[0]
     against = f"; two random sets would share {chance:.0%}"
     if len(pairs) == 1:
         return (

@@ -103,7 +103,7 @@ def panels_by_tokens(table: pd.DataFrame, y_axis: dict[str, Any], dark: bool) ->
     )
     look_by_name = looks(table["criterion"].unique(), dark)
     for panel, corpus in enumerate(corpora):
-        lines = table[table["corpus"] == corpus].sort_values("tokens")
+        lines = table[table["corpus"] == corpus].sort_values("tokens", kind="stable")
         place = {"row": panel // columns + 1, "col": panel % columns + 1}
         if "chance" in lines:
             line = lines.drop_duplicates("tokens")

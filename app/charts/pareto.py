@@ -171,7 +171,7 @@ def describe(table: pd.DataFrame, *, label: str) -> str:
     pruned, front = table[~table["is_full"]], table[table["on_front"]]
     if pruned.empty:
         return "No pruned candidate has both a size and a number."
-    best = front[~front["is_full"]].sort_values("bytes")
+    best = front[~front["is_full"]].sort_values(["bytes", "candidate"])
     names = [
         f"{row['candidate']} ({size_text(float(row['bytes']))}, {row['value']:.3g})"
         for row in best.to_dict("records")

@@ -148,5 +148,5 @@ def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str
 
 def _cost(row: Any) -> str:
     if not isnan(row["measured"]):
-        return f"adds {row['measured']:+.2f}"
-    return f"is predicted to add {row['predicted']:+.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        return f"adds {row['measured']:+z.2f}"
+    return f"is predicted to add {row['predicted']:+z.2f} ({row['low']:.2f} to {row['high']:.2f})"

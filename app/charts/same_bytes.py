@@ -76,7 +76,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
         esap_high=rows["evaluation"].map(esap["high"]),
     )
     same = ["corpus", "candidate", "bytes"]
-    rows = rows.sort_values("created_at").drop_duplicates(same, keep="last")
+    rows = rows.sort_values("created_at", kind="stable").drop_duplicates(same, keep="last")
     parts = []
     for _, block in rows.groupby("corpus"):
         neurons = block[block["granularity"] == NEURON_GRANULARITY]
@@ -118,7 +118,8 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     The least mean loss is on top; neurons are circles, whole experts squares.
     """
     corpora = table["corpus"].unique().tolist()
-    order = table.groupby("candidate", sort=False)["change"].mean().sort_values().index.tolist()
+    means = table.groupby("candidate", sort=False)["change"].mean()
+    order = means.sort_values(kind="stable").index.tolist()
     fig = make_subplots(
         1,
         len(corpora),
@@ -207,15 +208,15 @@ def _claim(corpora: Mapping[str, pd.DataFrame]) -> str:
 
 def _of_corpus(corpus: str, rows: pd.DataFrame) -> str:
     best = rows.iloc[0]
-    sentence = f"{corpus}: {best['candidate']} {best['change']:+.3f} nats"
+    sentence = f"{corpus}: {best['candidate']} {best['change']:+z.3f} nats"
     if len(rows) > 1:
         second = rows.iloc[1]
-        sentence += f", next {second['candidate']} {second['change']:+.3f}"
+        sentence += f", next {second['candidate']} {second['change']:+z.3f}"
         if best["esap_low"] <= second["esap_high"] and second["esap_low"] <= best["esap_high"]:
             sentence += " (too close to call)"
     others = rows[rows["granularity"] != best["granularity"]]
     if not others.empty:
         other = others.iloc[0]
         kind = WORDS[str(other["granularity"])]
-        sentence += f", best of {kind} {other['candidate']} {other['change']:+.3f}"
+        sentence += f", best of {kind} {other['candidate']} {other['change']:+z.3f}"
     return sentence + "."

@@ -132,14 +132,14 @@ def describe(table: pd.DataFrame, where: str, *, is_in_order: bool = True) -> st
     if any(row.cut for row in rows):
         cuts = "the plan's cuts" if is_in_order else "cuts as deep as the plan's, in this order,"
         effect = (
-            f"{cuts} add {total:+.2f} nats per token in all, most of it in layer "
-            f"{most.layer} ({most.added_at_cut:+.2f} for {most.cut} of {most.size})"
+            f"{cuts} add {total:+z.2f} nats per token in all, most of it in layer "
+            f"{most.layer} ({most.added_at_cut:+z.2f} for {most.cut} of {most.size})"
         )
     by_half = sorted(rows, key=lambda row: row.at(0.5))
     least, worst = by_half[0], by_half[-1]
     return (
         f"Summed layer by layer, {effect}; half of layer {least.layer} alone costs "
-        f"{least.at(0.5):+.2f}, of layer {worst.layer} {worst.at(0.5):+.2f} ({where})."
+        f"{least.at(0.5):+z.2f}, of layer {worst.layer} {worst.at(0.5):+z.2f} ({where})."
     )
 
 

@@ -74,7 +74,8 @@ def sizes_figure(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 def describe(table: pd.DataFrame) -> str:
     """One sentence: both totals, and the part that saves most; or by how much it grows."""
     before, after = float(table["before"].sum()), float(table["after"].sum())
-    most = table.assign(saved=table["before"] - table["after"]).sort_values("saved").iloc[-1]
+    saved = table["before"] - table["after"]
+    most = table.loc[saved.sort_values(ascending=False, kind="stable").index[0]]
     if after >= before:
         return f"The weights take {size_text(after)}, {change_words(int(before), int(after))}."
     return (

@@ -169,7 +169,7 @@ def token_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         hovertemplate="%{customdata[0]}: %{y:+.3f} nats<br>loss %{customdata[2]:.3f}, original "
         "%{customdata[1]:.3f}<br>%{customdata[3]:.0%} of the gate weight gone<extra></extra>",
     )
-    tops = table.nlargest(6, "change").sort_values("token")
+    tops = table.nlargest(6, "change").sort_values("token", kind="stable")
     tops = tops[tops["token"].diff().fillna(len(table)) > len(table) / 20]  # else words overlap
     notes = [
         annotation(row["token"], row["change"], words[int(row["token"]) - 1], yanchor="bottom")
@@ -294,7 +294,7 @@ def describe(table: pd.DataFrame, tokens: pd.DataFrame, token: int) -> str:
     """
     rows = tokens.set_index("token")
     change = rows["change"][token]
-    cost = "" if np.isnan(change) else f" ({change:+.2f} nats)"
+    cost = "" if np.isnan(change) else f" ({change:+z.2f} nats)"
     text, before = (in_quotes(str(rows["text"][each])) for each in (token, token - 1))
     choices = table[table["role"] == WANTED]
     removed = choices["share"].where(choices["removed"], 0.0).groupby(choices["layer"]).sum()
@@ -323,8 +323,8 @@ def draw_plans(loaded: Loaded) -> Drawing:
     if table.empty:
         raise StatsError(f"No plan has been run on the text {record.record_id}.")
     best, last = table.iloc[0], table.iloc[-1]
-    words = f"Least is lost by {best['name']} ({best['change']:+.2f} nats a token)"
-    words += f", most by {last['name']} ({last['change']:+.2f})." if len(table) > 1 else "."
+    words = f"Least is lost by {best['name']} ({best['change']:+z.2f} nats a token)"
+    words += f", most by {last['name']} ({last['change']:+z.2f})." if len(table) > 1 else "."
     return Drawing(
         partial(plan_bars, table),
         table,
@@ -341,7 +341,7 @@ def plan_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         x=table["change"],
         y=list(range(len(table))),
         orientation="h",
-        text=[f"{change:+.2f}" for change in table["change"]],
+        text=[f"{change:+z.2f}" for change in table["change"]],
         textposition="outside",
         cliponaxis=False,
         marker={"color": [primary(dark) if each else muted(dark) for each in table["is_shown"]]},

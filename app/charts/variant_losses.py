@@ -103,8 +103,8 @@ def loss_map(
     cells = {
         (row["b"], row["alpha"], row["beta"]): Cell(
             (highest - row["mean"]) / span,
-            "" if math.isnan(row["mean"]) else f"{row['mean']:+.2f}",
-            f"{row['mean']:+.3f} nats per token, worst {row['worst']:+.3f} on {row['worst_on']}",
+            "" if math.isnan(row["mean"]) else f"{row['mean']:+z.2f}",
+            f"{row['mean']:+z.3f} nats per token, worst {row['worst']:+z.3f} on {row['worst_on']}",
         )
         for row in table.to_dict("records")
     }
@@ -122,7 +122,7 @@ def describe(table: pd.DataFrame) -> str:
     """The variants that cost least and most."""
     measured = table.dropna(subset="mean").sort_values("mean", kind="stable")
     ends = [
-        f"{variant_label((row['b'], row['alpha'], row['beta']))} ({row['mean']:+.2f})"
+        f"{variant_label((row['b'], row['alpha'], row['beta']))} ({row['mean']:+z.2f})"
         for row in (measured.iloc[0], measured.iloc[-1])
     ]
     return f"Of {len(measured)} measured variants, {ends[0]} costs least and {ends[1]} most."

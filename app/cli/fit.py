@@ -44,7 +44,7 @@ def fit(request: FitRequest) -> None:
             format_bytes(way["bytes"]),
             loss_text(way["mean"]),
             range_text(way),
-            f"{way['worst']:+.3f} on {way['worst_on']}",
+            f"{way['worst']:+z.3f} on {way['worst_on']}",
             f"{'measured' if way['is_measured'] else 'sum'}, {way['range']}",
             "alike" if is_alike else "differ",
         )

@@ -5,8 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from rich.table import Table
-
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
@@ -27,7 +25,7 @@ from app.cli.following import (
 from app.cli.plan_names import candidate_names, named_plans, plan_file_names
 from app.cli.say import say_notes
 from app.cli.say_records import loss_increase, mean_words, show_records
-from app.console import counted, finish, follow, out, say, show_frame, show_table
+from app.console import counted, finish, follow, out, say, show_frame, show_table, show_texts
 from pruning.evaluate.against_random import random_warnings
 from pruning.evaluate.bins import rank_agreement
 from pruning.evaluate.lens import in_short
@@ -215,7 +213,7 @@ def show_sweep(records: Sequence[EvaluationRecord]) -> None:
             (
                 *_swept(each),
                 *(mean_words(each.metrics.get(name), name) for name in measured),
-                "-" if (more := loss_increase(each)) is None else f"{more:+.4f}",
+                "-" if (more := loss_increase(each)) is None else f"{more:+z.4f}",
             )
             for each in of_corpus
         ]
@@ -240,8 +238,8 @@ def _show_means(
         (
             *_swept(plans[number]),
             format_bytes(plans[number].plan.columns["bytes"]),
-            f"{increases[number].mean:+.4f}",
-            f"{increases[number].worst:+.4f}",
+            f"{increases[number].mean:+z.4f}",
+            f"{increases[number].worst:+z.4f}",
             increases[number].worst_on,
         )
         for number in order
@@ -436,11 +434,12 @@ def ask(request: AskRequest, *, plan: Plans = ()) -> None:
     lines: list[str] = []
     values: dict[str, object] = {}
     if answers := result.answers:
-        table = Table(show_edge=False, pad_edge=False)
-        for answer in answers:
-            table.add_column(_ORIGINAL.get(answer.name, answer.name), overflow="fold")
-        table.add_row(*(answer.text.strip() or "(nothing)" for answer in answers))
-        out.print(table)
+        show_texts(
+            {
+                _ORIGINAL.get(answer.name, answer.name): answer.text.strip() or "(nothing)"
+                for answer in answers
+            }
+        )
         lines = [
             f"{answer.name}: the first {answer.agreed} of {len(answer.ids)} tokens as the original "
             f"model, {answer.seconds:.1f} s"

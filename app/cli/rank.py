@@ -124,7 +124,7 @@ def _between_corpora(
         table = variant_overlaps(stats, request.gate, request.fraction)
     else:
         table = criterion_overlap(criterion, stats, request.gate, request.fraction)
-    means = mean_overlaps(table).sort_values("overlap", ascending=False)
+    means = mean_overlaps(table).sort_values("overlap", ascending=False, kind="stable")
     if figure is not None:
         from app.charts.files import write_figure
         from app.charts.overlap_map import variant_map

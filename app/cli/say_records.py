@@ -17,7 +17,7 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
             record.corpus["name"],
             f"{record.plan.removed:.1%}",
             *(_metric(record.metrics.get(measure), measure) for measure in measured),
-            "-" if (more := loss_increase(record)) is None else f"{more:+.4f}",
+            "-" if (more := loss_increase(record)) is None else f"{more:+z.4f}",
             _metric(record.full.get("nll"), "nll"),
             record.num_tokens,
         )

@@ -110,7 +110,7 @@ def _breaking(loaded: Loaded, place: Place) -> None:
     st.markdown("**What breaks without it**")
     ranks = _all_ranks(loaded, place)
     damage = ranks[ranks["criterion"] == "Exact damage"]
-    rows = damage.sort_values("rank").to_dict("records")
+    rows = damage.sort_values("rank", kind="stable").to_dict("records")
     if rows:
         said = ", ".join(f"{row['rank']} on {literal(row['source'])}" for row in rows)
         st.markdown(

@@ -72,7 +72,7 @@ def against_chance(share: float, chance: float) -> tuple[str, str]:
     return (
         ("-", "")
         if math.isnan(share)
-        else (f"{share:.0%}", f"{(share - chance) * 100:+.0f} pp vs chance")
+        else (f"{share:.0%}", f"{(share - chance) * 100:+z.0f} pp vs chance")
     )
 
 

@@ -200,7 +200,7 @@ def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None)
     if loss.missing:
         words += f", not measured on {literal(', '.join(loss.missing))}"
     elif chance is not None and not loss.is_random:
-        words += f", {loss.random_name} {chance.mean:+.2f}"
+        words += f", {loss.random_name} {chance.mean:+z.2f}"
     return f"{words}; {in_short(loss)}" if loss.right else words
 
 
@@ -210,14 +210,14 @@ def prediction_error(loaded: Loaded) -> str:
     shared = measured.change.keys() & predicted.change.keys() if measured and predicted else ()
     if measured is None or predicted is None or not shared:
         return ""
-    expected = f"{fmean(predicted.change[name] for name in shared):+.2f}"
+    expected = f"{fmean(predicted.change[name] for name in shared):+z.2f}"
     if shared == predicted.change.keys():
         expected += f" ({predicted.low:.2f} to {predicted.high:.2f})"
     actual = fmean(measured.change[name] for name in shared)
     where = literal(", ".join(sorted(shared)))
     return (
         f"Layer sensitivity predicts a loss increase of {expected} on {where}; measured: "
-        f"{actual:+.2f}."
+        f"{actual:+z.2f}."
     )
 
 
@@ -225,7 +225,7 @@ def losses_table(full: Mapping[str, float], added: Mapping[str, Mapping[str, flo
     """Draw one row per corpus: loss of the original, and loss increases; nats per token."""
     columns = {"original model": [f"{value:.2f}" for value in full.values()]} | {
         # Escaped: a bare dash is a list in Markdown.
-        name: [f"{change[corpus]:+.2f}" if corpus in change else r"\-" for corpus in full]
+        name: [f"{change[corpus]:+z.2f}" if corpus in change else r"\-" for corpus in full]
         for name, change in added.items()
     }
     index = pd.Index([literal(name) for name in full], name="corpus")

@@ -64,7 +64,7 @@ class AgainstRandom:
         repair = " without repair" if self.is_repaired else ""
         return (
             f"{self.alarm[0].upper()}{self.alarm[1:]} at this sparsity: the plan adds "
-            f"{self.mean:+.2f} to the loss, Random{repair} {chance.mean:+.2f} ({draws}{spread})."
+            f"{self.mean:+z.2f} to the loss, Random{repair} {chance.mean:+z.2f} ({draws}{spread})."
         )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes
@@ -69,8 +68,6 @@ def run_answers_to(
     Processes take batches in turn, and all return the same. Masks are removed afterwards.
     """
     questions, processes = exam.questions, exam.processes
-    if exam.model.dtype is torch.float64:
-        exam.model.set_experts_implementation("eager")  # grouped products do not support float64
     # Made once, though each batch is masked anew.
     changed = ChangedWeights()
     numbers: list[int] = []

@@ -43,8 +43,8 @@ class PlanCost:
         if loss is None:
             return "Its loss has not been measured: measure it before you decide."
         text = (
-            f"It adds {loss.mean:+.2f} nats per token on average over {len(loss.change)} corpora, "
-            f"most on {loss.worst_on} ({loss.worst:+.2f})."
+            f"It adds {loss.mean:+z.2f} nats per token on average over {len(loss.change)} corpora, "
+            f"most on {loss.worst_on} ({loss.worst:+z.2f})."
         )
         if loss.way:
             return f"{text} It was measured in another way than most plans: {loss.way}."
@@ -57,7 +57,7 @@ class PlanCost:
         draws = f"{chance.draws} draws" if chance.draws > 1 else "1 draw"
         text += (
             f" That is {words} Random pruning{repair} at this sparsity "
-            f"({chance.mean:+.2f}, {draws})"
+            f"({chance.mean:+z.2f}, {draws})"
         )
         worse = sorted(name for name, change in loss.change.items() if change > chance.change[name])
         return f"{text}; on {', '.join(worse)} it loses more than Random." if worse else f"{text}."
@@ -69,9 +69,9 @@ class PlanCost:
         if loss is None or before is None or before.mean <= 0:
             return ""
         share = 1 - loss.mean / before.mean
-        text = f"The repair gave back {share:.0%} of {before.mean:+.2f}"
+        text = f"The repair gave back {share:.0%} of {before.mean:+z.2f}"
         if share < 0:
-            text = f"The repair made it worse: it was {before.mean:+.2f} without"
+            text = f"The repair made it worse: it was {before.mean:+z.2f} without"
         worse = sorted(name for name, change in loss.change.items() if change > before.change[name])
         return f"{text}; on {', '.join(worse)} it does harm." if worse else f"{text}."
 

@@ -223,7 +223,7 @@ def in_short(record: LensRecord, plan: LensPlan) -> str:
     changes = token_changes(record, plan)
     loss, count = text_loss_increase(record, plan), num_carrying(changes)
     carried = f"; {count:,} of {len(record.losses):,} tokens carry {CARRIED:.0%} of it"
-    return f"loss increase {loss:+.3f} nats a token{carried if count else ''}"
+    return f"loss increase {loss:+z.3f} nats a token{carried if count else ''}"
 
 
 def gone_shares(record: LensRecord, plan: LensPlan) -> FloatArray:

@@ -87,7 +87,7 @@ class LossIncrease:
 def _nats(increase: float) -> str:
     """A loss increase with two decimals, or as many as it takes to see it, up to four."""
     decimals = next((each for each in (2, 3) if abs(increase) >= 0.5 * 10**-each), 4)
-    return f"{increase:+.{decimals if increase else 2}f}"
+    return f"{increase:+z.{decimals if increase else 2}f}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -290,7 +290,7 @@ class EvaluationRecord(DisplayMixin, PlanRecord):
         """The facts that a console or a notebook shows."""
         plan = self.plan
         losses = [each["nll"].mean for each in (self.metrics, self.full) if "nll" in each]
-        increase = f"{losses[0] - losses[1]:+.4f}" if len(losses) == 2 else "not measured"
+        increase = f"{losses[0] - losses[1]:+z.4f}" if len(losses) == 2 else "not measured"
         return {
             "model": self.model.name,
             "plan": (plan.criterion or "none") + plan.variant_words,

@@ -120,9 +120,9 @@ def right_difference(one: Sequence[int], other: Sequence[int]) -> Difference:
 
 def points_words(difference: Difference) -> str:
     """A difference of shares in percentage points, with its interval: -8 [-14, -2] points."""
-    text = f"{100 * difference.mean:+.0f}"
+    text = f"{100 * difference.mean:+z.0f}"
     if not math.isnan(difference.low):
-        text += f" [{100 * difference.low:+.0f}, {100 * difference.high:+.0f}]"
+        text += f" [{100 * difference.low:+z.0f}, {100 * difference.high:+z.0f}]"
     return f"{text} points"
 
 

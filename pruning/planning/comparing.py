@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.criteria import get_criterion
+from analysis.errors import PlanError
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
 from pruning.plan import PruningPlan
@@ -101,6 +102,11 @@ def with_counts_of(plan: PruningPlan, pair: SpecPair) -> SpecPair:
 
 def decision(selection: Selection, plan: PruningPlan) -> CriterionDecision:
     """Saliency of a selection, and what a plan of it prunes."""
+    if selection.by_neuron:
+        raise PlanError(
+            "Whole experts are compared, and this plan removes neurons of them; use "
+            "--granularity expert."
+        )
     stats = selection.choice.stats
     saliency = saliency_grid(selection.criterion, stats, selection.gate)
     pruned = stats.grid.present.copy()

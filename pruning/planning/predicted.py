@@ -39,11 +39,11 @@ class PredictedLoss(LossIncrease):
     @property
     def words(self) -> str:
         """The prediction in one line, for people."""
-        words = f"{self.mean:+.2f} ({self.low:.2f} to {self.high:.2f})"
+        words = f"{self.mean:+z.2f} ({self.low:.2f} to {self.high:.2f})"
         if len(self.change) == 1:
             words += f" on {self.worst_on}"
         else:
-            words += f" mean, {self.worst:+.2f} worst ({self.worst_on})"
+            words += f" mean, {self.worst:+z.2f} worst ({self.worst_on})"
         return f"{'a guess:' if self.is_guess else 'predicted'} loss {words}"
 
 

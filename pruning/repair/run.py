@@ -375,8 +375,6 @@ def repair_plan(
         stack.callback(shutil.rmtree, states, ignore_errors=True)
         yield Progress("loading the model", 0, 1, "repairs")
         skeleton = Skeleton(model, settings)
-        if new.settings["dtype"] == "float64":
-            skeleton.model.set_experts_implementation("eager")  # grouped products do not support it
         through = RepairPass(
             model, plan, batches, new, files, original, repaired, skeleton, processes
         )

@@ -7,7 +7,12 @@ import numpy as np
 import torch
 
 from analysis.aligned import align_weights
-from analysis.calibration.loading import LOADING_ERRORS, cast_as_plain, dequantising_config
+from analysis.calibration.loading import (
+    LOADING_ERRORS,
+    cast_as_plain,
+    dequantising_config,
+    experts_option,
+)
 from analysis.errors import first_line
 from analysis.heads import prediction_heads
 from analysis.model import MoEModel
@@ -31,8 +36,7 @@ def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
-    # Grouped products do not support float64.
-    options: dict[str, Any] = {"experts_implementation": "eager"} if dtype is torch.float64 else {}
+    options: dict[str, Any] = dict(experts_option(dtype))
     # Alike on every machine: with a GPU, transformers would keep weights quantised.
     if dequantising := dequantising_config(model):
         options["quantization_config"] = dequantising

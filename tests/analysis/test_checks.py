@@ -173,6 +173,10 @@ def test_a_named_prompt_takes_its_answer_as_the_response(tmp_path):
 def test_a_known_corpus_takes_no_options():
     with pytest.raises(CorpusError, match="demo-math knows its columns and its check; leave them"):
         parse_corpus("demo-math,check=number")
+    with pytest.raises(
+        CorpusError, match=r"c4 is a preset .* without answers to check; leave them"
+    ):
+        parse_corpus("c4,answer=text,check=number")
 
 
 class Letters:

@@ -2,6 +2,7 @@
 
 import pytest
 from page_texts import command, press
+from streamlit.testing.v1 import AppTest
 
 from analysis.drain import drain
 from builders import ROWS
@@ -148,15 +149,32 @@ def test_the_form_asks_a_corpus_by_a_rule_and_the_demos_by_its_own(open_page, qu
     assert "right" in queued_jobs()[1].request["measures"]
 
 
-def test_each_reason_of_a_refusal_has_its_own_line(open_page):
+def test_a_rule_is_for_corpora_with_answers_and_a_preset_stays_as_it_is(open_page, queued_jobs):
     test = open_page("evaluate", model="once")
-    test.multiselect(key="evaluate.corpora").set_value(["c4", "wikitext2"]).run()
+    known = test.multiselect(key="evaluate.corpora").value
+    test.multiselect(key="evaluate.corpora").set_value([*known, "c4"]).run()
     test.selectbox(key="evaluate.check").set_value("number")
     press(test, "Run evaluation")
-    (error,) = test.error
-    first, *reasons = error.value.split("  \n")  # a line break of Markdown
-    assert first == "2 things are wrong:"
-    assert [each.partition(",")[0] for each in reasons] == ["c4", "wikitext2"]
+    assert not test.error
+    (job,) = queued_jobs()
+    *files, preset = job.request["corpora"]
+    assert preset == "c4"
+    assert files[0].endswith("rows.jsonl,answer=answer,check=number")
+    test.multiselect(key="evaluate.corpora").set_value(["c4", "wikitext2"]).run()
+    assert not [box for box in test.selectbox if box.key == "evaluate.check"]
+
+
+def _two_reasons():
+    from analysis.errors import SeveralErrors
+    from app.errors import show_error
+
+    show_error(SeveralErrors(["one is wrong.", "two is too."]))
+
+
+def test_each_reason_of_a_refusal_has_its_own_line():
+    (error,) = AppTest.from_function(_two_reasons).run().error
+    # A line break of Markdown.
+    assert error.value.split("  \n") == ["2 things are wrong:", "one is wrong.", "two is too."]
 
 
 @pytest.mark.parametrize("column", ["a,b", "a,b=c", "a,check=number", "a\nb"])

@@ -4,6 +4,7 @@ import json
 import re
 from itertools import combinations
 from math import floor
+from pathlib import Path
 
 import pytest
 from page_texts import SCORES, deltas_of, gone
@@ -12,6 +13,8 @@ from safetensors import safe_open
 
 from analysis.families import MoELayer
 from app.tables.costs import experts_text
+
+ROOT = Path(__file__).parents[2]
 
 
 def shared(first, second):
@@ -91,6 +94,20 @@ def test_layers_of_unlike_size_are_told_from_the_fewest_experts_to_the_most():
     layers = [MoELayer(3, 64, 2), MoELayer(5, 33, 2), MoELayer(6, 48, 2)]
     assert experts_text(layers) == "33-64"
     assert experts_text(layers[:1]) == "64"
+
+
+def test_signed_numbers_are_formatted_without_a_minus_before_nothing():
+    # `z` of a format makes 0.00 of -0.00; plotly's formats, after `%{`, are of d3 and lack it.
+    lines = [
+        (path.relative_to(ROOT).as_posix(), line.strip())
+        for folder in ("analysis", "pruning", "app", "tools/reference")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    signed = [each for each in lines if re.search(r"(?<!%)\{[^{}%]*:\+", each[1])]
+    signed = [each for each in signed if "%{" not in each[1]]
+    assert len(signed) > 40
+    assert [each for each in signed if not re.search(r":\+z", each[1])] == []
 
 
 def pruned_sets(table, name, percent):

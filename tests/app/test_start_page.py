@@ -185,9 +185,15 @@ def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
 def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     test = open_page("start")
     bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
-    short_full, short_pruned, full, pruned, chance = bodies
-    assert all("20 / 4 = 5." in each for each in (short_full, full))
-    assert all("<mark>" in each for each in (short_pruned, pruned, chance))
+    full, pruned, *others = bodies
+    assert "20 / 4 = 5." in full
+    assert all("<mark>" in each for each in (pruned, *others))
+    # Short answers are whole, so what follows is of other plans: the same repaired, Random.
+    assert len(others) == 2
+    (expander,) = [each for each in test.expander if each.label == "Answers of other plans"]
+    named = [text.partition(":")[0] for text in texts(expander.markdown)]
+    assert len(named) == 2
+    assert ("repair" in named[0], "Random" in named[1]) == (True, True)
 
 
 def _long_answer():

@@ -88,6 +88,39 @@ def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpor
     assert re.search(rf"^next: .* --plan {re.escape(str(best[1]))}$", printed, re.MULTILINE)
 
 
+@pytest.mark.parametrize("way", [(), ("--stream-layers",)], ids=["whole", "streamed"])
+def test_float64_agrees_with_float32(works, tiny, corpora, plan, here, way):
+    words = ("evaluate", tiny, "--plan", plan, "--corpus", corpora[1], "--seq-len", "9", *way)
+    words += ("--measure", "nll", "--measure", "kl", "--stats-dir", here / "own")
+    for dtype in ("float32", "float64"):
+        works(*words, "--dtype", dtype, "-o", f"{dtype}.json")
+    single, double = (
+        json.loads((here / f"{dtype}.json").read_text()) for dtype in ("float32", "float64")
+    )
+    for measure in ("nll", "kl"):
+        means = [each["metrics"][measure]["mean"] for each in (single, double)]
+        assert means[0] == pytest.approx(means[1], abs=1e-5)
+        assert means[0] != means[1]  # it was computed in another dtype
+    assert single["full"]["nll"]["mean"] == pytest.approx(double["full"]["nll"]["mean"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sweep MODEL --criterion aimer --sparsity 50% --corpus CORPUS --measure esap",
+        "variance MODEL --plan PLAN --corpus CORPUS",
+        "sensitivity MODEL --criterion aimer --corpus CORPUS --samples 2",
+        "bins MODEL --criterion aimer --corpus CORPUS --samples 2",
+        "calibrate MODEL --corpus CORPUS --group gradient",
+        "repair MODEL --plan PLAN --corpus CORPUS",
+    ],
+)
+def test_every_command_computes_in_float64(works, tiny, corpora, plan, here, command):
+    places = {"MODEL": tiny, "PLAN": plan, "CORPUS": corpora[1]}
+    words = [places.get(word, word) for word in command.split()]
+    works(*words, "--seq-len", "9", "--dtype", "float64", "--stats-dir", here / "own")
+
+
 def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpora, stats):
     printed = works("evaluate", tiny, "--corpus", corpora[0], "--stats-dir", stats)
     # The small corpus was read whole.

@@ -100,6 +100,43 @@ def test_the_numbers_of_every_view(works, here, view):
     assert [path.name for path in here.iterdir()] == ["data.csv"]
 
 
+OF_THE_PLAN = ("kept-by", "agreement", "sizes", "text-tokens", "text-experts", "text-plans")
+NEURON_PLANS = {
+    "heapr": ("--criterion", "heapr"),
+    "heapr on code": NEURONS,
+    "camera-p": ("--criterion", "camera-p", *RECIPES[2:4], "--top-k", "2"),
+    "weights": ("--criterion", "neuron-norms", "--shrink", "20%"),
+}
+
+
+@pytest.mark.parametrize("plan", NEURON_PLANS)
+def test_every_view_of_a_plan_of_neurons_is_drawn_or_refused_in_one_line(moeprune, here, plan):
+    views = {name for name in CHARTS if CHARTS[name].granularity == "expert"}
+    views = views if plan == "heapr on code" else OF_THE_PLAN
+    drawn, words = set(), ("--granularity", "neuron", *NEURON_PLANS[plan])
+    for view in views:
+        outcome = moeprune("plot", view, "demo", *words, "-o", f"{view}.csv")
+        if outcome.code == 0:
+            drawn.add(view)
+            assert len(pd.read_csv(here / f"{view}.csv")), view
+        else:
+            assert outcome.err.startswith("error: "), view
+            assert outcome.err.count("\n") == 1, view
+    assert ("sizes" in drawn) == (plan != "heapr")  # no corpus is named, and there are three
+    assert not drawn & {"kept-by", "agreement"}
+
+
+def test_sizes_of_a_plan_of_neurons_are_counted_by_hand(works, refused, here):
+    plan = (*NEURONS, "--granularity", "neuron")
+    works("plot", "sizes", "demo", *plan, "-o", "sizes.csv")
+    parts = pd.read_csv(here / "sizes.csv").set_index("part")
+    # Half of 32 experts' 64 neurons in each of 6 layers; a neuron has
+    # three rows of 128 numbers in bfloat16.
+    assert parts.loc["routed experts", "before"] == 6 * 32 * 64 * 3 * 128 * 2
+    assert parts.loc["routed experts", "after"] == 6 * 32 * 32 * 3 * 128 * 2
+    assert "use --granularity expert" in refused("plot", "kept-by", "demo", *plan, "-o", "k.csv")
+
+
 def test_the_numbers_of_the_papers(works, here):
     for view in PAPER_CHARTS:
         works("plot", view, "unified-table-5", "-o", f"{view}.csv")

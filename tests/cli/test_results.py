@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.table import Table
 
 from analysis.model import load_model_index
 from analysis.progress import Progress
@@ -142,8 +143,41 @@ def test_what_is_printed_as_tables_is_in_the_object(as_json, words):
     found = as_json(*words.split())
     assert found["command"] == words.removesuffix(" demo")
     assert found["tables"] or found["result"] or found["notes"]
+    assert all(isinstance(each, str) for each in found["notes"])
     for table in found["tables"]:
         assert all(len(row) == len(table["columns"]) for row in table["rows"])
+
+
+PLANNED = "demo --plan plan.json"
+SPEAKING = {
+    "ask": f"ask {PLANNED} --prompt hello --max-new-tokens 4",
+    "a lens": f"ask {PLANNED} --text hello",
+    "compare": f"compare {HALF} --with-criterion ean",
+    "overlap": "overlap demo --sparsity 50% --figure map.html",
+    "a plan": "plans show plan.json",
+    "widths": f"plans show {PLANNED.split()[-1]} --calibrated-on demo-code",
+    "neurons": "plan demo --criterion heapr --calibrated-on demo-code --granularity neuron "
+    "--shrink 20% -o neurons.json",
+    "calibrate": "calibrate demo --corpus demo-math --tokens 512 --dry-run",
+    "fit": "fit demo --shrink 40%",
+    "report": f"report {HALF} --view kept-by",
+}
+
+
+@pytest.mark.parametrize("words", SPEAKING.values(), ids=SPEAKING)
+def test_what_a_command_says_as_json_is_text_and_numbers(as_json, works, here, words):
+    works(*PLAN)
+    found = as_json(*shlex.split(words))
+    said = [found["command"], *found["notes"], *found["next"], json.dumps(found["result"])]
+    cells = [cell for table in found["tables"] for row in table["rows"] for cell in row]
+    said += [cell for cell in cells if isinstance(cell, str)]
+    assert not [each for each in said if re.search(r"<[\w.]+( object)?( at 0x\w+)?>", each)]
+    assert "│" not in "".join(found["notes"])
+
+
+def test_only_text_is_a_note():
+    with console.speech(quiet=False, as_json=True), pytest.raises(TypeError, match="not of text"):
+        console.out.print(Table())
 
 
 def test_quiet_prints_the_result_alone(moeprune):

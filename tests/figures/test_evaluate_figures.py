@@ -1,5 +1,8 @@
 """Figures of results: sweeps, quality against memory, benchmarks."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +15,8 @@ from app.charts.names import FULL
 from app.charts.pareto import Quality, pareto_drawing, pareto_table
 from app.charts.published import TABLES, leaderboard, published_settings, winners_of
 from app.charts.theme import contrast, ink, paper, series_color, text_on
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -344,3 +349,41 @@ def test_a_token_is_seen_whatever_it_is(token, shown):
 def test_no_winner_of_a_paper_has_its_name_cut(table):
     words = [each.text for each in winners_of(table).figure().layout.annotations]
     assert not [text for text in words if text.endswith(".") or ".<br>" in text]
+
+
+def test_candidates_that_win_as_often_are_named_in_the_order_of_their_names():
+    # Ties by far more names than a sort keeps in order by chance.
+    names = [f"candidate {number:02}" for number in range(40)]
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        won = pd.DataFrame({"winner": generator.permutation([*names, "last", "last"])})
+        said = winner_map.describe(won.assign(tied=1))
+        tied = ", ".join(f"{name} 1" for name in names)
+        assert said == f"Of 42 cells with a winner: last 2, {tied}."
+
+
+def test_series_that_end_alike_are_named_in_the_order_of_their_names(sweep):
+    alike = sweep.assign(mean=0.5)
+    for rows in (alike, alike.iloc[::-1]):
+        said = evaluation_curves.describe(rows, label="ESAP", higher_is_better=True)
+        assert said.count("best <b> 0.5, worst reap 0.5") == 2
+
+
+def test_tables_are_sorted_in_the_same_order_by_every_version_of_pandas():
+    # By one column only in a stable way; by several, pandas is stable.
+    for path in sorted((ROOT / "app").rglob("*.py")) + sorted((ROOT / "analysis").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or "sort_values" not in ast.unparse(node.func)[-11:]:
+                continue
+            by = node.args[0] if node.args else None
+            several = isinstance(by, ast.List) and len(by.elts) > 1
+            words = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            assert (
+                several
+                or words.get("kind") == "'stable'"
+                or ast.unparse(node)
+                in {
+                    "table.assign(over=table['corpus'] != ALL_CORPORA).sort_values(by, "
+                    "ignore_index=True)"
+                }
+            ), f"{path.name}:{node.lineno}"

@@ -222,6 +222,13 @@ def test_the_sentence_names_who_loses_least_also_when_it_is_not_heapr(candidates
     assert "HEAPr-G" not in same_bytes.describe(alone)
 
 
+def test_a_loss_that_rounds_to_nothing_has_no_minus(candidates):
+    almost = candidates.assign(change=[-0.0006, -0.0004, -0.00049, 0.0004])
+    said = same_bytes.describe(almost)
+    assert "a: HEAPr, neurons global -0.001 nats, next REAP, experts uniform +0.000" in said
+    assert "b: HEAPr, neurons global +0.000 nats, next REAP, experts uniform +0.000" in said
+
+
 def test_figures_of_a_large_model_stay_small():
     layers, experts = np.divmod(np.arange(48 * 128), 128)
     shares = np.random.default_rng(0).random(48 * 128)

@@ -61,7 +61,7 @@ def losses(_root: Path) -> str:
 
 def _result(name: str, plans: Sequence[PlanLoss]) -> tuple[str, ...]:
     loss = fmean(plan.mean for plan in plans)
-    return name, f"{loss:+.2f}", f"{exp(loss):.2f} times", f"{_mean(_right(plans)):.0%}"
+    return name, f"{loss:+z.2f}", f"{exp(loss):.2f} times", f"{_mean(_right(plans)):.0%}"
 
 
 def candidates(_root: Path) -> str:
@@ -72,9 +72,9 @@ def candidates(_root: Path) -> str:
     for row in candidates_at(asked, 0.5, "expert").to_dict("records"):
         plan = loss_of(asked, row["plan"])
         plans = [plan] if plan else random_draws(asked, 0.5, "expert")
-        name, worst = get_criterion(row["criterion"]).label, f"{row['worst']:+.2f}"
+        name, worst = get_criterion(row["criterion"]).label, f"{row['worst']:+z.2f}"
         name = repaired_name(name, row["repair_tokens"]) if row["repaired_on"] else name
-        mean, worst = f"{row['mean']:+.2f}", f"{worst} ({_short(row['worst_on'])})"
+        mean, worst = f"{row['mean']:+z.2f}", f"{worst} ({_short(row['worst_on'])})"
         if row["draws"] > 1:
             name += f", {row['draws']} draws"
             mean += f", SD {row['mean_spread']:.2f}"

@@ -345,8 +345,8 @@ def _distance(best: PlanLoss | None, other: PlanLoss | None) -> str:
         return "best"
     apart = difference(other, best)
     if apart is None:
-        return f"{other.mean - best.mean:+.3f}"
-    return f"{apart.mean:+.3f}" if apart.is_clear else "too close to call"
+        return f"{other.mean - best.mean:+z.3f}"
+    return f"{apart.mean:+z.3f}" if apart.is_clear else "too close to call"
 
 
 def evaluation_form(loaded: Loaded, records: Sequence[EvaluationRecord]) -> None:

@@ -83,10 +83,15 @@ class QuestionChoice:
 def question_choice(corpora: Sequence[str]) -> QuestionChoice:
     """Draw how answers to corpora are checked.
 
-    A corpus of the demo has its own check; other corpora take the one that is chosen.
+    A corpus of the demo has its own check; others take the one that is chosen, but for presets,
+    which know their columns and have no answers to check.
     """
     specs = {corpus: parse_corpus(corpus) for corpus in corpora}
-    others = tuple(corpus for corpus, spec in specs.items() if spec.path or spec.dataset)
+    others = tuple(
+        corpus
+        for corpus, spec in specs.items()
+        if (spec.path or spec.dataset) and spec.preset is None
+    )
     rules = [_NO_CHECK, *([_OWN_CHECK] if any(each.check for each in specs.values()) else ())]
     rules += CHECKS if others else ()
     if len(rules) == 1:

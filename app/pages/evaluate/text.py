@@ -121,7 +121,7 @@ def _lens(
     words = in_short(record, plan)
     st.text(f"{words[0].upper()}{words[1:]}.")
     notes = [
-        in_quotes(str(text)) + ("" if change != change else f", {change:+.2f} nats")
+        in_quotes(str(text)) + ("" if change != change else f", {change:+z.2f} nats")
         for text, change in zip(table["text"], table["change"], strict=True)
     ]
     token_text(
@@ -133,8 +133,8 @@ def _lens(
     )
     most, least = table["change"].max(), table["change"].min()
     st.caption(
-        f"Orange: the plan predicts the token worse than the original, by up to {most:+.2f} nats. "
-        f"Blue: better, by up to {least:+.2f}. Outlined: the chosen token."
+        f"Orange: the plan predicts the token worse than the original, by up to {most:+z.2f} nats. "
+        f"Blue: better, by up to {least:+z.2f}. Outlined: the chosen token."
     )
     chart_files("text-tokens", lambda: CHARTS["text-tokens"].draw(loaded))
     left, right = st.columns([3, 2])

@@ -79,7 +79,7 @@ def difference_words(loaded: Loaded) -> str:
     )
     mine, theirs = (loss_of(losses, each.digest) for each in (plan, other))
     if mine and theirs and plan.digest != other.digest and mine.way == theirs.way:
-        words += f": loss **{mine.mean:+.2f}** instead of {theirs.mean:+.2f}"
+        words += f": loss **{mine.mean:+z.2f}** instead of {theirs.mean:+z.2f}"
     return f"{words}. {_stability_words(loaded, loaded.first.criterion)}"
 
 

@@ -91,8 +91,8 @@ def _quality(reading: QualityReading) -> None:
         return
     badge(f"Quality: {better} of {measured} plans beat Random", is_good=reading.is_good)
     words = [
-        f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+.2f} "
-        f"(Random {row.random:+.2f}, best measured {row.best:+.2f})"
+        f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+z.2f} "
+        f"(Random {row.random:+z.2f}, best measured {row.best:+z.2f})"
         for row in reading.rows
     ]
     st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")

@@ -111,7 +111,7 @@ def blend_part(loaded: Loaded) -> None:
     )
     if (chart := chart_or_message("coverage", loaded)) is None:
         return
-    worst = chart.table.sort_values("coverage").iloc[0]
+    worst = chart.table.sort_values("coverage", kind="stable").iloc[0]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(
             "Fair blend",

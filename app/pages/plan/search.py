@@ -167,7 +167,7 @@ def _continue_button(search: KnownSearch, recipe: Path) -> None:
 def _numbers(search: KnownSearch, seconds_left: float | None) -> None:
     first, second, third, fourth = st.columns(4)
     best, cost = search.result.best_entry.fitness, search.result.cost
-    gained = "" if search.uniform is None else f"{best - search.uniform:+.3f} vs uniform"
+    gained = "" if search.uniform is None else f"{best - search.uniform:+z.3f} vs uniform"
     label = f"Best {measure_label(search.fitness)}"
     first.metric(label, f"{best:.3f}", gained, border=True, height="stretch")
     section = SearchSection(**{**search.settings, "corpus": search.corpus})

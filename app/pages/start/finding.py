@@ -88,11 +88,11 @@ def cost_note(
     """The loss on each corpus, what chance costs, on what that was measured, and fewer bits."""
     if loss is None:
         return "Its loss was not measured yet: click **Measure** above."
-    words = f"Loss {loss.mean:+.2f} nats per token: {_by_corpus(loss)}; the original's is "
+    words = f"Loss {loss.mean:+z.2f} nats per token: {_by_corpus(loss)}; the original's is "
     words += ", ".join(f"{literal(name)} {full:.2f}" for name, full in loss.full.items()) + ". "
     if chance is not None and not loss.is_random:
         drawn = f"mean of {chance.draws} draws" if chance.draws > 1 else "one draw"
-        words += f"{loss.random_name} at the same size: {chance.mean:+.2f} ({drawn}). "
+        words += f"{loss.random_name} at the same size: {chance.mean:+z.2f} ({drawn}). "
     way = f", in another way than most plans: {literal(loss.way)}" if loss.way else ""
     words += f"Measured on {loss.count.words} or more of each held-out corpus{way}."
     for row in right_rows(loss, losses):
@@ -117,7 +117,7 @@ def suffering(loss: LossIncrease | None) -> str:
 def _by_corpus(loss: LossIncrease) -> str:
     """The loss increase on each corpus, the largest first."""
     ordered = sorted(loss.change, key=loss.change.__getitem__, reverse=True)
-    return ", ".join(f"{literal(name)} {loss.change[name]:+.2f}" for name in ordered)
+    return ", ".join(f"{literal(name)} {loss.change[name]:+z.2f}" for name in ordered)
 
 
 def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> str:
@@ -125,13 +125,13 @@ def single_corpus_words(losses: tuple[PlanLoss, ...], loss: PlanLoss | None) -> 
     if loss is None or (alone := single_corpus(losses, loss)) is None:
         return ""
     name, worst_on = literal(alone.facts.corpora[0]), literal(alone.worst_on)
-    return f"**Calibrated on {name} alone**: {alone.worst:+.2f} on {worst_on}."
+    return f"**Calibrated on {name} alone**: {alone.worst:+z.2f} on {worst_on}."
 
 
 def pair_words(loaded: Loaded) -> str:
     """Which corpora need the same experts."""
     try:
-        pairs = pair_overlaps(loaded).sort_values("overlap", ascending=False)
+        pairs = pair_overlaps(loaded).sort_values("overlap", ascending=False, kind="stable")
     except UserError as error:
         return literal(error)
     if pairs.empty:
@@ -197,7 +197,7 @@ def _other_layers(
     if other is None or (is_even and other.mean >= loss.mean):
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
-    label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+.2f}"
+    label = f"{criterion_label(other.facts.criterion)}, {spread}: {other.mean:+z.2f}"
     engines = readers_of_layers(loaded.model, is_even=not is_even)
     st.button(
         literal(f"{label}, {', '.join(engines.plain) or 'remote code'}"),
@@ -226,10 +226,27 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.text("No answers of this plan yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
-    with st.expander("Answers in full"):
-        answers_part(newest)
-        for each in _chance(records, newest)[:1]:
+    is_cut = any(len(each.text) > _EXCERPT for each in newest.answers)
+    others = [*_other_version(records, newest)[-1:], *_chance(records, newest)[:1]]
+    if not (is_cut or others):
+        return
+    with st.expander("Answers in full" if is_cut else "Answers of other plans"):
+        if is_cut:
+            answers_part(newest)
+        for each in others:
             pruned_answer(each)
+
+
+def _other_version(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
+    """The answers to the same prompt of the same plan without its repair, or repaired."""
+    return [
+        each
+        for each in records
+        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
+        and each.plan.spec
+        and each.plan.spec == newest.plan.spec
+        and bool(each.plan.repair) != bool(newest.plan.repair)
+    ]
 
 
 def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:

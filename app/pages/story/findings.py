@@ -185,7 +185,7 @@ def _instead(mine: Loaded, theirs: Loaded) -> str:
     """The losses of both plans, if they were measured."""
     if not ((loss := _loss(mine)) and (other := _loss(theirs))):
         return ""
-    words = f": loss {loss.mean:+.2f} instead of {other.mean:+.2f}"
+    words = f": loss {loss.mean:+z.2f} instead of {other.mean:+z.2f}"
     if right_apart(loss, other) is None:
         return words
     shares = (fmean(each.share for each in one.right.values()) for one in (loss, other))
