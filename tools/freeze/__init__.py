@@ -1,0 +1,1 @@
+"""Freezes what must not change while code moves, and compares: `python -m tools.freeze`."""
