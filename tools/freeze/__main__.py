@@ -57,4 +57,5 @@ def compare(folder: Path, only: Only = None) -> None:
     typer.echo(f"{count} values are as frozen")
 
 
-app()
+if __name__ == "__main__":
+    app()

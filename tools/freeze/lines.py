@@ -35,7 +35,6 @@ _MORE_CHARTS = f"""
 _LOOKS = f"""
     inspect demo
     inspect demo --config-only
-    inspect demo --mtp drop
     inspect nothing
     runs list
     runs show demo-demo-code
@@ -58,7 +57,7 @@ _LOOKS = f"""
     plan demo {_REAP} --sparsity 50% --nothing
     plan
     plans show plan.json
-    plans show ean.json --experts
+    plans show ean.json
     plans show neurons.json
     plans show nothing.json
     plans diff plan.json random.json
@@ -66,9 +65,8 @@ _LOOKS = f"""
     plans diff neurons.json norms.json --experts
     paths demo --calibrated-on demo-math --top-m 100 -o paths.json
     paths demo --calibrated-on demo-math --sparsity 50% --table paths.csv -o half.json
-    paths demo --calibrated-on demo-code --shrink 30% --schedule uniform --transitions measured -o
-        measured-paths.json
-    overlap demo --sparsity 50% -o overlap.csv
+    paths demo --calibrated-on demo-code --top-m 50 --transitions measured -o measured-paths.json
+    overlap demo --sparsity 30% -o overlap.csv
     overlap demo --sparsity 25% --criterion ean -o ean-overlap.csv
     overlap demo --sparsity 50% --parts -o parts.csv
     overlap demo --sparsity 50% --proxy -o proxy.csv
@@ -77,7 +75,7 @@ _LOOKS = f"""
     compare demo {_REAP} --sparsity 50% --with-criterion ean -o compared.csv
     compare demo {_REAP} --sparsity 50% --with-criterion aimer --with-sparsity 25% -o sizes.csv
     fit demo --target-size 3MiB
-    fit demo --shrink 40%
+    fit demo --target-size 5MiB
     fit demo --target-size 1KiB
     report demo {_REAP} --view kept-by --view sizes -o report.html
     report demo --plan plan.json -o decision.html
@@ -101,13 +99,13 @@ _README = f"""
     variance demo --plan reap.json --corpus demo-math --dtype float32 -o variance.csv
 """
 # Commands that run the demo, each with statistics of its own, so that none reads another's.
+# No repair: its digest is of the bytes of its float32 sums, which differ between processors.
 _RUNS = f"""
     evaluate demo --plan plan.json --corpus demo-math --samples 4 -o result.json
     evaluate demo --bits 16 --bits 4 --corpus demo-math --samples 2 -o bits.json
     evaluate demo --plan neurons.json --plan fewer.json --corpus demo-code --samples 2 -o both.json
     ask demo --plan plan.json --prompt 2+2= --max-new-tokens 4
     ask demo --plan plan.json --text "7 * 6 = 42. 42 - 9 = 33."
-    repair demo --plan plan.json --tokens 1024 -o repaired.json
     bins demo {_REAP} --corpus demo-math --samples 2 -o bins.csv
     variance demo --plan plan.json --corpus demo-math --samples 2 -o variance-2.csv
     sensitivity demo {_REAP} --corpus demo-math --samples 2 --levels 2

@@ -12,7 +12,7 @@ from tools.freeze.values import Value, stable
 Spec = Mapping[str, Any]
 CODE, MATH, STORIES = "demo-code", "demo-math", "demo-stories"
 CORPORA = (CODE, MATH, STORIES)
-KEEP_LIST, KEPT_NEURONS, COUNTS = "kept.json", "neurons.json", "counts.csv"
+KEEP_LIST, KEPT_NEURONS, COUNTS = "kept.json", "kept-neurons.json", "counts.csv"
 _HALF = {"sparsity": "50%"}
 _REAP = {"criterion": "reap", "corpora": (CODE,)}
 _EAN = {"criterion": "ean", "corpora": (MATH,)}

@@ -25,7 +25,7 @@ _FIXED = {
     "TZ": "UTC",
 }
 _DROPPED = ("MOEPRUNE_", "SLURM_", "HF_", "COLUMNS", "LINES")
-# Float32 sums of a model differ between processors: their fractions keep two digits.
+# Of a model that runs in float32: its sums differ between processors.
 _DIGITS_OF_RUNS = 2
 _TEXTS = (".csv", ".json", ".jsonl", ".html", ".md", ".txt", ".yaml", ".jinja", ".py")
 _NO_JSON = ("--help", "--quiet")
@@ -55,35 +55,36 @@ def _plans(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
 def _charts(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
     from tools.freeze import lines
 
-    yield from _run(lines.charts(), work, folders)
+    yield from run(lines.charts(), work, folders)
 
 
 def _scores(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
     from tools.freeze import lines
 
-    yield from _run(lines.scores(), work, folders)
+    yield from run(lines.scores(), work, folders)
 
 
 def _commands(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
     from tools.freeze import lines, plans
 
     plans.write_files(work)
-    yield from _run(lines.helps(), work, folders)
-    yield from _run(lines.looks(), work, folders)
-    yield from _run(lines.runs(), work, folders, _DIGITS_OF_RUNS)
+    yield from run(lines.helps(), work, folders)
+    yield from run(lines.looks(), work, folders)
+    yield from run(lines.runs(), work, folders, _DIGITS_OF_RUNS)
 
 
 def _exports(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
     from tools.freeze import lines
 
     for words in lines.exports():
-        yield from _run([words], work, folders)
+        yield from run([words], work, folders)
         if words[-1] == "uniform.json" and words[0] == "plan":
             plan = json.loads((work / words[-1]).read_text())
             (work / "bits.json").write_text(json.dumps({**plan, "bits": "4"}))
 
 
-def _records(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
+def records(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
+    """The files that ship, by folder, and what the product reads of them, by kind."""
     from tools.freeze import doors
 
     del work, folders
@@ -103,12 +104,12 @@ _TAKEN: Mapping[str, Callable[[Path, Mapping[Path, str]], Iterator[Value]]] = {
     "commands": _commands,
     "exports": _exports,
     "plans": _plans,
-    "records": _records,
+    "records": records,
     "scores": _scores,
 }
 
 
-def _run(
+def run(
     lines: Iterable[Sequence[str]], work: Path, folders: Mapping[Path, str], digits: int = 6
 ) -> Iterator[Value]:
     """Two values a line or more: how it ends with what it prints, and every file that it writes."""

@@ -12,10 +12,14 @@ _LEAST = 1e-9
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]\d+)(?![\w.])")
 # What no two takes share, by pattern, and what stands in its place.
 UNSTABLE: Mapping[str, str] = {
-    # Times of records and manifests.
+    # Times of records and manifests, how long a command took, and the seal of such a record.
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?": "TIME",
+    r'("seconds": )[-+.e\d]+': r"\1SECONDS",
+    r'("sha256": )"[0-9a-f]{64}"': r"\1SEAL",
     # The last fact of a provenance line: the day on which it was drawn.
     r"(moe-prune-studio \S+ \| )\d{4}-\d\d-\d\d": r"\1DAY",
+    # The memory of this machine.
+    r"[.\d]+ [KMGT]iB are available": "SIZE are available",
 }
 _MOST_LETTERS = 300  # of a value that stands in a line itself
 
