@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from analysis.criteria import Criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.criteria.trajectory import PAPER, Weighing
 from analysis.errors import PlanError
-from analysis.ranking.trajectory import PAPER, Weighing
-from analysis.sparsity import parse_sparsity
+from analysis.numbers.sparsity import parse_sparsity
 from analysis.stats.tables import Gate
 from pruning.planning.choice import HAND
 from pruning.search.store import SEARCH
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -229,7 +229,7 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
 def count_of_step(step: Progress) -> str:
     """How far a task is: 12,288/65,536 tokens, or 1.2 GiB/4 GiB."""
     if step.unit == "bytes":
-        from pruning.sizes import format_bytes  # numpy and more, which not every command needs
+        from pruning.plan.sizes import format_bytes  # numpy and more, which not every command needs
 
         return f"{format_bytes(step.done)}/{format_bytes(step.total)}"
     return f"{step.done:,}/{step.total:,} {step.unit}".strip()

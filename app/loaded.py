@@ -13,24 +13,25 @@ from analysis.corpora import name_among
 from analysis.criteria import Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError, UserError
-from analysis.model import MoEModel
-from analysis.own_package import tool_version
-from analysis.ranking.compare import Comparison
-from analysis.sparsity import as_percent, num_removed, parse_sparsity
-from analysis.stats.choose import (
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
+from analysis.ranking.choose import (
     choose_stats,
     corpus_weight_text,
     notes_on_others,
     parse_corpus_weight,
     run_by_corpus,
 )
+from analysis.ranking.compare import Comparison
 from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import ExpertStats, Gate, WeightStats
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.store import readable_records
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.measures.curves import Sensitivity
+from pruning.measures.store import readable_records
+from pruning.measures.sum_error import SumError
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import corpora_words, scopes_of
 from pruning.planning.comparing import (
     SpecPair,
@@ -54,13 +55,12 @@ from pruning.planning.predicted import (
     sum_error,
 )
 from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
 from pruning.search.store import KnownSearch, SearchStore, read_known
-from pruning.sensitivity.curves import Sensitivity
-from pruning.sensitivity.error import SumError
-from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import BudgetSpec, PlanSpec, spec_of
+from pruning.spec.spec import BudgetSpec, PlanSpec, spec_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

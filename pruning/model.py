@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import Run, stats_store
-from pruning.evaluate.record import EvaluationRecord
-from pruning.plan import PruningPlan
+from pruning.plan.plan import PruningPlan
+from pruning.plan.shown import DisplayMixin, Facts
+from pruning.plan.sizes import SizeReport, format_bytes, size_report
 from pruning.planning.make import make_plan, plan_from_stats
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Ranking, select_measured
-from pruning.requests.base import Request, validated
+from pruning.records.evaluation import EvaluationRecord
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.shown import DisplayMixin, Facts
-from pruning.sizes import SizeReport, format_bytes, size_report
+from pruning.spec.base import Request, validated
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
 from pruning.tasks.evaluation import evaluate_run

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from pruning.constraints import Constraints
+from pruning.measures.curves import Curve, Curves, Sensitivity
+from pruning.plan.constraints import Constraints
 from pruning.schedules import Evidence, Spending, allocate
-from pruning.sensitivity.curves import Curve, Curves, Sensitivity
 
 
 def sensitivity_of(*costs):

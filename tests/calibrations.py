@@ -7,7 +7,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore, load_expert_stats
 from builders import VOCAB, tiny_checkpoint
 

@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-engine-results",
         action="store_true",
-        help="put the rows that tests/engines measures into pruning/engine_results.json",
+        help="put the rows that tests/engines measures into pruning/serving/engine_results.json",
     )
 
 

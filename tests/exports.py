@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
-from pruning.plan import PruningPlan, model_ref
+from analysis.model.moe_model import MoEModel, load_model_index
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
 from pruning.surgery.verify import VerifyReport, verify_export

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
 from builders.tokens import answers
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.samples import make_samples
-from pruning.plan import PruningPlan
+from pruning.engine.full_side import run_full
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import PruningPlan
 from pruning.search.fitness import Subject
 
 # Padded to three lengths in batches of two; the last batch has one row.

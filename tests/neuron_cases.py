@@ -11,19 +11,19 @@ import torch
 from exports import export
 from transformers import PreTrainedModel
 
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.ranking.norms import NeuronScores
 from families.configs import Case
 from families.physical import block_of, logits_of
 from families.plain import matrices_of
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
-from pruning.constraints import Constraints
-from pruning.neurons.budget import neuron_rooms, neuron_sparsity_budget
-from pruning.neurons.kept import KeptNeurons
-from pruning.neurons.selection import Contest, NeuronScope
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.constraints import Constraints
+from pruning.plan.kept_neurons import KeptNeurons
+from pruning.plan.neuron_budget import neuron_rooms, neuron_sparsity_budget
+from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from families.configs import CASES, Case
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 
 # One sparse layer cannot differ from another.

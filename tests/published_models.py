@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from analysis.calibration.config_outline import outline_model
 from layouts.published import LAYOUTS
-from pruning.outline import outline_model
 
 
 def _stored(name: str, **more: Any) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from scipy.stats import chisquare
 
 from analysis.drain import drain
 from analysis.families import MoELayer
-from pruning.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.requests.search_settings import SearchSettings
 from pruning.search.run import BlockFitness, Task, open_log, search
-from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 
 # Layer ids with gaps, counts that differ and are no powers of two.

@@ -2,7 +2,7 @@
 
 import json
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 
 
 def shipped_lines(folder, prefix="demo-"):

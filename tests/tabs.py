@@ -12,8 +12,8 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
-from pruning.requests.base import flat_fields
-from pruning.spec import PlanSpec
+from pruning.spec.base import flat_fields
+from pruning.spec.spec import PlanSpec
 
 JOB_MS = 300_000
 OPENINGS = 5

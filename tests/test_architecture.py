@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +18,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "pruning", "analysis")
 # Within app, from the bottom: each imports from those before it only.
 APP_LAYERS = ("tables", "choices", "loaded", "charts", "session", "widgets", "pages")
-# The lowest folders of analysis: each imports, of all of them, itself and those before it only.
-LOWEST_FOLDERS = ("demo", "corpora")
+# The rooms of a package, from the bottom: each imports itself and those before it only.
+ROOMS = {
+    "analysis": (
+        "numbers files machine checkpoint families model demo corpora nonuniform stats criteria "
+        "calibration ranking"
+    ),
+    "pruning": (
+        "plan measures schedules spec records engine serving surgery benchmarks requests search "
+        "planning repair tasks"
+    ),
+}
 MAX_FILE_LINES = 500
 # Complexity is what ruff limits; a figure is one long expression.
 MAX_FUNCTION_LINES = 60
@@ -110,16 +120,43 @@ def test_layers_of_app_import_downwards():
         assert wrong == {}, layer
 
 
-def test_the_lowest_folders_of_analysis_import_downwards():
-    folders = {path.parent.name for path in (ROOT / "analysis").glob("*/*.py")}
-    for position, folder in enumerate(LOWEST_FOLDERS):
-        above = {f"analysis.{name}" for name in folders - {*LOWEST_FOLDERS[: position + 1]}}
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_downwards(package):
+    rooms = ROOMS[package].split()
+    assert {path.parent.name for path in (ROOT / package).glob("*/*.py")} == set(rooms)
+    for position, room in enumerate(rooms):
+        above = {f"{package}.{name}" for name in rooms[position + 1 :]}
         wrong = {
-            relative(path): sorted(found)
-            for path in source_files(f"analysis/{folder}")
-            if (found := {name for name in imported(path) if within(name, above)})
+            relative(path): sorted(names)
+            for path in source_files(f"{package}/{room}")
+            if (names := {name for name in imported(path) if within(name, above)})
         }
-        assert wrong == {}, folder
+        assert wrong == {}, room
+
+
+def part(name):
+    """The part of a package that a dotted name lies in: a folder or file directly in it."""
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize("package", ["app", *ROOMS])
+def test_no_parts_import_each_other_in_a_circle(package):
+    parts = {part(module_name(path)) for path in source_files(package)} - {package}
+    graph = {name: set() for name in parts}
+    for path in source_files(package):
+        importer = part(module_name(path))
+        if importer in parts:
+            graph[importer] |= {part(name) for name in imported(path)} & parts - {importer}
+    assert set(TopologicalSorter(graph).static_order()) == parts  # a circle is its CycleError
+
+
+def test_the_page_of_the_architecture_lists_the_rooms_in_their_order():
+    page = (ROOT / "docs/dev/architecture.md").read_text(encoding="utf-8")
+    for package, rooms in ROOMS.items():
+        block = page.partition(f"\n{package}/ ")[2].partition("\n```")[0]
+        block = re.split(r"\n(?=\w)", block)[0]
+        listed = " ".join(line for line in block.splitlines() if re.match(r"  \w", line))
+        assert re.findall(r"(?<!\S)(\w+)/(?=\s)", listed) == rooms.split()
 
 
 def test_pages_do_not_know_each_other():

@@ -13,8 +13,8 @@ from analysis.corpora.encoding import encode
 from analysis.corpora.sources import fitness_source
 from analysis.demo.held_out import HELD_OUT_FILE, held_out_numbers
 from analysis.demo.texts import HELD_OUT_FROM, TEXTS
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 from tools.demo.build import (
     Training,
     build,

@@ -7,7 +7,7 @@ from analysis.corpora import ChatFormat, demo_document
 from analysis.corpora.encoding import encode
 from analysis.demo.held_out import held_out_numbers
 from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 
 RUN = 32  # tokens
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import UserError
-from analysis.shipped import SHIPPED_VARIABLE
+from analysis.files.shipped import SHIPPED_VARIABLE
 from analysis.stats.places import APP_NAME
 from tools.demo.building import Build, needed_steps, with_needed
 from tools.demo.checking import check, chosen, parts_for
@@ -145,7 +145,7 @@ def test_steps_are_rebuilt_to_the_rounding_of_the_machine(built):
 
 
 def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
-    words = "import analysis.shipped as s; print(s.SHIPPED_STATS.exists(), s.__file__)"
+    words = "import analysis.files.shipped as s; print(s.SHIPPED_STATS.exists(), s.__file__)"
     said = subprocess.run(
         [sys.executable, "-c", words],
         cwd=built.work.tree,

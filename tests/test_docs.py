@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
 from analysis.families import FAMILIES, MoELayer
-from analysis.published import PAPERS
+from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats
-from pruning.allocation import apportion
-from pruning.budget import count_budget
-from pruning.constraints import Constraints, rooms_of
-from pruning.plan import load_plan
+from pruning.plan.allocation import apportion
+from pruning.plan.budget import count_budget
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.plan import load_plan
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale

@@ -9,6 +9,7 @@ import pytest
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
 from shipped import shipped_lines
 
+from analysis.calibration.config_outline import outline_model
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.memory import active_params, memory_needs
 from analysis.calibration.streamed import hidden_bytes
@@ -17,16 +18,19 @@ from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import SHUFFLE_BUFFER
 from analysis.criteria import RANKABLE, get_criterion, unified
 from analysis.demo.texts import TEXTS as DEMO_CORPORA
-from analysis.model import load_model_index
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
+from analysis.ranking.choose import CorpusWeight, choose_stats
 from analysis.ranking.experts import rank_experts
-from analysis.shipped import SHIPPED_STATS
-from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import StatsStore
 from app.charts.front_words import describe
-from pruning.budget import parse_gib
-from pruning.engine_results import ENGINES, results
-from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import (
+from pruning.plan.budget import parse_gib
+from pruning.plan.plan import PruningPlan, model_ref, select_experts
+from pruning.plan.sizes import size_report
+from pruning.planning.make import spending_of
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore
+from pruning.records.front import stored_front
+from pruning.records.quality import (
     candidates_at,
     difference,
     halves,
@@ -34,15 +38,11 @@ from pruning.evaluate.quality import (
     plan_losses,
     stored_losses,
 )
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.outline import outline_model
-from pruning.plan import PruningPlan, model_ref, select_experts
-from pruning.planning.make import spending_of
-from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import Evidence, allocate, uniform
-from pruning.sizes import size_report
+from pruning.serving.engine_results import ENGINES, results
+from pruning.spec.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 DOCS = Path(__file__).parent.parent / "docs"
 DEMO_PAGE = (DOCS / "guide" / "demo-for-stakeholders.md").read_text()

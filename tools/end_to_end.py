@@ -19,20 +19,20 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.durable import write_durably
 from analysis.errors import UserError
-from analysis.model import load_model_index
-from analysis.own_package import tool_version
+from analysis.files.durable import write_durably
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import now
-from pruning.engines import contents_of, verdicts
-from pruning.plan import PruningPlan, load_plan
-from pruning.recipe import Recipe
-from pruning.recipe_file import load_recipe
-from pruning.requests.base import command_line, option_words
+from pruning.plan.plan import PruningPlan, load_plan
+from pruning.plan.sizes import format_bytes, size_report
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import evaluate_request
-from pruning.serving import serve_commands
-from pruning.sizes import format_bytes, size_report
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_file import load_recipe
+from pruning.requests.recipe_steps import evaluate_request
+from pruning.serving.commands import serve_commands
+from pruning.serving.engines import contents_of, verdicts
+from pruning.spec.base import command_line, option_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from analysis.calibration.sums import join_into
 from analysis.errors import LostProcessError, StatsError
-from analysis.launcher import launched_world
+from analysis.machine.launcher import launched_world
 from analysis.progress import Progress
 
 Result = TypeVar("Result")

@@ -25,9 +25,9 @@ from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer
-from analysis.forwards import listening, wrap_forward
-from analysis.model import MoEModel
-from analysis.routing import find_block, router_parts
+from analysis.model.forwards import listening, wrap_forward
+from analysis.model.moe_model import MoEModel
+from analysis.model.routing import find_block, router_parts
 
 IMPLEMENTATION = "moeprune_statistics"
 _ACTIVE: ContextVar[Collection | None] = ContextVar("moeprune_collection", default=None)

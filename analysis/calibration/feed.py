@@ -17,15 +17,22 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from analysis.arrays import BoolArray
 from analysis.calibration.experts import batch_mask
 from analysis.calibration.loading import LOADING_ERRORS, load_error
 from analysis.corpora import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
 from analysis.families import MoEFamily
 from analysis.families.packing import check_packing
-from analysis.forwards import Forward, Wrapper, decoder_layers, input_device, instead, wrap_forward
-from analysis.model import MoEModel
+from analysis.model.forwards import (
+    Forward,
+    Wrapper,
+    decoder_layers,
+    input_device,
+    instead,
+    wrap_forward,
+)
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.arrays import BoolArray
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
 _CPU_REFUSAL = "can't allocate memory"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from analysis.launcher import local_world
+from analysis.machine.launcher import local_world
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")

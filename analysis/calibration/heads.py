@@ -23,12 +23,12 @@ from analysis.calibration.loading import CalibrationSettings, resolve_dtype
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import Skeleton, StoredTensor
 from analysis.calibration.sums import GroupSums
-from analysis.checkpoint import TensorEntry
+from analysis.checkpoint.index import TensorEntry
 from analysis.corpora import TokenBatch
 from analysis.errors import UnsupportedModelError
-from analysis.forwards import listening, wrap_forward
-from analysis.head_parts import HeadLayer, HeadParts, runnable_heads
-from analysis.model import MoEModel
+from analysis.model.forwards import listening, wrap_forward
+from analysis.model.head_parts import HeadLayer, HeadParts, runnable_heads
+from analysis.model.moe_model import MoEModel
 
 Feed = Callable[[PreTrainedModel, TokenBatch], None]  # runs the trunk on a batch
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from analysis.calibration.free import free_memory
-from analysis.durable import write_durably
 from analysis.errors import CheckpointError
-from analysis.json_text import parse_json
+from analysis.files.durable import write_durably
+from analysis.files.json_text import parse_json
 
 _SHARE_OF_MEMORY = 0.25  # of the free memory; larger hidden states go to disk
 _NAME = "hidden"

@@ -19,17 +19,17 @@ from transformers import (
 )
 from transformers.core_model_loading import build_glob_alternation
 
-from analysis.aligned import align_weights
-from analysis.checkpoint import CONFIG_NAME
-from analysis.companions import missing_code, tokenizer_code
+from analysis.checkpoint.aligned import align_weights
+from analysis.checkpoint.companions import missing_code, tokenizer_code
+from analysis.checkpoint.index import CONFIG_NAME
 from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_quantisation, check_vocabulary, without_tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
-from analysis.home import from_home
-from analysis.launcher import launched_world, local_rank
-from analysis.model import MoEModel
+from analysis.files.home import from_home
+from analysis.machine.launcher import launched_world, local_rank
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
 

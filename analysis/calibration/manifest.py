@@ -5,7 +5,7 @@ from pathlib import Path
 from analysis.calibration.loading import CalibrationSettings, resolve_dtype
 from analysis.corpora import TokenSequences
 from analysis.corpora.encoding import check_token_ids
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.stats.groups import ordered
 from analysis.stats.store import Run, StatsStore, digest_of, run_name
 from analysis.stats.tables import SCHEMA_VERSION, CorpusRef, RunManifest, measured_model

@@ -22,9 +22,9 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
 from analysis.errors import CheckpointError
 from analysis.families import SlotKind
-from analysis.heads import beside_text
-from analysis.model import OUTPUT_HEAD, MoEModel
-from analysis.widths import computed_widths
+from analysis.model.heads import beside_text
+from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
+from analysis.model.widths import computed_widths
 
 _GIB = 1 << 30
 _NUMBER = re.compile(r"\.(\d+)\.")

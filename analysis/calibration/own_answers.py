@@ -26,7 +26,7 @@ from analysis.corpora import (
 from analysis.corpora.account import RowAccount
 from analysis.corpora.encoding import NoResponseError, encode, encode_all
 from analysis.errors import CorpusError
-from analysis.generation import greedy_answers
+from analysis.model.generation import greedy_answers
 from analysis.progress import Progress
 
 

@@ -27,8 +27,8 @@ from analysis.calibration.distributed import Processes, Sums, folded
 from analysis.calibration.hidden import content_sum
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
-from analysis.durable import PARTIAL, partial_of, written_durably
 from analysis.errors import StatsError, first_line
+from analysis.files.durable import PARTIAL, partial_of, written_durably
 from analysis.stats.store import now
 from analysis.stats.tables import RunManifest
 

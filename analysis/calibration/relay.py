@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from analysis.calibration.feed import feed
 from analysis.corpora import TokenBatch
 from analysis.errors import UnsupportedModelError
-from analysis.forwards import Forward, other_forwards, tensors_in
+from analysis.model.forwards import Forward, other_forwards, tensors_in
 
 
 class _Alone(Tensor):

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from analysis.errors import StatsError, UnsupportedModelError
 from analysis.families import MoEFamily, MoELayer
-from analysis.forwards import Forward, wrap_forward
-from analysis.routing import Holder, RouterParts, cut, replace_tensor
+from analysis.model.forwards import Forward, wrap_forward
+from analysis.model.routing import Holder, RouterParts, cut, replace_tensor
 
 # (expert, rows of the tokens) -> (rows, K') ids and gate weights without that expert.
 Without = Callable[[int, Tensor], tuple[Tensor, Tensor]]

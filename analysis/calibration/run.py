@@ -22,7 +22,7 @@ from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import group_facts, store_run
 from analysis.corpora import TokenSequences
 from analysis.errors import StatsError, not_finite
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.store import Run, StatsStore, read_run
 from analysis.stats.tables import RunManifest

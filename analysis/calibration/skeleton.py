@@ -32,10 +32,10 @@ from transformers.utils.generic import ContextManagers
 
 from analysis.calibration import loading
 from analysis.calibration.loading import CalibrationSettings
-from analysis.checkpoint import TensorEntry
+from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError
-from analysis.forwards import decoder_stack
-from analysis.model import MoEModel
+from analysis.model.forwards import decoder_stack
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 
 EMBEDDINGS = -1  # what runs before the first layer

@@ -22,8 +22,8 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.corpora import TokenSequences
 from analysis.errors import StatsError, not_finite
-from analysis.home import from_home
-from analysis.model import MoEModel
+from analysis.files.home import from_home
+from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from analysis.corpora import TOKEN_SHARDS
 from analysis.errors import CheckpointError
 from analysis.families import MoELayer
-from analysis.head_parts import head_experts
-from analysis.model import MoEModel
+from analysis.model.head_parts import head_experts
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import computed_widths
 from analysis.stats.groups import Group, ordered
 from analysis.stats.tables import MOMENT_COLUMNS
-from analysis.widths import computed_widths
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.content import document_digest
 from analysis.corpora.conversations import texts_of
 from analysis.corpora.documents import Document
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import HubDataset, parse_corpus
 from analysis.errors import CorpusError
-from analysis.json_text import parse_json
+from analysis.files.content import document_digest
+from analysis.files.json_text import parse_json
 
 TEST_SETS = "test_sets"
 # Last part of a dataset's name on the hub -> prefix of its task names in the harness.

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.errors import CorpusError
+from analysis.numbers.arrays import FloatArray
 
 
 def nearest_to_centroids(features: FloatArray, clusters: int, seed: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.corpora.conversations import REASONING, Turn, function_of, texts_of
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
 
 _END_OF_THOUGHT = "</think>"  # before it is reasoning, which templates leave out of earlier turns
 # What templates write anew or take out: marks, and switches of reasoning.

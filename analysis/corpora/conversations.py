@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.errors import CorpusError
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
 
 if TYPE_CHECKING:
     from analysis.corpora.documents import Fields

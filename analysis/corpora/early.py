@@ -4,14 +4,14 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from analysis.companions import TOKENIZER, missing_vocabulary, tokenizer_code
+from analysis.checkpoint.companions import TOKENIZER, missing_vocabulary, tokenizer_code
 from analysis.corpora.sampling import too_short
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError, UnsupportedModelError
-from analysis.json_text import object_of
-from analysis.model import DEQUANTISED, MoEModel
+from analysis.files.json_text import object_of
+from analysis.model.moe_model import DEQUANTISED, MoEModel
 
 # transformers makes an empty tokenizer if a checkpoint has none of these.
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")

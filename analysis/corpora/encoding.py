@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from analysis.arrays import BoolArray
 from analysis.corpora.account import RowAccount
 from analysis.corpora.completeness import missing_text
 from analysis.corpora.conversations import Turn
@@ -19,9 +18,10 @@ from analysis.corpora.sequences import TokenIds
 from analysis.corpora.template_needs import fitted, takes_tools
 from analysis.corpora.templates import Rendered, render
 from analysis.errors import CorpusError, first_line
+from analysis.numbers.arrays import BoolArray
 
 if TYPE_CHECKING:
-    from analysis.model import MoEModel
+    from analysis.model.moe_model import MoEModel
 
 Count = Literal["all", "response"]
 Tools = Sequence[Mapping[str, Any]]  # what may be called, for the chat template

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from analysis.content import arrow_file
 from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
 from analysis.errors import CorpusError, first_line
-from analysis.json_text import parse_json
+from analysis.files.content import arrow_file
+from analysis.files.json_text import parse_json
 from analysis.lazy import pa, pq
 
 _STRIDE = 16  # one position in the file is kept per so many documents, in 16 bytes

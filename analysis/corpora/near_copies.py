@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.arrays import BoolArray
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.sequences import TokenIds
 from analysis.errors import CorpusError
+from analysis.numbers.arrays import BoolArray
 
 # Tokens of a run; longer than idioms and headings, shorter than a licence. A power of two.
 RUN = 32

@@ -10,13 +10,13 @@ from itertools import islice
 
 import numpy as np
 
-from analysis.arrays import FloatArray, IntArray
-from analysis.checkpoint import Checkpoint
+from analysis.checkpoint.index import Checkpoint
 from analysis.corpora.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Tokens
 from analysis.corpora.sampling import DocumentSelection
-from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, CorpusError
+from analysis.numbers.arrays import FloatArray, IntArray
+from analysis.numbers.elements import FLOAT_BYTES, as_float64
 
 POOL = 4096  # documents, in seeded order, to choose from
 _READ = 1 << 16  # tokens of a document; one of more than two million characters is cut to them

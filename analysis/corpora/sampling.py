@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from analysis.arrays import BoolArray
 from analysis.corpora.account import RowAccount
 from analysis.corpora.cutting import Extent
 from analysis.corpora.documents import Document
@@ -15,6 +14,7 @@ from analysis.corpora.encoding import ChatFormat, Count, Tokenizer, Tokens, enco
 from analysis.corpora.sequences import TokenIds, TokenSequences
 from analysis.corpora.sources import Source, in_memory, peek
 from analysis.errors import CorpusError
+from analysis.numbers.arrays import BoolArray
 
 Packing = Literal["auto", "concatenate", "pack", "pad"]
 Truncate = Literal["head", "tail", "drop"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.arrays import BoolArray, IntArray
+from analysis.numbers.arrays import BoolArray, IntArray
 
 TokenIds = NDArray[np.int32]
 TOKEN_SHARDS = 8  # equal parts of a corpus, to show how results change with more tokens

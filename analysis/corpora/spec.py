@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import category
 
-from analysis.content import known_digest
 from analysis.corpora.checks import CHECKS
 from analysis.corpora.documents import DEFAULT_FIELDS, Fields
 from analysis.corpora.files import SUFFIXES
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, unknown_name
-from analysis.home import from_home
-from analysis.text_file import near_file
+from analysis.files.content import known_digest
+from analysis.files.home import from_home
+from analysis.files.text_file import near_file
 
 HUB = "hub:"
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from analysis.checkpoint.hub import reach_hub
 from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
 from analysis.corpora.sources import Source, local_source
 from analysis.corpora.spec import BlendPart, CorpusSpec, HubDataset, parse_corpus
 from analysis.errors import CorpusError, first_line
-from analysis.hub import reach_hub
 from analysis.lazy import datasets, pa
 
 SHUFFLE_BUFFER = 10_000  # documents; the order of files is shuffled as a whole

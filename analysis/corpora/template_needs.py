@@ -13,7 +13,7 @@ from analysis.corpora.conversations import Turn, function_of, shown, texts_of
 from analysis.corpora.template_worker import from_json, to_json
 from analysis.corpora.templates import render, without_null_keys
 from analysis.errors import CorpusError
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
 
 Content = Literal["any", "text", "parts"]
 Arguments = Literal["any", "text", "object"]

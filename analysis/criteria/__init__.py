@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, Granularity
 from analysis.criteria.damage import DAMAGE
 from analysis.criteria.heapr import CAMERA_P, HEAPR, camera_p
@@ -15,6 +14,7 @@ from analysis.criteria.unified import NAMED_VARIANTS, RANKABLE, VARIANTS, unifie
 from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS, RANDOM, random
 from analysis.errors import CriterionError, unknown_name
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.tables import Gate
 
 __all__ = [

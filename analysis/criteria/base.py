@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.samples import SamplePart
 from analysis.stats.tables import GATES, Gate
 

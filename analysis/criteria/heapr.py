@@ -9,11 +9,11 @@ from functools import cache
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.tables import Gate
 
 DEFAULT_LAMBDA = 1.0

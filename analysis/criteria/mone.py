@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.tables import Gate, moment_column
 
 

@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
+from analysis.criteria.trajectory import MOST_PATHS, follow_paths, path_order
 from analysis.errors import CriterionError
 from analysis.lazy import pd
-from analysis.ranking.trajectory import MOST_PATHS, follow_paths, path_order
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.samples import SamplePart, SampleStats
 
 DEFAULT_PATHS = 100  # per sample, as in the paper's Figure 2; its plans take 1 to 500

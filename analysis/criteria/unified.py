@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, numbers
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.tables import EXPONENTS, Gate, moment_column
 
 REFERENCE = "arXiv:2606.15716, Table 1"

@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.tables import Gate
 
 NORM_PRODUCT = "norm_product"

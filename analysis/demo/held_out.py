@@ -13,7 +13,7 @@ from typing import Final
 
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.texts import TEXTS
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
 
 HELD_OUT_FILE: Final = "demo_held_out.json"  # corpus -> numbers of documents
 EVALUATED: Final = 2_000  # documents of a corpus for evaluations; those that follow: benchmarks

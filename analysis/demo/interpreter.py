@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
 
 _MOST_CHARS = 2_000
 _MOST_STEPS = 5_000  # evaluated nodes of one call

@@ -15,10 +15,10 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
-from analysis.content import document_digest
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts
-from analysis.durable import write_durably
+from analysis.files.content import document_digest
+from analysis.files.durable import write_durably
 
 Row = dict[str, Any]
 _QUESTIONS = 240  # of a task

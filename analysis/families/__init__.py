@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.errors import UnsupportedModelError
 from analysis.families.afmoe import AFMOE
 from analysis.families.aria import ARIA, ARIA_TEXT

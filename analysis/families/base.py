@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.errors import CheckpointError
 from analysis.families.rules import count_of, every_layer, per_layer_counts, whole_number
 
@@ -94,7 +94,7 @@ class RouterTensor:
     on_disk: str = ""  # the same in a checkpoint of the original layout, where it differs
     axis: int = 0  # the axis with one entry per expert
     is_factor: bool = False  # it multiplies the gate weight, and has no part in the selection
-    # A table with a row of expert ids per token id, see `analysis.token_tables`, and no such axis.
+    # A table with a row of expert ids per token id, see `token_tables`, and no such axis.
     holds_ids: bool = False
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.families.base import MoEFamily
 
 Shape = tuple[int, ...]

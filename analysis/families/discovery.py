@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.errors import UnsupportedModelError
 from analysis.families.base import (
     PER_LAYER_KEY,

@@ -1,6 +1,6 @@
 """ERNIE 4.5: selection by softmax plus a bias that lies in a module of its own."""
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
 from analysis.families.rules import index_of, whole_number
 

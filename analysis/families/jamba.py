@@ -1,6 +1,6 @@
 """Jamba: Mamba and attention layers, of which every so many-th has experts."""
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.families.base import MoEFamily, RouterTensor
 from analysis.families.rules import index_of, whole_number
 

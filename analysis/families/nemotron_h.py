@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.errors import CheckpointError
 from analysis.families.base import MoEFamily, SharedExperts
 from analysis.families.deepseek_v3 import DEEPSEEK_V3

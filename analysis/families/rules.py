@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from analysis.checkpoint import Config
+from analysis.checkpoint.index import Config
 from analysis.errors import CheckpointError
 
 

@@ -10,15 +10,16 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from analysis.aligned import align_weights
-from analysis.checkpoint import Config
+from analysis.checkpoint.aligned import align_weights
+from analysis.checkpoint.index import Config
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, MoEFamily
 from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
-from analysis.fp8_loading import take_cut_blocks
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.widths import loaded_widths
+from analysis.nonuniform.fp8_loading import take_cut_blocks
 from analysis.nonuniform.layers import rebuild_layers
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.nonuniform.widths import (
@@ -27,7 +28,6 @@ from analysis.nonuniform.widths import (
     forget_filling,
     resize_experts,
 )
-from analysis.widths import loaded_widths
 
 # What constructors of transformers raise for a configuration that they cannot handle.
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, StopIteration)

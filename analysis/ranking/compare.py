@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 from analysis.ranking.experts import keeping_order, rank_of
 from analysis.stats.grid import Grid
 

@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 
-from analysis.arrays import BoolArray, FloatArray
 from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
+from analysis.numbers.arrays import BoolArray, FloatArray
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture

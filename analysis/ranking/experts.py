@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.arrays import FloatArray, IntArray
 from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.stats.grid import Grid
 from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, NoStats, WeightStats
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from analysis.arrays import BoolArray
 from analysis.errors import UserError
+from analysis.numbers.arrays import BoolArray
 
 WINNER_COLUMNS = ("benchmark", "winner", "score", "margin", "tied", "candidates")
 _RIVALS = 2  # fewest candidates that are ranked

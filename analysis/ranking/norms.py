@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from analysis.arrays import FloatArray
-from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
+from analysis.model.widths import NeuronAxis, expert_widths, neuron_axis
+from analysis.numbers.arrays import FloatArray
+from analysis.numbers.elements import FLOAT_BYTES, as_float64
 from analysis.progress import Progress
-from analysis.widths import NeuronAxis, expert_widths, neuron_axis
 
 # Layer -> for each expert, by id, a number for each of its neurons.
 NeuronScores = Mapping[int, tuple[FloatArray, ...]]

@@ -11,12 +11,12 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.criteria import RANKABLE, Criterion, unified
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
+from analysis.numbers.sparsity import num_removed
 from analysis.ranking.experts import Stats, keeping_order, rank_of, saliency_grid
-from analysis.sparsity import num_removed
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, Gate
 

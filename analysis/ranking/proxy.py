@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.criteria import RANKABLE, Criterion, get_criterion, unified
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.ranking.compare import kendall_tau
 from analysis.ranking.experts import saliency_grid, score_experts
 from analysis.ranking.overlap import chance_overlap, pruned_by, pruned_mask, set_overlap

@@ -8,10 +8,10 @@ from math import pi, sqrt
 
 import numpy as np
 
-from analysis.arrays import FloatArray, IntArray
 from analysis.cache_keys import most_results
 from analysis.criteria import Criterion
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.ranking.experts import keeping_order, scored
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats

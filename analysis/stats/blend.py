@@ -12,11 +12,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.cache_keys import Numbered
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.merging import check_addable
 from analysis.stats.neurons import (
     NEURON_INDEX,

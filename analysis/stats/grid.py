@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.arrays import BoolArray, FloatArray, IntArray
 from analysis.families import MoELayer
 from analysis.lazy import pd
+from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.arrays import FloatArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.grid import Grid
 from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
 from analysis.stats.tables import RunManifest

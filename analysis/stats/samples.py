@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from analysis.arrays import FloatArray, IntArray
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.stats.grid import Grid
 
 # One row per sample, layer and expert; sums over the sample's tokens.

@@ -16,10 +16,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from analysis.arrays import FloatArray
 from analysis.cache_keys import most_results
-from analysis.content import file_sha256, known_sha256, read_whole, settled_state
-from analysis.durable import (
+from analysis.errors import StatsError, did_you_mean
+from analysis.families import MoELayer
+from analysis.files.content import file_sha256, known_sha256, read_whole, settled_state
+from analysis.files.durable import (
     PARTIAL,
     named_errors,
     partial_of,
@@ -28,12 +29,11 @@ from analysis.durable import (
     unwritable,
     write_durably,
 )
-from analysis.errors import StatsError, did_you_mean
-from analysis.families import MoELayer
-from analysis.home import from_home
-from analysis.json_text import parse_json_once
+from analysis.files.home import from_home
+from analysis.files.json_text import parse_json_once
+from analysis.files.shipped import shipped_stats
 from analysis.lazy import pd
-from analysis.shipped import shipped_stats
+from analysis.numbers.arrays import FloatArray
 from analysis.stats import stored_tables
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS

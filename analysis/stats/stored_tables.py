@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from analysis.arrays import FloatArray
-from analysis.content import arrow_file, check_regular
+from analysis.files.content import arrow_file, check_regular
 from analysis.lazy import pa, pc, pd, pq
+from analysis.numbers.arrays import FloatArray
 
 # Real sums compress to about half, ids of layers and experts to almost nothing.
 _MOST_UNPACKED = 1 << 28

@@ -10,7 +10,7 @@ from analysis.cache_keys import Numbered
 from analysis.errors import StatsError
 from analysis.families import MoELayer
 from analysis.lazy import pd
-from analysis.model import ModelRef, MoEModel
+from analysis.model.moe_model import ModelRef, MoEModel
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart
 
@@ -207,7 +207,7 @@ class ExpertStats(_RunTable):
 
 @dataclass(frozen=True, eq=False)
 class WeightStats(_RunTable):
-    """Weight norms of a model; for `table` see `analysis.stats.weights.measure_weights`."""
+    """Weight norms of a model; for `table` see `analysis.calibration.weights.measure_weights`."""
 
     def __post_init__(self) -> None:
         per_expert = self.table.drop_duplicates(["layer", "expert"])

@@ -14,7 +14,7 @@ from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
 from app.choices import ALL_SHARES, EVERY, result_words, unless
 from app.loaded import Loaded, made_by
-from pruning.evaluate.benchmarks.record import (
+from pruning.benchmarks.record import (
     BenchmarkRecord,
     BenchmarkStore,
     benchmark_table,

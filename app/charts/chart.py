@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
 from app.loaded import Loaded
-from pruning.plan import EXPERT_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
+from analysis.ranking.choose import choose_stats, parse_corpus_weight
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
 from analysis.ranking.proxy import damage_table
-from analysis.stats.choose import choose_stats, parse_corpus_weight
 from analysis.stats.tables import ExpertStats, Gate
 from app.charts.chart import Drawing, chart
 from app.charts.theme import nth_look, paper, series_color, themed

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.arrays import FloatArray
 from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
+from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
@@ -19,7 +19,7 @@ from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.charts.traces import padded
 from app.choices import result_words, unless
 from app.loaded import Loaded, made_by
-from pruning.evaluate.result import MEASURES
+from pruning.measures.result import MEASURES
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
 # or GiB.

@@ -11,15 +11,15 @@ from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.names import criterion_label
 from app.loaded import Loaded
-from pruning.evaluate.kept_answers import AnswerRecord
-from pruning.evaluate.lens import LensPlan
-from pruning.evaluate.quality import compared, is_random, record_ways
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, evaluation_table
-from pruning.evaluate.result import MEASURES, SampleCount, SampleValues, interval_or_none
-from pruning.evaluate.store import readable_records
-from pruning.plan import NEURON_GRANULARITY
+from pruning.measures.result import MEASURES, SampleCount, SampleValues, interval_or_none
+from pruning.measures.store import readable_records
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import corpora_words, schedule_words
-from pruning.repair.reference import variant_words
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.records.kept_answers import AnswerRecord
+from pruning.records.lens import LensPlan
+from pruning.records.quality import compared, is_random, record_ways
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from analysis.durable import write_durably
 from analysis.errors import UserError
-from analysis.extras import has_extra, install_line
+from analysis.files.durable import write_durably
+from analysis.machine.extras import has_extra, install_line
 from app.charts.theme import PLOTLY_CONFIG
 
 _IMAGES = (".png", ".svg", ".pdf")

@@ -8,14 +8,14 @@ import pandas as pd
 
 from analysis.ranking.leaderboard import pareto_front
 from app.charts.names import criterion_label
-from pruning.bits import FORMATS, bits_words
-from pruning.evaluate.front import Front, original_in_bits
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import VARIANT_COLUMNS
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan.bits import FORMATS, bits_words
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.repair_reference import variant_words
+from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words, schedule_words
-from pruning.repair.reference import variant_words
-from pruning.sizes import format_bytes
+from pruning.records.evaluation import VARIANT_COLUMNS
+from pruning.records.front import Front, original_in_bits
+from pruning.records.quality import PlanLoss
 
 ORIGINAL: Final = "original"
 _REFERENCES: Final = ("8", "4")  # bits of the original that everybody asks for

@@ -18,8 +18,8 @@ from app.charts.theme import themed
 from app.charts.traces import series
 from app.choices import result_words, unless
 from app.loaded import Loaded, made_by
-from pruning.evaluate.variances import VarianceRecord, VarianceStore, variance_overview
-from pruning.requests.base import repeated
+from pruning.records.variances import VarianceRecord, VarianceStore, variance_overview
+from pruning.spec.base import repeated
 
 MOST_LINES: Final = 6  # one per colour
 _WIDE: Final = 10.0  # larger ranges get a logarithmic axis

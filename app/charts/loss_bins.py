@@ -16,9 +16,9 @@ from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
 from app.loaded import Loaded, made_by
-from pruning.evaluate.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
-from pruning.evaluate.result import SampleCount
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.measures.result import SampleCount
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.records.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
 
 WORDS: Final = {"expert": "experts", "neuron": "neurons"}
 
@@ -127,7 +127,7 @@ def verdict(overview: pd.DataFrame) -> str:
 def loss_bins(
     table: pd.DataFrame, *, criterion: str, granularity: str, order: str, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `pruning.evaluate.bins.BIN_COLUMNS`, a row per bin.
+    """Figure of a table of `pruning.records.bins.BIN_COLUMNS`, a row per bin.
 
     Bars are the loss increase without a bin, with 95% intervals by documents. Diamonds split
     the sum of all increases by share of the saliency: the increase if the score were

@@ -17,11 +17,11 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
 from app.loaded import Loaded, made_by
-from pruning.evaluate.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
-from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses
-from pruning.evaluate.record import EvaluationStore, plan_facts
-from pruning.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.predicted import PredictedLoss
+from pruning.records.evaluation import EvaluationStore, plan_facts
+from pruning.records.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
+from pruning.records.quality import PlanLoss, loss_of, stored_losses
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
 _KINDS: Final = {

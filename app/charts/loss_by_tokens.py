@@ -10,9 +10,9 @@ from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.overlap_by_tokens import panels_by_tokens
 from app.loaded import Loaded, made_by
-from pruning.evaluate.store import readable_records
-from pruning.evaluate.subsets import SubsetStore, subset_table
-from pruning.repair.reference import variant_words
+from pruning.measures.store import readable_records
+from pruning.plan.repair_reference import variant_words
+from pruning.records.subsets import SubsetStore, subset_table
 
 LOSS_AXIS = {"title": "loss increase, nats per token", "tickformat": ".2f"}
 

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.arrays import BoolArray
 from analysis.cache_keys import most_results
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
-from analysis.stats.choose import choose_stats, parse_corpus_weight
+from analysis.numbers.arrays import BoolArray
+from analysis.ranking.choose import choose_stats, parse_corpus_weight
 from analysis.stats.store import NEURONS
 from app.loaded import Loaded, made_by
 from app.tables.ranked import rank
-from pruning.neurons.cuts import (
+from pruning.plan.neuron_cuts import (
     NeuronField,
     expert_shares,
     field_of,
@@ -25,17 +25,17 @@ from pruning.neurons.cuts import (
     pool_overlap,
     pruned_neurons,
 )
-from pruning.neurons.selection import NeuronScope
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.make import make_plan
 from pruning.planning.measured import find_sensitivity
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.plan import SpecRequest
-from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
+from pruning.spec.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),

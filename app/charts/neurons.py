@@ -24,8 +24,8 @@ from app.charts.traces import (
     targets,
 )
 from app.loaded import Loaded
-from pruning.neurons.cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan.neuron_cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
+from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.side_by_side import SideBySide
 
 MOST_BARS: Final = 400
@@ -55,7 +55,7 @@ def draw_tenths(loaded: Loaded) -> Drawing:
 def kept_share_map(
     table: pd.DataFrame, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
-    """Figure of a table of `pruning.neurons.cuts.SHARE_COLUMNS`; `marked` is a (layer, expert)."""
+    """Figure of a table of `neuron_cuts.SHARE_COLUMNS`; `marked` is a (layer, expert)."""
     layers = sorted(table["layer"].unique())
     place, shape = cells_of(table, layers)
     percent = np.full(shape, np.nan, dtype=np.float32)
@@ -214,7 +214,7 @@ def draw_expert(loaded: Loaded) -> Drawing:
 def saliency_by_layer(
     histogram: pd.DataFrame, cuts: pd.DataFrame, *, dark: bool = False
 ) -> go.Figure:
-    """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.neurons.cuts`.
+    """Figure of tables of `HISTOGRAM_COLUMNS` and `CUT_COLUMNS` of `pruning.plan.neuron_cuts`.
 
     A histogram per layer of the saliency of its neurons, on a logarithmic scale, in shares of the
     layer's neurons; a line across each row is the cut.

@@ -16,7 +16,7 @@ from app.charts.overlap_map import number_color
 from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, annotation, heat
 from app.loaded import Loaded
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan.plan import NEURON_GRANULARITY
 
 
 def pair_overlaps(loaded: Loaded) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, padded, spread, stroke
 from app.choices import result_words, unless
 from app.loaded import Loaded, made_by
-from pruning.evaluate.result import MEASURES
+from pruning.measures.result import MEASURES
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
 _NAME_WIDTH: Final = 18  # letters: a step may be short

@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.criteria.pathfinder import PATHFINDER
+from analysis.criteria.trajectory import follow_paths, representative_samples
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from analysis.ranking.trajectory import follow_paths, representative_samples
-from analysis.stats.choose import run_by_corpus
+from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import Run, load_sample_stats
 from app.charts.chart import Drawing, chart
 from app.charts.theme import apply_theme

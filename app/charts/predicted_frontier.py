@@ -14,7 +14,7 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
 from app.loaded import Loaded
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
 from pruning.planning.ranking import needs_sensitivity

@@ -8,13 +8,13 @@ from typing import Final
 import pandas as pd
 
 from analysis.errors import StatsError, unknown_name
-from analysis.published import ABILITIES, PAPERS, published_table
 from analysis.ranking.leaderboard import (
     ability_weights,
     average_rank,
     score_table,
     weighted_average,
 )
+from analysis.ranking.published import ABILITIES, PAPERS, published_table
 from app.charts import capability, winner_map
 from app.charts.chart import Drawing
 from app.charts.names import FULL, criterion_label

@@ -18,16 +18,16 @@ from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
 from app.loaded import Loaded, made_by
-from pruning.evaluate.quality import record_ways
-from pruning.evaluate.record import (
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.repair_reference import variant_words
+from pruning.planning.choice import schedule_words
+from pruning.records.evaluation import (
     VARIANT_COLUMNS,
     EvaluationRecord,
     EvaluationStore,
     evaluation_table,
 )
-from pruning.plan import NEURON_GRANULARITY
-from pruning.planning.choice import schedule_words
-from pruning.repair.reference import variant_words
+from pruning.records.quality import record_ways
 
 WORDS: Final = {"neuron": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"neuron": "circle", "expert": "square"}

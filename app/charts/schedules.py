@@ -14,14 +14,14 @@ from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
 from app.loaded import Loaded, made_by, shared_selection
-from pruning.budget import sparsity_budget
+from pruning.plan.budget import sparsity_budget
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import file_evidence, spending_of
 from pruning.planning.ranking import Selection
 from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
 from pruning.search.store import order_digest
-from pruning.spec import FREQUENCY
+from pruning.spec.spec import FREQUENCY
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers

@@ -14,13 +14,13 @@ from app.charts.schedules import chosen_spending
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from app.loaded import Loaded, made_by
-from pruning.evaluate.quality import PlanLoss, loss_of, stored_losses, unseen
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.result import MEASURES
-from pruning.plan import fit_plan
+from pruning.measures.result import MEASURES
+from pruning.plan.plan import fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection
 from pruning.planning.searches import searched_selection
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import PlanLoss, loss_of, stored_losses, unseen
 from pruning.search.store import KnownSearch, best_fitting, progress_of
 
 _MOST_TICKS: Final = 24

@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.arrays import FloatArray
+from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
 from app.loaded import Loaded
-from pruning.allocation import Removed
-from pruning.plan import NEURON_GRANULARITY
+from pruning.measures.curves import Sensitivity
+from pruning.plan.allocation import Removed
+from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.make import make_plan
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
-from pruning.sensitivity.curves import Sensitivity
 
 COLUMNS: Final = ("layer", "size", "removed", "share", "added", "cut", "added_at_cut")
 _CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, for one or two rows, and for more

@@ -20,9 +20,9 @@ from app.charts.theme import (
 )
 from app.charts.traces import annotation
 from app.loaded import Loaded
+from pruning.plan.size_words import change_words
+from pruning.plan.sizes import ModelPart, size_report
 from pruning.planning.make import make_plan
-from pruning.size_words import change_words
-from pruning.sizes import ModelPart, size_report
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2

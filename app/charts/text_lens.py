@@ -17,7 +17,9 @@ from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, th
 from app.charts.traces import annotation, layer_axis
 from app.choices import result_words
 from app.loaded import Loaded, made_by
-from pruning.evaluate.lens import (
+from pruning.measures.store import readable_records
+from pruning.plan.plan import fit_plan
+from pruning.records.lens import (
     TOOK_OVER,
     WANTED,
     LensPlan,
@@ -29,8 +31,6 @@ from pruning.evaluate.lens import (
     text_loss_increase,
     token_table,
 )
-from pruning.evaluate.store import readable_records
-from pruning.plan import fit_plan
 
 TEXT_CHARTS: Final = ("text-tokens", "text-experts", "text-plans")
 _WORSE, _BETTER = 1, 0  # places in the series colours: orange, blue

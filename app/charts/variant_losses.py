@@ -16,10 +16,10 @@ from app.charts.chart import Drawing, chart
 from app.charts.overlap_map import Cell, Variant, variant_grid, variant_label, variant_map
 from app.choices import CONSTANT
 from app.loaded import Loaded
-from pruning.evaluate.quality import PlanLoss, stored_losses
-from pruning.evaluate.record import EvaluationStore
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import PlanLoss, stored_losses
 from pruning.search.store import SEARCH
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 
 
 @chart("variant-losses", "explore")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from analysis.errors import UserError
-from analysis.own_package import tool_version
+from analysis.files.own_package import tool_version
 from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from analysis.errors import PlanError
-from analysis.model import DEMO_MODEL, load_model_index
+from analysis.model.moe_model import DEMO_MODEL, load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.following import WEIGHTS_ELSEWHERE, free_name
 from app.console import counted, finish, follow, show_table
-from pruning.evaluate.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
-from pruning.plan import load_plan
-from pruning.requests.base import Option, command_line, flags_of, flat_fields, option_words
+from pruning.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
+from pruning.plan.plan import load_plan
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.spec.base import Option, command_line, flags_of, flat_fields, option_words
 from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json, import_results
 
 # What says how benchmarks are run, where results of others are imported.

@@ -11,8 +11,8 @@ from analysis.stats.store import MANIFEST, Run, stats_store
 from app.cli.derive import command
 from app.cli.help import Commands
 from app.console import err, finish, out, show_object, show_table
-from pruning.requests.base import Option
-from pruning.requests.options import StatsDir, Switch
+from pruning.spec.base import Option
+from pruning.spec.options import StatsDir, Switch
 
 runs = Commands("The cache of calibration runs.")
 _MORE_GROUPS = "groups besides routed"  # which every calibration measures

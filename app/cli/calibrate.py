@@ -4,19 +4,19 @@ from typing import Annotated
 
 from analysis.corpora import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
-from analysis.model import MoEModel, load_model_index
-from analysis.stats.choose import run_by_corpus
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import Run, StatsStore, load_weight_stats, stats_store
 from analysis.stats.tables import CorpusRef
 from app.cli.derive import command
 from app.cli.following import next_plan, usual_budget
 from app.console import counted, finish, follow, note, out, show_facts
+from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text
-from pruning.requests.base import Option, option_words
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.options import Switch, each_once
-from pruning.sizes import format_bytes
+from pruning.spec.base import Option, option_words
+from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import calibrate_run, check_corpora, estimate_run, weights_run
 
 

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from typer.models import ParameterInfo
 
-from analysis.devices import check_device
 from analysis.errors import Checks, CorpusError, UserError
+from analysis.machine.devices import check_device
 from app.cli.files import REPLACES, check_file, check_new_file
 from app.cli.help import HAS_EMPTY_WORD
 from app.cli.usage import EMPTY_PATH
-from pruning.requests.base import (
+from pruning.spec.base import (
     OPTIONS,
     PANELS,
     Request,

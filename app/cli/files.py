@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.durable import unwritable, write_durably, written_durably
 from analysis.errors import PlanError, StatsError
-from analysis.model import MoEModel
-from analysis.text_file import near_file
+from analysis.files.durable import unwritable, write_durably, written_durably
+from analysis.files.text_file import near_file
+from analysis.model.moe_model import MoEModel
 from app.console import note
-from pruning.plan import PruningPlan, fit_plan, load_plan
-from pruning.requests.base import Option
+from pruning.plan.plan import PruningPlan, fit_plan, load_plan
+from pruning.spec.base import Option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def check_repair(plan: PruningPlan, model: MoEModel | None, stats_dir: Path | No
     if plan.repair and model:
         # Late: jobs are listed without numpy.
         from analysis.stats.store import stats_store
-        from pruning.repair.files import if_here
+        from pruning.records.repair_files import if_here
 
         if_here(fit_plan(plan, model), stats_store(stats_dir).directories)
 

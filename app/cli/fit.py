@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
 from app.cli.derive import command
 from app.cli.following import export_command, pruned_name
 from app.console import finish, note, show_table
-from pruning.bit_sizes import fits_k_types
-from pruning.bits import FORMATS
-from pruning.budget import GIB, parse_gib
-from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import EvaluationStore, PlanFacts
-from pruning.repair.record import RepairRecord
-from pruning.repair.reference import Repair
+from pruning.plan.bit_sizes import fits_k_types
+from pruning.plan.bits import FORMATS
+from pruning.plan.budget import GIB, parse_gib
+from pruning.plan.repair_reference import Repair
+from pruning.plan.sizes import format_bytes
+from pruning.records.evaluation import EvaluationStore, PlanFacts
+from pruning.records.front import stored_front
+from pruning.records.quality import PlanLoss
+from pruning.records.repair import RepairRecord
 from pruning.requests.fit import FitRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
-from pruning.sizes import format_bytes
 
 _COLUMNS = ("way", "size", "loss", "range", "worst", "known by", "layers")
 _GGUF = "model.gguf"

@@ -7,17 +7,17 @@ from pathlib import Path
 from analysis.corpora.early import has_vocabulary
 from analysis.demo.texts import TEXTS
 from analysis.errors import PlanError
-from analysis.home import from_home
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.stats.choose import is_at_hand, parse_corpus_weight, path_hint
+from analysis.files.home import from_home
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.ranking.choose import is_at_hand, parse_corpus_weight, path_hint
 from analysis.stats.store import Run, stats_store
-from pruning.budget import possible_share
-from pruning.constraints import Constraints
-from pruning.plan import PruningPlan
-from pruning.requests.base import command_line, flat_fields, option_words, repeated
+from pruning.plan.budget import possible_share
+from pruning.plan.constraints import Constraints
+from pruning.plan.plan import PruningPlan
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
+from pruning.spec.base import command_line, flat_fields, option_words, repeated
 
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here

@@ -2,25 +2,25 @@
 
 from collections.abc import Sequence
 
+from analysis.calibration.config_outline import outline_model
 from analysis.families import MoELayer, SlotKind
 from analysis.families.base import HEAD_KEYS
-from analysis.heads import prediction_heads
-from analysis.model import MoEModel, load_model_index
-from analysis.outline import hub_outline, without_weights
-from analysis.widths import expert_widths, loaded_widths
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.outline import hub_outline, without_weights
+from analysis.model.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.cli.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
 from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
-from pruning.constraints import ranges
-from pruning.engines import contents_of, verdicts
-from pruning.outline import outline_model
+from pruning.plan.constraints import ranges
+from pruning.plan.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
 from pruning.planning.counted import Counted, uniform_cuts
-from pruning.requests.base import command_line, option_words
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import ConfigOnly
-from pruning.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
-from pruning.source_checks import source_notes
+from pruning.serving.engines import contents_of, verdicts
+from pruning.spec.base import command_line, option_words
+from pruning.spec.options import ConfigOnly
+from pruning.surgery.source_checks import source_notes
 
 _SHOWN = 6
 _CUT_COLUMNS = ("sparsity", "experts per layer", "on disk", "saved", "parameters", "active")

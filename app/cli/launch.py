@@ -7,7 +7,7 @@ from types import FrameType
 from typing import NoReturn
 
 from analysis.errors import LostProcessError
-from analysis.launcher import launched_rank, launched_world
+from analysis.machine.launcher import launched_rank, launched_world
 from app.console import err, out
 
 _STOPPED = 143  # what a shell calls a command that was told to end

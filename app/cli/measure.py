@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from analysis.calibration.weights import check_measurable
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
-from analysis.stats.weights import check_measurable
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result, write_table
@@ -26,23 +26,24 @@ from app.cli.plan_names import candidate_names, named_plans, plan_file_names
 from app.cli.say import say_notes
 from app.cli.say_records import loss_increase, mean_words, show_records
 from app.console import counted, finish, follow, out, say, show_frame, show_table, show_texts
-from pruning.evaluate.against_random import random_warnings
-from pruning.evaluate.bins import rank_agreement
-from pruning.evaluate.lens import in_short
-from pruning.evaluate.quality import LossIncrease, is_random, stored_losses
-from pruning.evaluate.record import (
+from pruning.measures.curves import Sensitivity, from_cost
+from pruning.measures.result import MEASURES, RIGHT
+from pruning.plan.plan import keep_all, load_plan
+from pruning.plan.repair_reference import repaired_name, variant_words
+from pruning.plan.sizes import format_bytes
+from pruning.records.against_random import random_warnings
+from pruning.records.bins import rank_agreement
+from pruning.records.evaluation import (
     VARIANT_COLUMNS,
     EvaluationRecord,
     EvaluationStore,
     evaluation_table,
     result_json,
 )
-from pruning.evaluate.result import MEASURES, RIGHT
-from pruning.evaluate.subsets import subset_table
-from pruning.evaluate.variances import variance_table
-from pruning.plan import keep_all, load_plan
-from pruning.repair.reference import repaired_name, variant_words
-from pruning.requests.base import Option, command_line, option_words, repeated
+from pruning.records.lens import in_short
+from pruning.records.quality import LossIncrease, is_random, stored_losses
+from pruning.records.subsets import subset_table
+from pruning.records.variances import variance_table
 from pruning.requests.evaluation import (
     AskRequest,
     BinsRequest,
@@ -52,9 +53,8 @@ from pruning.requests.evaluation import (
     SweepRequest,
     VarianceRequest,
 )
-from pruning.sensitivity.curves import Sensitivity, from_cost
-from pruning.sizes import format_bytes
-from pruning.spec import LimitsSpec
+from pruning.spec.base import Option, command_line, option_words, repeated
+from pruning.spec.spec import LimitsSpec
 from pruning.tasks.evaluation import evaluate_run, sweep_run
 from pruning.tasks.probe import ask_run, bins_run, variance_run
 from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from app.cli.files import REPLACES
-from pruning.requests.base import Option
-from pruning.requests.options import Switch
+from pruning.spec.base import Option
+from pruning.spec.options import Switch
 
 Out = Annotated[Path, Option("File to write.", ("--out", "-o"), file="new")]
 OutTable = Annotated[Out, Option("File to write: .csv or .parquet.", endings=(".csv", ".parquet"))]

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from analysis.model import MoEModel, load_model_index
-from pruning.bits import bits_words
-from pruning.evaluate.record import PlanFacts
-from pruning.experts_per_token import top_k_words
-from pruning.plan import PruningPlan, load_plan, takes_repair
-from pruning.repair.reference import repaired_name, tokens_words
+from analysis.model.moe_model import MoEModel, load_model_index
+from pruning.plan.bits import bits_words
+from pruning.plan.experts_per_token import top_k_words
+from pruning.plan.plan import PruningPlan, load_plan, takes_repair
+from pruning.plan.repair_reference import repaired_name, tokens_words
+from pruning.records.evaluation import PlanFacts
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ModelRequest
 

@@ -9,12 +9,12 @@ from typing import Annotated, cast
 
 import typer
 
-from analysis.checkpoint import CONFIG_NAME
+from analysis.checkpoint.index import CONFIG_NAME
 from analysis.criteria.pathfinder import PATHFINDER
+from analysis.criteria.trajectory import Weighing, follow_paths, representative_samples
 from analysis.errors import PlanError, UserError
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.ranking.trajectory import Weighing, follow_paths, representative_samples
-from analysis.stats.choose import notes_on_others, sample_runs
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.ranking.choose import notes_on_others, sample_runs
 from analysis.stats.samples import joined_stats
 from analysis.stats.store import load_sample_stats, stats_store
 from app.cli import options
@@ -34,8 +34,8 @@ from app.cli.say import (
 )
 from app.console import counted, finish, follow, note, out, show_frame
 from app.settings import Settings
-from pruning.active import plan_routing
-from pruning.budget import (
+from pruning.plan.active import plan_routing
+from pruning.plan.budget import (
     Budget,
     SizeTarget,
     check_removes,
@@ -43,11 +43,11 @@ from pruning.budget import (
     size_budget,
     sparsity_budget,
 )
-from pruning.constraints import Constraints, rooms_of
-from pruning.experts_per_token import top_k_words
-from pruning.neurons.widths import WidthChoice
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, load_plan
-from pruning.plan_tables import (
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.experts_per_token import top_k_words
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan
+from pruning.plan.super_experts import super_note
+from pruning.plan.tables import (
     expert_states,
     neuron_diff,
     neuron_outline,
@@ -57,15 +57,15 @@ from pruning.plan_tables import (
     plan_outline,
     plan_summary,
 )
+from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import count_plan
 from pruning.planning.make import check_spec, plan_from_stats
-from pruning.planning.super_experts import super_note
-from pruning.requests.base import Option
-from pruning.requests.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
-from pruning.trajectory_plan import Cut, budget_plan, union_plan
+from pruning.schedules.trajectory_plan import Cut, budget_plan, union_plan
+from pruning.spec.base import Option
+from pruning.spec.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 
 plans = Commands("Look at plans: show, diff.")
 OfModel = Annotated[

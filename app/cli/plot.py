@@ -9,11 +9,11 @@ import typer
 
 from analysis.criteria import Criterion, get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
-from analysis.durable import write_durably
+from analysis.criteria.trajectory import Weighing
 from analysis.errors import PlanError
-from analysis.model import MoEModel, load_model_index
-from analysis.ranking.trajectory import Weighing
-from analysis.sparsity import as_percent
+from analysis.files.durable import write_durably
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.numbers.sparsity import as_percent
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
@@ -21,25 +21,25 @@ from app.cli.files import check_free, read_plan, write_csv
 from app.cli.following import export_command
 from app.cli.say import say_notes
 from app.console import counted, finish, follow, note, show_table
-from pruning.evaluate.kept_answers import AnswerStore
-from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.store import readable_records
-from pruning.neurons.widths import WidthChoice
-from pruning.plan import (
+from pruning.measures.store import readable_records
+from pruning.plan.plan import (
     EXPERT_GRANULARITY,
     NEURON_GRANULARITY,
     PruningPlan,
     fit_plan,
 )
+from pruning.plan.size_words import less_in_words
+from pruning.plan.sizes import size_report
+from pruning.plan.super_experts import super_note
+from pruning.plan.widths import WidthChoice
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
-from pruning.planning.super_experts import super_note
-from pruning.requests.base import Option, command_line, flat_fields, flat_values, option_words
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.kept_answers import AnswerStore
+from pruning.records.quality import stored_losses
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
-from pruning.size_words import less_in_words
-from pruning.sizes import size_report
-from pruning.spec import PlanSpec
+from pruning.spec.base import Option, command_line, flat_fields, flat_values, option_words
+from pruning.spec.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.devices import check_device
 from analysis.errors import Checks, PlanError
-from analysis.model import MoEModel, load_model_index
+from analysis.machine.devices import check_device
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import Run, stats_store
 from app.cli.derive import command
@@ -17,20 +17,17 @@ from app.cli.say import say_notes, say_plan, say_search
 from app.cli.say_records import show_records
 from app.cli.ship import write_export
 from app.console import finish, follow, out
-from pruning.bits import bits_words
-from pruning.copies import plan_for_copy
-from pruning.evaluate.record import result_json
-from pruning.gguf import find_converter
-from pruning.neurons.kept import check_cuttable
-from pruning.plan import PruningPlan, keep_all, load_plan
+from pruning.plan.bits import bits_words
+from pruning.plan.copies import plan_for_copy
+from pruning.plan.kept_neurons import check_cuttable
+from pruning.plan.plan import PruningPlan, keep_all, load_plan
+from pruning.plan.super_experts import super_note
 from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
-from pruning.planning.super_experts import super_note
-from pruning.recipe import Recipe
-from pruning.recipe_file import load_recipe
-from pruning.requests.base import option_words
+from pruning.records.evaluation import result_json
 from pruning.requests.machine import Machine
-from pruning.requests.options import SearchFolder
-from pruning.requests.recipe import (
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_file import load_recipe
+from pruning.requests.recipe_steps import (
     calibrate_requests,
     evaluate_request,
     export_request,
@@ -43,6 +40,9 @@ from pruning.requests.recipe import (
     weights_request,
 )
 from pruning.search.store import PLAN_NAME, REPAIRED_NAME
+from pruning.serving.gguf import find_converter
+from pruning.spec.base import option_words
+from pruning.spec.options import SearchFolder
 from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

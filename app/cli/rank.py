@@ -8,7 +8,15 @@ from typing import Annotated
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
+from analysis.model.widths import quantised_role
+from analysis.numbers.sparsity import num_removed, parse_sparsity
+from analysis.ranking.choose import (
+    notes_on_others,
+    parse_corpus_weight,
+    routed_runs,
+    run_by_corpus,
+)
 from analysis.ranking.compare import FATES, Comparison
 from analysis.ranking.coverage import Blender, fair_blend
 from analysis.ranking.overlap import (
@@ -18,33 +26,25 @@ from analysis.ranking.overlap import (
     variant_overlaps,
 )
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
-from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
-from analysis.stats.choose import (
-    notes_on_others,
-    parse_corpus_weight,
-    routed_runs,
-    run_by_corpus,
-)
 from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import Run, StatsStore, load_expert_stats, stats_store
-from analysis.widths import quantised_role
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
 from app.cli.following import free_name, plan_command, usual_budget
 from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
-from pruning.plan import PruningPlan
+from pruning.plan.plan import PruningPlan
 from pruning.planning.comparing import decision, pair_of, with_counts_of
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection
-from pruning.requests.base import Option, command_line, option_words, repeated
-from pruning.requests.options import Switch
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform
+from pruning.spec.base import Option, command_line, option_words, repeated
+from pruning.spec.options import Switch
 from pruning.tasks.evaluation import selection_for
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from analysis.durable import write_durably
+from analysis.files.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
 from app.cli.following import folder_of, pruned_name
@@ -11,10 +11,10 @@ from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.console import finish
 from pruning.planning.recipes import recipe_template
-from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import Option, command_line
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import ConfigOnly, Corpus
+from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.spec.base import Option, command_line
+from pruning.spec.options import ConfigOnly, Corpus
 
 recipe = Commands("Recipes: init writes one.")
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan
 from app.cli.following import evaluate_command
 from app.console import finish, follow, note, show_table
-from pruning.plan import load_plan
+from pruning.plan.plan import load_plan
+from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text
-from pruning.repair.record import RepairRecord
-from pruning.requests.base import Option
+from pruning.records.repair import RepairRecord
 from pruning.requests.repair import RefitRequest, RepairRequest
-from pruning.sizes import format_bytes
+from pruning.spec.base import Option
 from pruning.tasks.repair import estimate_repair_run, repair_run
 
 

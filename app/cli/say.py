@@ -7,9 +7,9 @@ from typing import Any
 
 from analysis.errors import ExportError
 from analysis.lazy import pd
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.outline import without_weights
-from analysis.stats.choose import Choice
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.model.outline import without_weights
+from analysis.ranking.choose import Choice
 from analysis.stats.store import Run
 from app.cli.following import commands_after_checks, with_weights
 from app.console import (
@@ -21,29 +21,29 @@ from app.console import (
     ranges_of_rows,
     show_table,
 )
-from pruning.active import Routing
-from pruning.engines import contents_of, equal_cut, summary, verdicts
-from pruning.experts_per_token import top_k_words
-from pruning.gguf import gguf_path
-from pruning.neurons.kept import count_neurons
-from pruning.neurons.widths import WidthChoice
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
-from pruning.plan_tables import plan_summary
-from pruning.planning.counted import Counted
-from pruning.requests.base import (
-    command_line,
-    option_words,
-)
-from pruning.requests.plan import SpecRequest
-from pruning.search.store import RESULT_NAME, SearchResult
-from pruning.serving import serve_commands, serve_gguf
-from pruning.size_words import growth_words, less_in_words
-from pruning.sizes import (
+from pruning.plan.active import Routing
+from pruning.plan.experts_per_token import top_k_words
+from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.size_words import growth_words, less_in_words
+from pruning.plan.sizes import (
     SizeReport,
     format_bytes,
     format_count,
     neuron_plan_sizes,
     size_report,
+)
+from pruning.plan.tables import plan_summary
+from pruning.plan.widths import WidthChoice
+from pruning.planning.counted import Counted
+from pruning.requests.plan import SpecRequest
+from pruning.search.store import RESULT_NAME, SearchResult
+from pruning.serving.commands import serve_commands, serve_gguf
+from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
+from pruning.serving.gguf import gguf_path
+from pruning.spec.base import (
+    command_line,
+    option_words,
 )
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from app.console import note, show_table, small
-from pruning.evaluate.record import EvaluationRecord
-from pruning.evaluate.result import MEASURES, Metric
-from pruning.evaluate.right_answers import share_words
+from pruning.measures.result import MEASURES, Metric
+from pruning.measures.right_answers import share_words
+from pruning.records.evaluation import EvaluationRecord
 
 
 def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:

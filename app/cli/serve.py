@@ -11,8 +11,8 @@ from analysis.errors import CheckpointError, UserError
 from app.cli.derive import command
 from app.jobs.slurm import check_slurm, parse_options
 from app.settings import Settings
-from pruning.requests.base import Option
-from pruning.requests.options import StatsDir
+from pruning.spec.base import Option
+from pruning.spec.options import StatsDir
 
 Port = Annotated[
     int | None,
@@ -69,7 +69,7 @@ def demo(*, port: Port = None) -> None:
 
     Example: moeprune demo
     """
-    from analysis.shipped import DEMO_CHECKPOINT
+    from analysis.files.shipped import DEMO_CHECKPOINT
 
     if not DEMO_CHECKPOINT.is_dir():
         raise CheckpointError(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
@@ -17,15 +17,15 @@ from app.cli.say import (
     warn_of_growth,
 )
 from app.console import finish, follow, note, out
-from pruning.active import plan_routing
-from pruning.copies import plan_for_copy
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import NEURON_GRANULARITY, load_plan
-from pruning.requests.base import Option
+from pruning.plan.active import plan_routing
+from pruning.plan.copies import plan_for_copy
+from pruning.plan.plan import NEURON_GRANULARITY, load_plan
+from pruning.plan.size_words import less_in_words
+from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.requests.model import ExportRequest, PrunedRequest
-from pruning.requests.options import StatsDir, Text
-from pruning.size_words import less_in_words
-from pruning.source_checks import left_behind, missing_files
+from pruning.spec.base import Option
+from pruning.spec.options import StatsDir, Text
+from pruning.surgery.source_checks import left_behind, missing_files
 from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
 _SOURCE = Option(

@@ -8,9 +8,9 @@ from typing import Any, Final
 import typer
 from pydantic import ValidationError
 
-from analysis.checkpoint import CONFIG_NAME
+from analysis.checkpoint.index import CONFIG_NAME
 from analysis.errors import did_you_mean, sentence
-from pruning.requests.base import plain_problem
+from pruning.spec.base import plain_problem
 
 # Words that are no commands -> what people who type them look for.
 LOOKED_FOR: Final = {

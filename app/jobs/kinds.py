@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from analysis.progress import Progress
 from analysis.stats.store import Run
-from pruning.evaluate.benchmarks.record import way_of
-from pruning.evaluate.store import Record
-from pruning.requests.base import Request, validated
+from pruning.benchmarks.record import way_of
+from pruning.measures.store import Record
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import (
@@ -24,8 +23,9 @@ from pruning.requests.evaluation import (
     VarianceRequest,
 )
 from pruning.requests.model import ExportRequest, WeightsRequest
-from pruning.requests.recipe import SearchRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.requests.repair import RepairRequest
+from pruning.spec.base import Request, validated
 from pruning.tasks.benchmark import benchmarks_as_json
 
 Result = Mapping[str, Any]

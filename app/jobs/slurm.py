@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import JobError, unknown_name
-from analysis.extras import has_extra, install_line
+from analysis.machine.extras import has_extra, install_line
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, last_memory
 from app.jobs.runner import LocalRunner, passed_variables, worker_command

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import JobError
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
 from app.jobs.model import Job, JobState
 
 SCHEMA_VERSION = 2

@@ -12,9 +12,9 @@ from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
-from pruning.evaluate.quality import loss_of
-from pruning.evaluate.right_answers import points_words
-from pruning.evaluate.right_of_plans import in_short, right_apart, right_share
+from pruning.measures.right_answers import points_words
+from pruning.records.quality import loss_of
+from pruning.records.right_of_plans import in_short, right_apart, right_share
 
 _ROWS_SHOWN: Final = 200
 

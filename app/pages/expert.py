@@ -19,9 +19,9 @@ from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.expert import reads
 from app.widgets.links import link_to
 from app.widgets.notes import NO_CALIBRATION, badge, inform
-from pruning.evaluate.lens import LensStore, tokens_read
-from pruning.evaluate.quality import PlanLoss
-from pruning.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
+from pruning.records.lens import LensStore, tokens_read
+from pruning.records.quality import PlanLoss
 
 _MOST_PLANS: Final = 64  # each is made once more, as records do not list experts
 _SAME_SIZE: Final = 0.005  # of the routed experts' weights

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.charts.front_words import bits_alone
 from app.report.page import rendered
-from pruning.evaluate.cost import LossRow, PlanCost, cost_of
-from pruning.evaluate.kept_answers import AnswerRecord
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.right_of_plans import RightRow
-from pruning.plan import PruningPlan, fit_plan
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.size_words import change_words
+from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
-from pruning.size_words import change_words
-from pruning.sizes import format_bytes
+from pruning.records.cost import LossRow, PlanCost, cost_of
+from pruning.records.kept_answers import AnswerRecord
+from pruning.records.quality import PlanLoss
+from pruning.records.right_of_plans import RightRow
 
 _MOST_LETTERS, _MOST_LINES = 240, 6  # of an answer, on one page
 

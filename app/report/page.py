@@ -20,11 +20,11 @@ from app.charts.listing import CHARTS
 from app.loaded import Loaded, made_by
 from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
-from pruning.plan import EXPERT_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY
+from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words
-from pruning.requests.base import default_of, flat_fields, flat_values, option_of
-from pruning.sizes import format_bytes
-from pruning.spec import PlanSpec
+from pruning.spec.base import default_of, flat_fields, flat_values, option_of
+from pruning.spec.spec import PlanSpec
 
 DEFAULT_TITLE = "Pruning report"
 _ROWS_SHOWN = 100  # of a table on the page; the CSV has all

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import streamlit as st
 
-from analysis.checkpoint import CONFIG_NAME, open_checkpoint
+from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint
 from analysis.corpora import PRESETS, bare_name
 from analysis.corpora.files import SUFFIXES
 from analysis.criteria import Criterion
 from analysis.demo.texts import TEXTS
 from analysis.errors import StatsError, UserError
-from analysis.model import DEMO_MODEL, MoEModel, describe_model
-from analysis.shipped import DEMO_CHECKPOINT
-from analysis.stats.choose import run_by_corpus
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, describe_model
+from analysis.ranking.choose import run_by_corpus
 from analysis.stats.groups import groups_for
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import Run
@@ -24,10 +24,10 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path
-from pruning.evaluate.quality import PlanLoss, stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.store import Kept, RecordStore, readable_records
-from pruning.requests.base import repeated
+from pruning.measures.store import Kept, RecordStore, readable_records
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import PlanLoss, stored_losses
+from pruning.spec.base import repeated
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = tuple(f"*{suffix}" for suffix in SUFFIXES)

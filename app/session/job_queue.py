@@ -17,7 +17,7 @@ from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir
 from app.session.prompts import remember_words
 from app.settings import shown_path
-from pruning.requests.base import Request
+from pruning.spec.base import Request
 
 Asked = TypeVar("Asked", bound=Request)
 # Field of a request -> its form in a command line.

@@ -9,18 +9,18 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from analysis.criteria import CRITERIA
 from analysis.errors import PlanError, UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.session.data import losses_of
 from app.session.plan_state import LOST
 from app.session.search_data import searches_of
 from app.session.state import BITS, OPTIONS, USUAL, asked_spec, controls_for, one_of
-from pruning.bit_sizes import fewer_bits
-from pruning.evaluate.quality import PlanLoss, losses_at
+from pruning.plan.bit_sizes import fewer_bits
 from pruning.planning.choice import MOST_TEXT
-from pruning.requests.base import flat_fields
+from pruning.records.quality import PlanLoss, losses_at
 from pruning.search.store import SEARCH
-from pruning.spec import PlanSpec, spec_of_words
+from pruning.spec.base import flat_fields
+from pruning.spec.spec import PlanSpec, spec_of_words
 
 _SHARE: Final = 0.5
 _OPENED: Final = "opened"  # in the session, and in the URL of a plan of defaults

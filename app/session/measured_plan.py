@@ -6,7 +6,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.errors import PlanError, UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import loaded_for, losses_of, records_of
@@ -14,12 +14,12 @@ from app.session.plan_data import plan_of_controls
 from app.session.plan_state import forget_import
 from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
 from app.session.state import BITS, USUAL, asked_spec, controls_for, not_here, page_choices
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import PlanFacts
-from pruning.neurons.widths import WidthMode
+from pruning.plan.widths import WidthMode
 from pruning.planning.make import CurrentPlan
-from pruning.repair.record import RepairStore
-from pruning.spec import PlanSpec
+from pruning.records.evaluation import PlanFacts
+from pruning.records.quality import PlanLoss
+from pruning.records.repair import RepairStore
+from pruning.spec.spec import PlanSpec
 
 _NOTHING: Final = "0%"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis.errors import PlanError
-from analysis.model import MoEModel, is_expert_weight
+from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
 from app.charts.neuron_cut import arena, measured_ranking
 from app.charts.schedules import chosen_spending, selection_with_tokens
@@ -15,25 +15,25 @@ from app.loaded import Loaded
 from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
-from pruning.allocation import Allocation
-from pruning.neurons.kept import check_cuttable, kept_widths
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, fit_plan
-from pruning.plan_tables import neuron_summary
-from pruning.planning.choice import CountsError, check_counts, counts_text
-from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
-from pruning.repair.files import if_here
-from pruning.requests.plan import SpecRequest
-from pruning.schedules import budget_notes
-from pruning.sizes import (
+from pruning.plan.allocation import Allocation
+from pruning.plan.kept_neurons import check_cuttable, kept_widths
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.sizes import (
     SizeReport,
     format_bytes,
     neuron_plan_sizes,
     size_report,
     width_sizes,
 )
-from pruning.spec import FREQUENCY
+from pruning.plan.tables import neuron_summary
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.planning.choice import CountsError, check_counts, counts_text
+from pruning.planning.make import CurrentPlan, make_plan
+from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
+from pruning.records.repair_files import if_here
+from pruning.requests.plan import SpecRequest
+from pruning.schedules import budget_notes
+from pruning.spec.spec import FREQUENCY
 from pruning.surgery.width_sizes import WidthOption, width_option
 
 # Largest weights that a page reads while the user waits: about a second.

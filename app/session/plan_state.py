@@ -8,11 +8,11 @@ import streamlit as st
 
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.literal import literal
-from pruning.constraints import Constraints, ranges
-from pruning.plan import PruningPlan
+from pruning.plan.constraints import Constraints, ranges
+from pruning.plan.plan import PruningPlan
 from pruning.planning.choice import HAND, counts_text, layers_in
 from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts

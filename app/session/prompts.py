@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 import streamlit as st
 
 from app.session.data import settings
-from pruning.evaluate.kept_answers import AnswerRecord
-from pruning.evaluate.lens import LensRecord
-from pruning.evaluate.store import RecordStore
-from pruning.requests.base import Request
+from pruning.measures.store import RecordStore
+from pruning.records.kept_answers import AnswerRecord
+from pruning.records.lens import LensRecord
 from pruning.requests.evaluation import AskRequest
+from pruning.spec.base import Request
 
 Worded = TypeVar("Worded", AnswerRecord, LensRecord)
 _SENT: Final = "prompts.sent"  # session: prompts and texts, the newest last

@@ -6,17 +6,17 @@ from typing import Final
 
 from analysis.corpora import bare_name, corpus_name
 from analysis.errors import PlanError
-from analysis.stats.choose import corpus_weight_text
+from analysis.ranking.choose import corpus_weight_text
 from app.loaded import Loaded
 from app.session.data import corpus_files, records_of, shown_model, shown_stats_dir
 from app.session.job_queue import own_model
-from pruning.plan import PruningPlan
+from pruning.plan.plan import PruningPlan
 from pruning.planning.make import CurrentPlan
-from pruning.repair.files import if_here
-from pruning.repair.record import RepairRecord, RepairStore
-from pruning.requests.base import validated
-from pruning.requests.options import DEFAULT_SEED
+from pruning.records.repair import RepairRecord, RepairStore
+from pruning.records.repair_files import if_here
 from pruning.requests.repair import RepairRequest, ranking_corpora
+from pruning.spec.base import validated
+from pruning.spec.options import DEFAULT_SEED
 
 REPAIR: Final = "repair"  # key of the choice, and its parameter in the URL
 AS_PRUNED: Final = "as pruned"

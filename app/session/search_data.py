@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.charts import search as search_charts
 from app.charts.schedules import chosen_spending
 from app.literal import literal
@@ -19,7 +19,7 @@ from pruning.planning.choice import percent_removing
 from pruning.planning.make import CurrentPlan, make_plan
 from pruning.planning.ranking import Selection
 from pruning.search.store import KnownSearch, SearchStore, read_known
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,17 +17,17 @@ from analysis.criteria import (
 )
 from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from analysis.errors import PlanError
-from analysis.model import MoEModel
-from analysis.sparsity import parse_sparsity
-from analysis.stats.choose import corpus_weight_text
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.sparsity import parse_sparsity
+from analysis.ranking.choose import corpus_weight_text
 from analysis.stats.tables import GATES
 from app.choices import BLEND, Choices
-from pruning.bits import FORMATS
-from pruning.constraints import ranges
-from pruning.experts_per_token import possible_top_k
-from pruning.neurons.selection import NeuronScope
-from pruning.neurons.widths import DEFAULT_MULTIPLE
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.plan.bits import FORMATS
+from pruning.plan.constraints import ranges
+from pruning.plan.experts_per_token import possible_top_k
+from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.plan.widths import DEFAULT_MULTIPLE
 from pruning.planning.choice import (
     EXPERT_BUDGETS,
     HAND,
@@ -44,10 +44,10 @@ from pruning.planning.choice import (
     possible_shrinks,
     scopes_of,
 )
-from pruning.requests.plan_options import experts_words
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
-from pruning.spec import PlanSpec, spec_of
+from pruning.spec.plan_options import experts_words
+from pruning.spec.spec import PlanSpec, spec_of
 
 Value = TypeVar("Value")
 Controls = Mapping[Any, Any]  # key -> value: the session itself, or what a link says

@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
 from analysis.families import MoELayer
+from analysis.numbers.sparsity import num_removed
 from analysis.ranking.experts import Stats, has_columns
-from analysis.sparsity import num_removed
 from analysis.stats.tables import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
 from app.tables.ranked import rank
 

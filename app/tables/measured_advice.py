@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from analysis.ranking.advice import ADVICE, Purpose
-from pruning.evaluate.quality import PlanLoss, random_at
-from pruning.plan import EXPERT_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY
 from pruning.planning.choice import corpora_words
+from pruning.records.quality import PlanLoss, random_at
 
 _KIND = (EXPERT_GRANULARITY, "uniform")
 _SAME_SHARE = 5e-5

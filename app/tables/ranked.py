@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.arrays import FloatArray
 from analysis.criteria import Criterion
+from analysis.numbers.arrays import FloatArray
 from analysis.ranking.experts import Stats, keeping_order, scored
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.grid import Grid

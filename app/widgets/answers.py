@@ -9,7 +9,7 @@ import streamlit as st
 from analysis.foreign_text import in_html
 from app.charts.evaluations import plan_name
 from app.literal import literal
-from pruning.evaluate.kept_answers import AnswerRecord
+from pruning.records.kept_answers import AnswerRecord
 
 # An underlined tint with enough contrast in the light and the dark theme.
 _STYLE: Final = """

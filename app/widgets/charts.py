@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.column_config import TextColumn
 
 from analysis.errors import UserError
-from analysis.extras import has_extra
+from analysis.machine.extras import has_extra
 from app.charts.chart import Drawing
 from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
@@ -19,7 +19,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.tables.spreadsheets import csv_text
 from app.widgets.notes import inform
-from pruning.engines import Verdict
+from pruning.serving.engines import Verdict
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _TYPES = {

@@ -10,7 +10,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import Place, open_expert
 from app.tables.experts import corpus_shares
-from pruning.evaluate.lens import LensRecord, tokens_read
+from pruning.records.lens import LensRecord, tokens_read
 
 _MOST_READ: Final = 5
 

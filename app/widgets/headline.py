@@ -7,11 +7,11 @@ from statistics import fmean
 from app.loaded import Loaded
 from app.session.data import losses_of
 from app.session.plan_data import bytes_after
-from pruning.bits import bits_words
-from pruning.evaluate.quality import PlanLoss, RandomLoss
-from pruning.evaluate.right_of_plans import right_rows
+from pruning.plan.bits import bits_words
+from pruning.plan.size_words import change_words
 from pruning.planning.make import CurrentPlan
-from pruning.size_words import change_words
+from pruning.records.quality import PlanLoss, RandomLoss
+from pruning.records.right_of_plans import right_rows
 
 
 def headline(

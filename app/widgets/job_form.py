@@ -17,8 +17,8 @@ from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
 from app.widgets.url_values import say_unknown
 from pruning.planning.make import CurrentPlan
-from pruning.requests.base import Request, bounds, validated
 from pruning.requests.calibration import CalibrateRequest
+from pruning.spec.base import Request, bounds, validated
 
 Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")

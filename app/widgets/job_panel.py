@@ -17,8 +17,8 @@ from app.session.search_data import read_cached
 from app.widgets.links import link_to
 from app.widgets.notes import show_command
 from app.widgets.refusals import in_a_sentence
+from pruning.plan.sizes import format_bytes
 from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
-from pruning.sizes import format_bytes
 
 _COLORS: Mapping[JobState, Literal["gray", "blue", "green", "red", "orange"]] = {
     JobState.QUEUED: "gray",

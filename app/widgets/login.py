@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from analysis.errors import UserError
-from analysis.extras import has_extra, install_line
+from analysis.machine.extras import has_extra, install_line
 from app.literal import literal
 
 _USERS_VARIABLE = "MOEPRUNE_USERS"

@@ -10,10 +10,10 @@ from app.session.plan_data import NeuronSizes
 from app.session.plan_state import imported_plan
 from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.notes import card, saved_metric
-from pruning.neurons.selection import NeuronScope
+from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.size_words import change_words
+from pruning.plan.sizes import PLAN_ALONE, format_bytes, format_count
 from pruning.planning.choice import WIDTH_MODES
-from pruning.size_words import change_words
-from pruning.sizes import PLAN_ALONE, format_bytes, format_count
 
 _ROWS = 12  # height of the table by layer
 

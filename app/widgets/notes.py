@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.model import DEMO_MODEL, MoEModel
+from analysis.model.moe_model import DEMO_MODEL, MoEModel
 from app.literal import literal
-from pruning.size_words import change_words
-from pruning.sizes import format_bytes
+from pruning.plan.size_words import change_words
+from pruning.plan.sizes import format_bytes
 
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
 DEMO_NOTE: Final = "A small model trained for this demo; its rankings are its own."

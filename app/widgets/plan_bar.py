@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis.corpora import bare_name, parse_corpus
 from analysis.errors import UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
@@ -21,19 +21,19 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
-from pruning.bits import FORMATS, OWN
-from pruning.engines import Readers, contents_of, readers, verdicts
-from pruning.evaluate.against_random import AgainstRandom, verdict_on
-from pruning.evaluate.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.evaluate.result import DEFAULT_MEASURES, RIGHT
-from pruning.evaluate.right_of_plans import in_short
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.measures.result import DEFAULT_MEASURES, RIGHT
+from pruning.plan.bits import FORMATS, OWN
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.size_words import change_words
+from pruning.plan.sizes import format_bytes
 from pruning.planning.make import PLAN_FILE, CurrentPlan
-from pruning.requests.base import validated
+from pruning.records.against_random import AgainstRandom, verdict_on
+from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.records.right_of_plans import in_short
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RefitRequest
-from pruning.size_words import change_words
-from pruning.sizes import format_bytes
+from pruning.serving.engines import Readers, contents_of, readers, verdicts
+from pruning.spec.base import validated
 
 
 def no_plan(why: UserError) -> None:

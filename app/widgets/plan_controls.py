@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import PlanError, UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.loaded import Loaded
 from app.session.data import shown_model
@@ -25,10 +25,10 @@ from app.session.plan_state import (
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import BITS, USUAL, controls_for, is_about_neurons, not_here
 from app.session.uploads import MEGABYTES, uploaded_text
-from pruning.bit_sizes import fewer_bits
-from pruning.bits import FORMATS
-from pruning.experts_per_token import possible_top_k
-from pruning.plan import fit_plan, plan_from_json
+from pruning.plan.bit_sizes import fewer_bits
+from pruning.plan.bits import FORMATS
+from pruning.plan.experts_per_token import possible_top_k
+from pruning.plan.plan import fit_plan, plan_from_json
 from pruning.planning.choice import (
     MOST_TEXT,
     MULTIPLES,
@@ -40,8 +40,8 @@ from pruning.planning.choice import (
     percent_removing,
     schedule_label,
 )
-from pruning.recipe import Recipe
-from pruning.recipe_file import recipe_from_yaml
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import SCHEDULES, counts_from_text
 from pruning.search.store import SEARCH
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from analysis.errors import UserError, sentence
 from app.errors import show_error
 from app.session.plan_state import REFUSED
-from pruning.requests.base import plain_problem, raised_by
+from pruning.spec.base import plain_problem, raised_by
 
 logger = logging.getLogger(__name__)
 

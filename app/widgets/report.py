@@ -17,15 +17,15 @@ from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
-from pruning.evaluate.against_random import verdict_on
-from pruning.evaluate.kept_answers import AnswerStore
-from pruning.evaluate.lens import LensStore
-from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.store import readable_records
-from pruning.plan import fit_plan
+from pruning.measures.store import readable_records
+from pruning.plan.plan import fit_plan
+from pruning.plan.super_experts import super_note
 from pruning.planning.make import CurrentPlan
-from pruning.planning.super_experts import super_note
+from pruning.records.against_random import verdict_on
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.kept_answers import AnswerStore
+from pruning.records.lens import LensStore
+from pruning.records.quality import stored_losses
 
 
 def report_part(loaded: Loaded, page: str) -> None:

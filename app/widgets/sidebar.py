@@ -7,7 +7,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.choices import BLEND
 from app.jobs.model import ACTIVE
 from app.literal import literal
@@ -28,8 +28,8 @@ from app.session.state import (
 from app.tables.costs import experts_text
 from app.widgets.notes import show_command
 from app.widgets.url_values import say_unknown
+from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import EXPERT_BUDGETS, possible_shrinks
-from pruning.sizes import format_bytes
 
 
 def granularity_control() -> None:

@@ -10,15 +10,15 @@ from analysis.corpora.account import CONVERSATIONS, row_facts
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.families import MoELayer
-from analysis.model import MoEModel
-from analysis.stats.choose import parse_corpus_weight
+from analysis.model.moe_model import MoEModel
+from analysis.ranking.choose import parse_corpus_weight
 from analysis.stats.store import Run
-from pruning.budget import SizeTarget, even_budget, sparsity_budget
-from pruning.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
-from pruning.neurons.selection import NeuronScope
-from pruning.requests.plan_options import ModeName
+from pruning.plan.budget import SizeTarget, even_budget, sparsity_budget
+from pruning.plan.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
+from pruning.plan.neuron_selection import NeuronScope
 from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
 from pruning.search.store import SEARCH
+from pruning.spec.plan_options import ModeName
 
 SPARSITY_STEP = 5
 

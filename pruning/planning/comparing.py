@@ -8,12 +8,12 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
-from pruning.plan import PruningPlan
+from pruning.plan.plan import PruningPlan
 from pruning.planning.ranking import Selection
-from pruning.requests.base import command_line, option_words, repeated
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
-from pruning.spec import BUDGETS, PlanSpec, SpreadSpec, spec_of
+from pruning.spec.base import command_line, option_words, repeated
+from pruning.spec.spec import BUDGETS, PlanSpec, SpreadSpec, spec_of
 
 
 @dataclass(frozen=True)

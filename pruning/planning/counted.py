@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from analysis.errors import PlanError
-from analysis.model import MoEModel
-from analysis.outline import without_weights
-from analysis.widths import expert_widths
-from pruning.allocation import Allocation
-from pruning.budget import smaller_cut
-from pruning.plan import PruningPlan, model_ref
+from analysis.model.moe_model import MoEModel
+from analysis.model.outline import without_weights
+from analysis.model.widths import expert_widths
+from pruning.plan.allocation import Allocation
+from pruning.plan.budget import smaller_cut
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.sizes import SizeReport, size_report
 from pruning.planning.make import file_evidence, spending_of
 from pruning.schedules import allocate, allocation_notes
-from pruning.sizes import SizeReport, size_report
-from pruning.spec import PlanSpec, spec_of
+from pruning.spec.spec import PlanSpec, spec_of
 
 SHARES = ("25%", "50%", "75%")
 

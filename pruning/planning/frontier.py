@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from analysis.lazy import pd
-from pruning.allocation import Removed
-from pruning.budget import Budget, count_budget
-from pruning.constraints import Room
-from pruning.neurons.budget import shares_of
+from pruning.measures.sum_error import SumError
+from pruning.plan.allocation import Removed
+from pruning.plan.budget import Budget, count_budget
+from pruning.plan.constraints import Room
+from pruning.plan.neuron_budget import shares_of
 from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import Selection
 from pruning.schedules import Spending, allocate
-from pruning.sensitivity.error import SumError
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
 BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.model import MoEModel
-from analysis.own_package import tool_version
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from pruning.budget import (
+from pruning.plan.budget import (
     Budget,
     check_removes,
     count_budget,
@@ -20,10 +20,10 @@ from pruning.budget import (
     smaller_cut,
     sparsity_budget,
 )
-from pruning.constraints import check_multiple, check_total, rooms_of
-from pruning.experts_per_token import check_top_k
-from pruning.keep_list import read_keep_list
-from pruning.plan import (
+from pruning.plan.constraints import check_multiple, check_total, rooms_of
+from pruning.plan.experts_per_token import check_top_k
+from pruning.plan.keep_list import read_keep_list
+from pruning.plan.plan import (
     Provenance,
     PruningPlan,
     fit_plan,
@@ -31,6 +31,8 @@ from pruning.plan import (
     select_experts,
     with_top_k,
 )
+from pruning.plan.repair_reference import tokens_words, variant_words
+from pruning.plan.super_experts import super_note
 from pruning.planning.choice import corpora_words, row_counts, schedule_words
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
@@ -41,9 +43,6 @@ from pruning.planning.ranking import (
     select_measured,
     sensitivity_for,
 )
-from pruning.planning.super_experts import super_note
-from pruning.repair.reference import tokens_words, variant_words
-from pruning.requests.base import command_line
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
 from pruning.schedules import (
@@ -56,8 +55,9 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
-from pruning.source_checks import source_notes
-from pruning.spec import PlanSpec
+from pruning.spec.base import command_line
+from pruning.spec.spec import PlanSpec
+from pruning.surgery.source_checks import source_notes
 
 PLAN_FILE = "plan.json"  # that commands write and read
 

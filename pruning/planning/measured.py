@@ -6,22 +6,22 @@ from typing import TypeVar
 
 from analysis.cache_keys import Numbered, most_results
 from analysis.corpora import name_among
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore, digest_of
-from pruning.allocation import Removed
-from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, rooms_of
-from pruning.neurons.kept import kept_widths
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
+from pruning.measures.curves import CostName, Curves, Sensitivity, curves_of, with_samples
+from pruning.plan.allocation import Removed
+from pruning.plan.budget import Budget
+from pruning.plan.constraints import Constraints, Room, rooms_of
+from pruning.plan.kept_neurons import kept_widths
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
+from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking, Selection
+from pruning.records.sensitivity import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.schedules import MEASURED
 from pruning.schedules.base import allocation_of
 from pruning.search.store import order_digest
-from pruning.sensitivity.curves import CostName, Curves, Sensitivity, curves_of, with_samples
-from pruning.sensitivity.record import OrderRef, SensitivityRecord, SensitivityStore
-from pruning.sizes import BYTES, total_size, weight_bytes, width_sizes
-from pruning.spec import BudgetSpec, PlanSpec, SpreadSpec
+from pruning.spec.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,14 +8,16 @@ import numpy as np
 
 from analysis.cache_keys import Numbered, most_results
 from analysis.errors import PlanError
-from analysis.json_text import parse_json_once
-from analysis.model import MoEModel
-from analysis.own_package import tool_version
+from analysis.files.json_text import parse_json_once
+from analysis.files.own_package import tool_version
+from analysis.files.text_file import read_text_file
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import expert_widths
 from analysis.ranking.norms import NeuronScores
-from analysis.text_file import read_text_file
-from analysis.widths import expert_widths
-from pruning.budget import Budget, check_removes, rounding_note
-from pruning.neurons.budget import (
+from pruning.measures.curves import Sensitivity
+from pruning.plan.budget import Budget, check_removes, rounding_note
+from pruning.plan.kept_neurons import KeptNeurons, KeptWidths, check_cuttable, neurons_from_json
+from pruning.plan.neuron_budget import (
     NEURONS,
     ExpertKey,
     kept_experts,
@@ -23,10 +25,9 @@ from pruning.neurons.budget import (
     neuron_rooms,
     neuron_sparsity_budget,
 )
-from pruning.neurons.kept import KeptNeurons, KeptWidths, check_cuttable, neurons_from_json
-from pruning.neurons.selection import Contest
-from pruning.neurons.size_budget import neuron_size_budget, widths_left
-from pruning.plan import (
+from pruning.plan.neuron_selection import Contest
+from pruning.plan.neuron_size_budget import neuron_size_budget, widths_left
+from pruning.plan.plan import (
     NEURON_GRANULARITY,
     Provenance,
     PruningPlan,
@@ -37,8 +38,7 @@ from pruning.plan import (
 from pruning.planning.choice import row_counts
 from pruning.planning.ranking import Ranking, recorded, sensitivity_for
 from pruning.schedules import MEASURED
-from pruning.sensitivity.curves import Sensitivity
-from pruning.spec import BudgetSpec, PlanSpec
+from pruning.spec.spec import BudgetSpec, PlanSpec
 
 
 @dataclass(frozen=True, eq=False)

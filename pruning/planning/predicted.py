@@ -10,20 +10,20 @@ import numpy as np
 
 from analysis.cache_keys import most_results
 from analysis.errors import PlanError, StatsError, UserError
-from analysis.model import MoEModel
-from pruning.allocation import Removed
-from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import LossIncrease, PlanLoss, stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import PruningPlan
+from analysis.model.moe_model import MoEModel
+from pruning.measures.curves import Sensitivity
+from pruning.measures.sum_error import SumError
+from pruning.plan.allocation import Removed
+from pruning.plan.plan import PruningPlan
 from pruning.planning.make import make_plan
 from pruning.planning.measured import Order, find_sensitivity, order_of, removed_by
 from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.ranking import Ranking, Selection
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.front import stored_front
+from pruning.records.quality import LossIncrease, PlanLoss, stored_losses
+from pruning.records.sensitivity import SensitivityStore
 from pruning.search.store import KnownSearch
-from pruning.sensitivity.curves import Sensitivity
-from pruning.sensitivity.error import SumError
-from pruning.sensitivity.record import SensitivityStore
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def predicted_loss(
 def predicted_in_bits(
     plan: PruningPlan, model: MoEModel, evaluations: EvaluationStore
 ) -> PredictedLoss | None:
-    """The loss of a plan in fewer bits as a sum, see `pruning.evaluate.front`; None if unknown.
+    """The loss of a plan in fewer bits as a sum, see `pruning.records.front`; None if unknown.
 
     Its band is the largest error of such sums where both sides were measured.
     """

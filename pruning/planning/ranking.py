@@ -7,31 +7,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from analysis.calibration.weights import weight_statistics
 from analysis.corpora import corpus_name
 from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import PlanError
-from analysis.launcher import launched_world
 from analysis.lazy import pd
-from analysis.model import MoEModel
+from analysis.machine.launcher import launched_world
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import computed_widths
 from analysis.progress import Progress
+from analysis.ranking.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import chosen_neurons, neuron_saliency, rank_neurons, read_neurons
 from analysis.ranking.norms import NeuronScores
 from analysis.ranking.super_experts import SuperExperts, super_experts
 from analysis.stats.blend import Part
-from analysis.stats.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, Gate
-from analysis.stats.weights import weight_statistics
-from analysis.widths import computed_widths
-from pruning.active import Routing
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
-from pruning.requests.base import command_line, option_words, repeated
+from pruning.measures.curves import Sensitivity
+from pruning.plan.active import Routing
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.plan.shown import DisplayMixin, Facts
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import Evidence, fold_ranking
-from pruning.sensitivity.curves import Sensitivity
-from pruning.shown import DisplayMixin, Facts
-from pruning.spec import FREQUENCY, PlanSpec
+from pruning.spec.base import command_line, option_words, repeated
+from pruning.spec.spec import FREQUENCY, PlanSpec
 
 _OF_LIMITS = ("multiple_of", "floor", "pin", "drop", "keep_super")
 _OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)

@@ -6,16 +6,16 @@ from typing import Any
 import yaml
 
 from analysis.demo.texts import TEXTS
-from analysis.model import DEMO_MODEL, MoEModel
-from pruning.budget import Budget, possible_share
-from pruning.constraints import Constraints, rooms_of
+from analysis.model.moe_model import DEMO_MODEL, MoEModel
+from pruning.plan.budget import Budget, possible_share
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.sizes import format_bytes, format_count, size_report, size_up
 from pruning.planning.ranking import Selection
-from pruning.recipe import Recipe, RepairSection
-from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import validated
+from pruning.requests.recipe import Recipe, RepairSection
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.repair import RepairOptions, RepairRequest
 from pruning.search.store import search_in
-from pruning.sizes import format_bytes, format_count, size_report, size_up
+from pruning.spec.base import validated
 
 
 def recipe_of(selection: Selection, repair: RepairRequest | None = None) -> Recipe:

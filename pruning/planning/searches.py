@@ -8,18 +8,18 @@ from typing import Any, Final
 import yaml
 
 from analysis.errors import PlanError, UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.stats.store import Run, StatsStore, digest_of, run_name
+from pruning.plan.repair_reference import FORWARDS
 from pruning.planning.ranking import Selection, select
 from pruning.planning.recipes import recipe_of
-from pruning.recipe import Recipe, SearchSection
-from pruning.recipe_file import recipe_from_yaml
-from pruning.repair.reference import FORWARDS
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.requests.plan import SpecRequest
+from pruning.requests.recipe import Recipe, SearchSection
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.search.store import KnownSearch, order_digest
-from pruning.spec import FREQUENCY, PlanSpec, SpreadSpec
+from pruning.spec.options import DEFAULT_SEQ_LEN
+from pruning.spec.spec import FREQUENCY, PlanSpec, SpreadSpec
 
 # A busier machine, other samples, candidates that differ in earlier layers.
 _UP_TO: Final = 1.5

@@ -8,22 +8,22 @@ from fractions import Fraction
 
 from analysis.errors import PlanError
 from analysis.lazy import pd
-from analysis.model import MoEModel
-from analysis.sparsity import parse_sparsity
-from analysis.widths import expert_widths
-from pruning.active import Routing, active_experts, expert_shapes, token_shares
-from pruning.allocation import Allocation
-from pruning.neurons.budget import ExpertKey, neuron_sparsity_budget
-from pruning.neurons.selection import Contest, NeuronScope
-from pruning.neurons.size_budget import widths_left
-from pruning.plan import PruningPlan, keep_all, model_ref, select_experts
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import expert_widths
+from analysis.numbers.sparsity import parse_sparsity
+from pruning.plan.active import Routing, active_experts, expert_shapes, token_shares
+from pruning.plan.allocation import Allocation
+from pruning.plan.neuron_budget import ExpertKey, neuron_sparsity_budget
+from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.neuron_size_budget import widths_left
+from pruning.plan.plan import PruningPlan, keep_all, model_ref, select_experts
+from pruning.plan.sizes import weight_bytes
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
 from pruning.planning.ranking import Ranking, Selection
 from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Spending, side_by_side
 from pruning.search.store import SEARCH, KnownSearch
-from pruning.sizes import weight_bytes
-from pruning.spec import BudgetSpec
+from pruning.spec.spec import BudgetSpec
 
 SIDE_TABLE_COLUMNS = (
     *("schedule", "kept", "fewest", "most", "layers changed", "overlap with uniform", "on disk"),

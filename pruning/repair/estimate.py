@@ -7,10 +7,10 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.memory import estimate
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import TokenSequences
-from analysis.model import MoEModel
-from analysis.widths import computed_widths
-from pruning.plan import PruningPlan
-from pruning.repair.reference import FORWARDS
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import computed_widths
+from pruning.plan.plan import PruningPlan
+from pruning.plan.repair_reference import FORWARDS
 from pruning.repair.solver import MOST_ELEMENTS
 
 _ARRAYS = 8  # of unknowns in float64, while a block of columns is fitted

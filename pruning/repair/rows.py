@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from analysis.calibration.experts import activations, expert_output
 from analysis.calibration.recording import route
-from analysis.forwards import Forward, wrap_forward
+from analysis.model.forwards import Forward, wrap_forward
 from pruning.repair.solver import Rows
 
 _SAME = 0.05  # of what is added to the routed output, the part that may be lost on its way

@@ -30,23 +30,23 @@ from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora import TokenBatch, TokenSequences
 from analysis.corpora.encoding import check_token_ids
-from analysis.durable import PARTIAL, write_durably, written_durably
 from analysis.errors import StatsError, not_finite
-from analysis.forwards import listening, wrap_forward
-from analysis.home import from_home
-from analysis.model import MoEModel
+from analysis.files.durable import PARTIAL, write_durably, written_durably
+from analysis.files.home import from_home
+from analysis.model.forwards import listening, wrap_forward
+from analysis.model.moe_model import MoEModel
+from analysis.model.routing import find_block
 from analysis.progress import Progress
-from analysis.routing import find_block
-from pruning.changed_weights import ChangedWeights
-from pruning.evaluate.run import how_made
-from pruning.masking import masked
-from pruning.plan import PruningPlan, changes_nothing
+from pruning.engine.changed_weights import ChangedWeights
+from pruning.engine.masking import masked
+from pruning.engine.repaired_weights import cannot, down_tensors, read_source
+from pruning.engine.run import how_made
+from pruning.plan.plan import PruningPlan, changes_nothing
+from pruning.plan.repair_reference import layer_file
+from pruning.records.repair import LayerFit, RepairRecord, RepairStore
 from pruning.repair.method import method
-from pruning.repair.record import LayerFit, RepairRecord, RepairStore
-from pruning.repair.reference import layer_file
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.solver import fit_layer
-from pruning.repair.weights import cannot, down_tensors, read_source
 
 HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final
 from pydantic import Field, field_validator, model_validator
 
 from analysis.demo.tasks import LOCAL_TASKS
-from pruning.evaluate.benchmarks.record import FULL
-from pruning.requests import options
-from pruning.requests.base import Option
+from pruning.benchmarks.record import FULL
 from pruning.requests.model import ModelRequest
+from pruning.spec import options
+from pruning.spec.base import Option
 
 MOST_TASKS = 100
 # Prefixes of tasks that, by lm-evaluation-harness, run code that the model writes.

@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from analysis.corpora import Sampling, parse_corpus
 from analysis.stats.groups import Group, misfit, ordered
-from pruning.evaluate.questions import DEFAULT_ANSWER_TOKENS
-from pruning.requests import options
-from pruning.requests.base import Option, Request
+from pruning.measures.questions import DEFAULT_ANSWER_TOKENS
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_TOKENS
+from pruning.spec import options
+from pruning.spec.base import Option, Request
+from pruning.spec.options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 
 def check_spread(

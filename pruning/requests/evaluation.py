@@ -10,21 +10,21 @@ from analysis.corpora import parse_corpus
 from analysis.corpora.checks import CHECKS
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
-from analysis.sparsity import parse_sparsity
-from pruning.bits import OWN
-from pruning.evaluate.bins import DEFAULT_BINS, Binning, Order, Scope
-from pruning.evaluate.drawing import DEFAULT_SAMPLES, SampleSettings
-from pruning.evaluate.result import DECODED, DEFAULT_MEASURES, RIGHT
-from pruning.plan import NEURON_GRANULARITY
-from pruning.requests import options, plan_options
-from pruning.requests.base import Option, Request, words_of
+from analysis.numbers.sparsity import parse_sparsity
+from pruning.measures.drawing import DEFAULT_SAMPLES, SampleSettings
+from pruning.measures.points import DEFAULT_LEVELS
+from pruning.measures.result import DECODED, DEFAULT_MEASURES, RIGHT
+from pruning.plan.bits import OWN
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.records.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
-from pruning.requests.options import DEFAULT_SEQ_LEN
 from pruning.requests.questions import QuestionOptions
 from pruning.schedules import MEASURED
-from pruning.sensitivity.points import DEFAULT_LEVELS
-from pruning.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
+from pruning.spec import options, plan_options
+from pruning.spec.base import Option, Request, words_of
+from pruning.spec.options import DEFAULT_SEQ_LEN
+from pruning.spec.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
 
 OneCorpus = Annotated[
     tuple[options.MeasuredCorpus, ...],

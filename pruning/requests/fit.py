@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pruning.requests import options, plan_options
-from pruning.requests.base import Option
 from pruning.requests.model import ModelRequest
+from pruning.spec import options, plan_options
+from pruning.spec.base import Option
 
 
 class FitRequest(ModelRequest):

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from pruning.requests import options
-from pruning.requests.base import Option, Request
+from pruning.spec import options
+from pruning.spec.base import Option, Request
 
 
 class Machine(Request):

@@ -5,11 +5,11 @@ from typing import Annotated
 from pydantic import model_validator
 
 from analysis.errors import PlanError
-from pruning.requests import options
-from pruning.requests.base import Option, flags_of, flat_fields
 from pruning.requests.model import ModelRequest
 from pruning.schedules import get_schedule
-from pruning.spec import PlanSpec, RankingSpec, given
+from pruning.spec import options
+from pruning.spec.base import Option, flags_of, flat_fields
+from pruning.spec.spec import PlanSpec, RankingSpec, given
 
 # What chooses experts, and not how many.
 _OF_CHOICE = ("criterion", "corpora", "runs", "gate", "granularity")

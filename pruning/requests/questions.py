@@ -4,13 +4,13 @@ from typing import Annotated
 
 from analysis.corpora import parse_corpus
 from analysis.corpora.checks import CHECKS
-from pruning.evaluate.questions import (
+from pruning.measures.questions import (
     DEFAULT_ANSWER_TOKENS,
     DEFAULT_QUESTIONS,
     QuestionSettings,
 )
-from pruning.requests import options
-from pruning.requests.base import Option, Request
+from pruning.spec import options
+from pruning.spec.base import Option, Request
 
 
 class QuestionOptions(Request):

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from analysis.ranking.trajectory import Parts, Steps
-from analysis.sparsity import parse_sparsity
-from pruning.evaluate.result import MeasureName
-from pruning.requests import options, plan_options
-from pruning.requests.base import Option, nested
+from analysis.criteria.trajectory import Parts, Steps
+from analysis.numbers.sparsity import parse_sparsity
+from pruning.measures.result import MeasureName
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
-from pruning.spec import BUDGETS, PlanSpec, RankingSpec
+from pruning.spec import options, plan_options
+from pruning.spec.base import Option, nested
+from pruning.spec.spec import BUDGETS, PlanSpec, RankingSpec
 
 
 class OverlapRequest(ModelRequest):

@@ -1,248 +1,244 @@
-"""A recipe as the requests that the single commands make, and the request to search."""
+"""Recipe: every choice from the model to the export, as one validated value."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import hashlib
+import json
+from itertools import zip_longest
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+import yaml
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+)
 
-from analysis.stats.choose import parse_corpus_weight
-from analysis.stats.groups import groups_for, ordered
-from pruning.plan import PruningPlan
-from pruning.recipe import Recipe
-from pruning.recipe_file import recipe_from_yaml
-from pruning.requests import options
-from pruning.requests.base import Request, command_line, option_words, validated
-from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
-from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
-from pruning.requests.machine import Machine
-from pruning.requests.model import ExportRequest, WeightsRequest
-from pruning.requests.plan import SpecRequest
+from analysis.corpora import parse_corpus
+from analysis.errors import UserError
+from analysis.numbers.sparsity import parse_sparsity
+from analysis.ranking.choose import parse_corpus_weight
+from pruning.measures.points import DEFAULT_LEVELS
+from pruning.plan.bits import OWN
+from pruning.plan.budget import parse_gib
+from pruning.requests.calibration import CalibrateOptions
+from pruning.requests.evaluation import SENSITIVITY_SAMPLES
+from pruning.requests.model import ExportOptions
 from pruning.requests.questions import QuestionOptions
-from pruning.requests.repair import RepairRequest
+from pruning.requests.repair import RepairOptions
+from pruning.requests.search_settings import SearchSettings
+from pruning.schedules import MEASURED
+from pruning.spec import options, plan_options
+from pruning.spec.base import Request
+from pruning.spec.spec import FREQUENCY, Misfit, PlanSpec
+
+_NOT_DECIDING = ("evaluate", "export")  # without effect on what is pruned
+# Keys of `calibrate` that decide which tokens count; the others only how they are run.
+_DECIDING = ("packing", "truncate", "count", "answers", "answer_tokens", "select", "clusters")
 
 
-def machine_of(recipe: Recipe, asked: Machine) -> Machine:
-    """Where a recipe runs: as asked, else as the recipe says."""
-    section = recipe.calibrate
-    return Machine(
-        device=asked.device or section.device,
-        batch_size=asked.batch_size or section.batch_size,
-        stream_layers=asked.stream_layers or section.stream_layers,
-        trust_remote_code=asked.trust_remote_code,
-        stats_dir=asked.stats_dir,
-    )
+def _named(key: str) -> BeforeValidator:
+    """A string in place of a section stands for the section with that key alone."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
-def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
-    """A calibration per corpus; none if nothing reads them."""
-    if not recipe.plan.reads_text:
-        return []
-    ranking = recipe.plan.ranking
-    read = ranking.rule.columns(ranking.gate)
-    groups = ordered([*groups_for(read), *recipe.calibrate.groups])
-    common = {
-        **_shared(recipe.calibrate, CalibrateOptions),
-        **_shared(recipe, CalibrateRequest),
-        **_shared(machine_of(recipe, machine), CalibrateRequest),
-        "groups": groups,
-    }
-    corpora = [part.corpus for part in recipe.plan.corpus_weights]
-    return [validated(CalibrateRequest, {**common, "corpus": corpus}) for corpus in corpora]
+def _some(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("name a corpus, or several")
+    return values
 
 
-def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
-    """The values of a section that a request also has."""
-    names = type(section).model_fields.keys() & kind.model_fields.keys()
-    return {name: getattr(section, name) for name in names}
+OneOrMore = Annotated[
+    tuple[options.Corpus, ...],
+    options.SEVERAL,
+    AfterValidator(_some),
+    AfterValidator(options.each_once),
+    # One is written, and counts for the digest, as it stands.
+    PlainSerializer(lambda value: value[0] if len(value) == 1 else value),
+]
 
 
-def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
-    """The corpora of search, repair and evaluation as calibrations, only to be opened."""
-    lengths: dict[str, int | None] = {}
-    if recipe.search:
-        lengths[recipe.search.corpus] = recipe.seq_len
-    if section := recipe.evaluate:
-        lengths[section.corpus] = section.seq_len or recipe.seq_len
-    if measured := recipe.sensitivity:
-        lengths |= dict.fromkeys(measured.corpus, recipe.seq_len)
-    if fit := recipe.repair:
-        named = (parse_corpus_weight(text).corpus for text in fit.corpora)
-        lengths |= dict.fromkeys(named, fit.seq_len or recipe.seq_len)
-    return [
-        CalibrateRequest(
-            model=recipe.model,
-            revision=recipe.revision,
-            corpus=corpus,
-            seq_len=length,
-            tokens=max(length, options.DEFAULT_TOKENS) if length else None,
-            skip_bad_rows=recipe.skip_bad_rows,
-            allow_test_set=recipe.allow_test_set,
-            stats_dir=machine.stats_dir,
-        )
-        for corpus, length in lengths.items()
-    ]
+class CalibrateSection(CalibrateOptions):
+    """Options of `moeprune calibrate`.
 
-
-def weights_request(recipe: Recipe, machine: Machine) -> WeightsRequest | None:
-    """The measurement of weights; None if the criterion does not read them.
-
-    Norms of neurons are not stored: they are measured when needed.
-    """
-    plan = recipe.plan
-    names_all = plan.by_neuron or plan.spread.kept_experts is not None
-    if names_all or plan.ranking.rule.source != "weights":
-        return None
-    return WeightsRequest(model=recipe.model, revision=recipe.revision, stats_dir=machine.stats_dir)
-
-
-def spec_request(recipe: Recipe, machine: Machine) -> SpecRequest:
-    """The request of `moeprune plan`."""
-    plan, measured = recipe.plan, recipe.sensitivity
-    if measured and plan.spread.is_measured and not plan.spread.measured_on:
-        spread = plan.spread.model_copy(update={"measured_on": measured.corpus})
-        plan = plan.model_copy(update={"spread": spread})
-    return SpecRequest(
-        model=recipe.model, revision=recipe.revision, plan=plan, stats_dir=machine.stats_dir
-    )
-
-
-def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest | None:
-    """The measurement of sensitivity; None if the recipe asks for none."""
-    section, plan = recipe.sensitivity, recipe.plan
-    if section is None:
-        return None
-    budget = {} if recipe.search else plan.budget.amounts
-    if plan.by_neuron and (plan.budget.shrink or plan.budget.target_size):
-        budget = {}  # bytes of neurons depend on padding
-    values = {
-        **_shared(recipe.calibrate, SensitivityRequest),
-        **_shared(recipe, SensitivityRequest),
-        **_shared(machine_of(recipe, machine), SensitivityRequest),
-        **_shared(section, SensitivityRequest),
-        "corpora": section.corpus,
-        "criterion": plan.ranking.criterion,
-        "granularity": plan.ranking.granularity,
-        "gate": plan.ranking.gate,
-        "calibrated_on": plan.ranking.corpora,
-        "refine": section.refine if budget else 0,
-        "cost": plan.spread.cost,
-        "across": plan.spread.across,
-        "target_dtype": plan.budget.target_dtype,
-        "limits": plan.limits,
-        **budget,
-    }
-    for name, several in (("sparsity", "sparsities"), ("shrink", "shrink")):
-        if name in values:
-            values[several] = (values.pop(name),)
-    del values["count"], values["seed"]  # of the calibration
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(SensitivityRequest, present)
-
-
-def export_request(
-    recipe: Recipe, machine: Machine, text: str, plan: PruningPlan
-) -> ExportRequest | None:
-    """The export, with the recipe's text; None if the recipe asks for none.
-
-    `plan` is one of the model that is exported.
-    """
-    if recipe.export is None:
-        return None
-    values = recipe.export.model_dump()
-    widths = recipe.plan.budget.model_dump(include={"width_mode", "width_multiple_of"})
-    if recipe.export.model:
-        values |= {"plan_model": recipe.model, "plan_model_revision": recipe.revision}
-    else:
-        values |= {"model": recipe.model, "revision": recipe.revision}
-    return validated(
-        ExportRequest,
-        {
-            "plan": plan.to_dict(),
-            "recipe": text,
-            "stats_dir": machine.stats_dir,
-            **values,
-            **(widths if recipe.plan.by_neuron else {}),
-        },
-    )
-
-
-def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> RepairRequest | None:
-    """The repair of a plan; None if the recipe asks for none."""
-    section = recipe.repair
-    if section is None:
-        return None
-    values = {
-        **_shared(recipe.calibrate, RepairRequest),
-        **_shared(recipe, RepairRequest),
-        **_shared(machine_of(recipe, machine), RepairRequest),
-        **_shared(section, RepairRequest),
-        "seq_len": section.seq_len or recipe.seq_len,
-        "seed": section.seed or recipe.seed,
-        # By name, as plans record them, files would be looked for beside the recipe alone.
-        "corpora": section.corpora or recipe.plan.ranking.corpora,
-        "plan": plan.to_dict(),
-    }
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(RepairRequest, present)
-
-
-def evaluate_request(
-    recipe: Recipe, machine: Machine, plans: Sequence[PruningPlan] = ()
-) -> EvaluateRequest | None:
-    """The evaluation of plans; None if the recipe asks for none."""
-    section = recipe.evaluate
-    if section is None:
-        return None
-    values = {
-        **_shared(recipe.calibrate, EvaluateRequest),
-        **_shared(recipe, EvaluateRequest),
-        **_shared(machine_of(recipe, machine), EvaluateRequest),
-        **_shared(section, QuestionOptions),
-        "corpora": (section.corpus,),
-        "measures": section.fitness,
-        "bits": section.bits,
-        "samples": section.samples,
-        "seq_len": section.seq_len,
-        "seed": section.seed,
-        "plans": tuple(plan.to_dict() for plan in plans),
-    }
-    # Keys of the recipe that do not apply to the evaluation.
-    del values["count"], values["hidden_states_dir"], values["repair"]
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(EvaluateRequest, present)
-
-
-class SearchRequest(Machine):
-    """A search for the allocation; `recipe` is the text of a recipe.
-
-    `out` is the folder of plan, result and log; an existing log is continued.
+    `--trust-remote-code` is no key: whoever runs the recipe decides.
     """
 
-    recipe: str = Field(min_length=1, max_length=1 << 20)
-    out: options.SearchFolder
 
-    @field_validator("recipe")
+class SearchSamples(Request):
+    """The samples that a search measures candidates on."""
+
+    corpus: options.Corpus
+    samples: options.Samples = 64
+
+
+class SearchSection(SearchSettings, SearchSamples):
+    """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
+
+    fitness: Literal["esap", "sap", "kl", "nll", "spec-dec"] = "esap"
+
+
+class SensitivitySection(Request):
+    """Options of `moeprune sensitivity`; `corpus` is one or a list, refined as one plan."""
+
+    corpus: OneOrMore
+    samples: options.Samples = SENSITIVITY_SAMPLES
+    levels: plan_options.Levels = DEFAULT_LEVELS
+    refine: plan_options.Refine = 0
+
+
+class RepairSection(RepairOptions):
+    """Options of `moeprune repair`; by default the plan's corpora. `{}` takes all defaults."""
+
+    @field_validator("corpora")
     @classmethod
-    def _asks_for_a_search(cls, value: str) -> str:
-        if recipe_from_yaml(value).search is None:
-            raise ValueError("the recipe has no key search; it needs at least search: {corpus: C}")
+    def _are_corpora(cls, corpora: tuple[str, ...]) -> tuple[str, ...]:
+        for text in corpora:
+            parse_corpus(parse_corpus_weight(text).corpus)
+        return corpora
+
+
+class EvaluateSection(QuestionOptions):
+    """What to measure of the plan, on which corpus."""
+
+    corpus: options.Corpus
+    fitness: options.Measures = ("esap", "nll")  # the loss is what results are ranked by
+    bits: options.Bits = (OWN,)
+    samples: options.Samples | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
+
+
+class ExportSection(ExportOptions):
+    """Where the checkpoint goes."""
+
+    model: options.Model | None = None  # a quantised copy of the recipe's, to prune instead
+    revision: options.Revision | None = None
+    verify: options.Verify = True
+
+    @field_validator("revision")
+    @classmethod
+    def _has_its_model(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and info.data.get("model") is None:
+            raise ValueError("it is of the copy; name that under export, as model")
         return value
 
-    def parsed(self) -> Recipe:
-        """The recipe."""
-        return recipe_from_yaml(self.recipe)
+
+class Recipe(Request):
+    """All settings from calibration to export, as in recipe.yaml.
+
+    Fields of the plan may stand outside of their sections. Paths are relative to the working
+    directory.
+    """
+
+    schema_version: Literal[1] = 1
+    model: options.Model
+    revision: options.Revision | None = None
+    plan: PlanSpec
+    tokens: options.Tokens | None = None
+    seq_len: options.SeqLen | None = None
+    seed: options.Seed | None = None
+    dtype: options.Dtype = "auto"
+    template_args: options.TemplateArgs = Field(default_factory=dict)
+    windows_per_document: options.WindowsPerDocument | None = None  # of search to evaluate
+    skip_bad_rows: options.SkipBadRows = 0
+    calibrate: CalibrateSection = CalibrateSection()
+    search: SearchSection | None = None
+    sensitivity: SensitivitySection | None = None
+    repair: RepairSection | None = None
+    evaluate: EvaluateSection | None = None
+    allow_test_set: options.AllowTestSet = False
+    export: Annotated[ExportSection | None, _named("out")] = None
+
+    @field_validator("plan")
+    @classmethod
+    def _can_be_run(cls, plan: PlanSpec) -> PlanSpec:
+        ranking, schedule = plan.ranking, plan.spread.schedule
+        if not ranking.criterion and plan.spread.kept_experts is None:
+            raise Misfit("criterion", "criterion is missing; give a name such as reap or aimer")
+        if ranking.runs:
+            raise Misfit("runs", "a recipe makes its runs; list corpora instead")
+        names = [part.corpus for part in plan.corpus_weights]
+        try:
+            for name in names:
+                parse_corpus(name)
+        except UserError as error:
+            raise Misfit("corpora", str(error)) from error
+        distinct = options.each_once(names)
+        if repeated := next((a for a, b in zip_longest(names, distinct) if a != b), None):
+            raise Misfit("corpora", f"{repeated} is listed twice, by name or content")
+        if names or not plan.reads_text:
+            return plan
+        if schedule == FREQUENCY:
+            reason = "the frequency schedule counts tokens; list some text under corpora"
+            raise Misfit("schedule", reason)
+        if plan.limits.keep_super and not ranking.reads_text:
+            reason = "super experts are told by calibration text; list some under corpora"
+            raise Misfit("keep_super", reason)
+        reason = f"{ranking.criterion} ranks by calibration text; list some under corpora"
+        raise Misfit("criterion", reason)
+
+    @field_validator("plan")
+    @classmethod
+    def _reads_what_it_names(cls, plan: PlanSpec) -> PlanSpec:
+        if plan.ranking.corpora and not plan.reads_text:
+            reason = f"nothing here reads text, nor does {plan.ranking.criterion}"
+            raise Misfit("corpora", f"{reason}; leave corpora out")
+        return plan
+
+    @field_validator("search")
+    @classmethod
+    def _searches_experts(cls, value: Any, info: ValidationInfo) -> Any:
+        plan = info.data.get("plan")
+        if value is not None and plan and plan.spread.kept_experts is not None:
+            raise ValueError("kept_experts says all that stays, so nothing is left to search")
+        if value is not None and plan and plan.by_neuron:
+            raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
+        if value is not None and plan and plan.budget.top_k:
+            raise ValueError(
+                "a search measures with the model's own experts per token; leave top_k out, and "
+                "give --top-k to evaluate and export"
+            )
+        return value
+
+    @field_validator("sensitivity")
+    @classmethod
+    def _is_used(cls, value: Any, info: ValidationInfo) -> Any:
+        plan, search = info.data.get("plan"), info.data.get("search")
+        if value is None or plan is None:
+            return value
+        if not plan.spread.is_measured and (search is None or search.start != MEASURED):
+            raise ValueError(
+                f"nothing reads it; say schedule: {MEASURED}, or start: {MEASURED} under search"
+            )
+        if value.refine and plan.by_neuron and (plan.budget.shrink or plan.budget.target_size):
+            raise ValueError(
+                "refine of neurons needs a budget other than bytes, which depend on padding; give "
+                "sparsity, params_share or remove"
+            )
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, defaults left out; the sections of the plan stand at the top."""
+        plain: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
+        head = {name: plain.pop(name) for name in ("model", "revision") if name in plain}
+        return {"schema_version": self.schema_version, **head, **plain.pop("plan"), **plain}
+
+    def to_yaml(self) -> str:
+        """recipe.yaml as text; reading it gives the same recipe."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     @property
-    def machine(self) -> Machine:
-        """Where it runs."""
-        return machine_of(self.parsed(), self)
-
-    def command(self, recipe: str = "recipe.yaml") -> str:
-        """The equivalent command line; `recipe` names the file that holds the recipe."""
-        return command_line("search", recipe, *option_words(self))
-
-
-def search_of_file(path: Path, out: Path, machine: Machine) -> SearchRequest:
-    """The search of a recipe in a file."""
-    return machine.into(SearchRequest, recipe=path.read_text(encoding="utf-8-sig"), out=out)
+    def digest(self) -> str:
+        """SHA-256 of what decides the pruned model; spelling, defaults and `export` do not."""
+        decides = self.model_dump(mode="json", exclude=set(_NOT_DECIDING), exclude_defaults=True)
+        calibrate = decides.pop("calibrate", {})
+        decides["calibrate"] = {key: calibrate[key] for key in _DECIDING if key in calibrate}
+        budget = decides["plan"].get("budget", {})
+        for key in ("sparsity", "shrink", "params_share"):
+            if key in budget:
+                budget[key] = str(parse_sparsity(budget[key]))
+        if "target_size" in budget:
+            budget["target_size"] = str(parse_gib(budget["target_size"]))
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from analysis.errors import PlanError
-from analysis.stats.choose import CorpusWeight, is_at_hand, parse_corpus_weight
-from pruning.plan import PruningPlan
-from pruning.requests import options
-from pruning.requests.base import Option, Request, command_line, option_words, validated
+from analysis.ranking.choose import CorpusWeight, is_at_hand, parse_corpus_weight
+from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ModelRequest
-from pruning.spec import PlanSpec
+from pruning.spec import options
+from pruning.spec.base import Option, Request, command_line, option_words, validated
+from pruning.spec.spec import PlanSpec
 
 DEFAULT_REPAIR_TOKENS = 65_536
 

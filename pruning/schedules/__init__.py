@@ -4,7 +4,7 @@ Every schedule removes exactly the budget within the rooms that routers and cons
 plans of equal size are compared.
 """
 
-from analysis.sparsity import parse_sparsity
+from analysis.numbers.sparsity import parse_sparsity
 from pruning.schedules.base import Evidence, Schedule, Spending
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
 from pruning.schedules.listing import (

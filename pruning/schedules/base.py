@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from analysis.arrays import FloatArray
 from analysis.families import MoELayer
-from pruning.allocation import Allocation
-from pruning.budget import Budget
-from pruning.constraints import Constraints, Room
-from pruning.sensitivity.curves import Sensitivity
+from analysis.numbers.arrays import FloatArray
+from pruning.measures.curves import Sensitivity
+from pruning.plan.allocation import Allocation
+from pruning.plan.budget import Budget
+from pruning.plan.constraints import Constraints, Room
 
 Need = Literal["saliency", "frequency", "counts", "sensitivity"]
 

@@ -9,11 +9,11 @@ import yaml
 
 from analysis.errors import PlanError, yaml_problem
 from analysis.families import MoELayer
-from analysis.json_text import parse_json_once
-from analysis.text_file import read_text_file
-from pruning.allocation import Allocation, apportion, count_problem
-from pruning.budget import Budget
-from pruning.constraints import Constraints, Room, check_total, ranges, rooms_of
+from analysis.files.json_text import parse_json_once
+from analysis.files.text_file import read_text_file
+from pruning.plan.allocation import Allocation, apportion, count_problem
+from pruning.plan.budget import Budget
+from pruning.plan.constraints import Constraints, Room, check_total, ranges, rooms_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
 
 _KINDS = ("kept", "removed")

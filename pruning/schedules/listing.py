@@ -7,18 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from analysis.arrays import FloatArray
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.ranking.stratification import rescale
-from pruning.allocation import Allocation
-from pruning.budget import rounding_note, uniform_neighbours
-from pruning.constraints import check_names, open_rooms, ranges, rooms_of
+from pruning.measures.curves import Sensitivity
+from pruning.plan.allocation import Allocation
+from pruning.plan.budget import rounding_note, uniform_neighbours
+from pruning.plan.constraints import check_names, open_rooms, ranges, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
 from pruning.schedules.counts import spread_counts
 from pruning.schedules.ranked import remove_lowest
 from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
-from pruning.sensitivity.curves import Sensitivity
 
 MEASURED = "measured"
 Kind = TypeVar("Kind", FloatArray, Sensitivity)

@@ -7,12 +7,12 @@ from math import fsum
 
 import numpy as np
 
-from analysis.arrays import FloatArray
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
 from analysis.stats.grid import Grid
-from pruning.constraints import Room, check_total, order_within
+from pruning.plan.constraints import Room, check_total, order_within
 from pruning.schedules.base import Turn
 
 

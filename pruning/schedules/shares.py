@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.sparsity import as_percent, parse_sparsity
-from pruning.allocation import Allocation, apportion, count_reason
-from pruning.budget import Budget, sparsity_budget
-from pruning.constraints import Constraints, Room, rooms_of, sum_of
+from analysis.numbers.sparsity import as_percent, parse_sparsity
+from pruning.plan.allocation import Allocation, apportion, count_reason
+from pruning.plan.budget import Budget, sparsity_budget
+from pruning.plan.constraints import Constraints, Room, rooms_of, sum_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
 
 

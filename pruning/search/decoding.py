@@ -10,13 +10,13 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from analysis.families import MoEFamily
-from analysis.forwards import decoder_layers
+from analysis.model.forwards import decoder_layers
 from analysis.progress import Progress
-from pruning.allocation import Removed
-from pruning.evaluate.samples import Samples
-from pruning.evaluate.speculative import Decoding, accept_batch, sharing_copy
-from pruning.masking import masked
-from pruning.plan import PruningPlan
+from pruning.engine.masking import masked
+from pruning.engine.speculative import Decoding, accept_batch, sharing_copy
+from pruning.measures.samples import Samples
+from pruning.plan.allocation import Removed
+from pruning.plan.plan import PruningPlan
 from pruning.search.run import BlockFitness
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruning.allocation import Removed
-from pruning.search.settings import SearchSettings
+from pruning.plan.allocation import Removed
+from pruning.requests.search_settings import SearchSettings
 from pruning.search.space import Space
 
 # Draws per member: a small feasible set, or elites with few neighbours, may not fill a population.

@@ -18,24 +18,24 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from analysis.arrays import FloatArray
 from analysis.calibration.distributed import Processes
 from analysis.calibration.free import free_memory
 from analysis.calibration.loading import CalibrationSettings, load_model, resolve_dtype
 from analysis.calibration.memory import check_fits
 from analysis.corpora import TokenSequences
 from analysis.families import MoEFamily
-from analysis.forwards import decoder_layers, other_forwards, tensors_in
-from analysis.model import MoEModel
+from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
-from pruning.allocation import Removed
-from pruning.evaluate.candidate import MeasureSettings, measure_hidden
-from pruning.evaluate.full_side import FullSide, final_hidden, full_side, run_full
-from pruning.evaluate.result import MEASURES
-from pruning.evaluate.samples import SampleBatch, Samples
-from pruning.evaluate.streamed import Ends, EvaluationPlans, partial_folder, run_plans
-from pruning.masking import masked
-from pruning.plan import PruningPlan
+from pruning.engine.candidate import MeasureSettings, measure_hidden
+from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
+from pruning.engine.masking import masked
+from pruning.engine.streamed import Ends, EvaluationPlans, partial_folder, run_plans
+from pruning.measures.result import MEASURES
+from pruning.measures.samples import SampleBatch, Samples
+from pruning.plan.allocation import Removed
+from pruning.plan.plan import PruningPlan
 from pruning.search.run import BlockFitness, Fitness
 
 _SHARE_OF_MEMORY = 0.25

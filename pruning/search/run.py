@@ -16,12 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 from filelock import Timeout
 
-from analysis.arrays import FloatArray
 from analysis.errors import PlanError
-from analysis.json_text import parse_json
+from analysis.files.json_text import parse_json
+from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
-from pruning.allocation import Removed
-from pruning.append_log import (
+from pruning.measures.append_log import (
     AppendLog,
     appending,
     damaged,
@@ -30,8 +29,9 @@ from pruning.append_log import (
     plain_json,
     whole_lines,
 )
+from pruning.plan.allocation import Removed
+from pruning.requests.search_settings import SearchSettings
 from pruning.search.evolution import Candidate, initial_state, next_state
-from pruning.search.settings import SearchSettings
 from pruning.search.space import Space
 
 

@@ -17,21 +17,21 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
-from analysis.durable import write_durably
 from analysis.errors import PlanError
+from analysis.files.durable import write_durably
 from analysis.lazy import pd
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
-from pruning.allocation import Removed
-from pruning.append_log import plain_json
-from pruning.constraints import Constraints
-from pruning.evaluate.candidate import MeasureSettings
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.result import DECODED
-from pruning.evaluate.samples import make_samples
-from pruning.plan import Provenance, PruningPlan, model_ref, select_experts
-from pruning.recipe import Recipe
-from pruning.recipe_file import save_recipe
+from pruning.engine.candidate import MeasureSettings
+from pruning.measures.append_log import plain_json
+from pruning.measures.drawing import DrawnSamples
+from pruning.measures.result import DECODED
+from pruning.measures.samples import make_samples
+from pruning.plan.allocation import Removed
+from pruning.plan.constraints import Constraints
+from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
 from pruning.search.decoding import DecodingFitness
 from pruning.search.fitness import (

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from pruning.allocation import Allocation, Removed
-from pruning.constraints import Room, check_total, rooms_of
+from pruning.plan.allocation import Allocation, Removed
+from pruning.plan.constraints import Room, check_total, rooms_of
 from pruning.schedules import PATTERNS, Spending, allocate
 
 _WORD_BITS = 64

@@ -9,19 +9,19 @@ from typing import Any, Final, NamedTuple, Self
 
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from analysis.content import read_whole
 from analysis.errors import PlanError, wrong_schema
 from analysis.families import MoELayer
-from analysis.json_text import parse_json
+from analysis.files.content import read_whole
+from analysis.files.json_text import parse_json
+from analysis.files.text_file import read_text_file
 from analysis.lazy import pd
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.stats.store import digest_of
-from analysis.text_file import read_text_file
-from pruning.allocation import Removed
-from pruning.evaluate.result import MEASURES, SampleCount, check_possible
-from pruning.evaluate.store import SEAL, Count, check_seal, first_problem, seal_of
+from pruning.measures.result import MEASURES, SampleCount, check_possible
+from pruning.measures.store import SEAL, Count, check_seal, first_problem, seal_of
+from pruning.plan.allocation import Removed
 from pruning.search.run import SearchOutcome
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 
 SCHEMA_VERSION = 1
 RESULT_NAME = "search.json"

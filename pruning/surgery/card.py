@@ -11,24 +11,24 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
 
 from analysis.errors import ExportError, first_line
+from analysis.files.own_package import tool_version
 from analysis.foreign_text import fenced, in_markdown
-from analysis.model import MoEModel
-from analysis.own_package import tool_version
-from pruning.constraints import ranges
-from pruning.engines import contents_of, load_code, verdicts
-from pruning.evaluate.cost import cost_of
-from pruning.evaluate.quality import PlanLoss
-from pruning.heads import HeadChoice, HeadPlan, heads_in_words
-from pruning.neurons.kept import count_neurons
-from pruning.neurons.widths import WidthPlan
-from pruning.plan import PruningPlan
-from pruning.repair.record import RepairRecord
-from pruning.serving import serve_commands
-from pruning.size_words import growth_words
-from pruning.sizes import SizeReport, format_bytes, size_report
-from pruning.source_checks import left_behind, missing_files
+from analysis.model.moe_model import MoEModel
+from pruning.plan.constraints import ranges
+from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
+from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.plan import PruningPlan
+from pruning.plan.size_words import growth_words
+from pruning.plan.sizes import SizeReport, format_bytes, size_report
+from pruning.plan.widths import WidthPlan
+from pruning.records.cost import cost_of
+from pruning.records.quality import PlanLoss
+from pruning.records.repair import RepairRecord
+from pruning.serving.commands import serve_commands
+from pruning.serving.engines import contents_of, load_code, verdicts
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
+from pruning.surgery.source_checks import left_behind, missing_files
 from pruning.surgery.width_sizes import option_with_sizes
 
 CARD_NAME = "README.md"

@@ -10,20 +10,20 @@ from typing import TypeVar
 
 import numpy as np
 
-from analysis.checkpoint import Checkpoint, TensorEntry, open_checkpoint
-from analysis.companions import TOKENIZER_FILES, companions_of, missing_code
+from analysis.checkpoint.companions import TOKENIZER_FILES, companions_of, missing_code
+from analysis.checkpoint.index import Checkpoint, TensorEntry, open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME, read_index
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
-from analysis.model import MoEModel, describe_model
+from analysis.model.moe_model import MoEModel, describe_model
 from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.progress import Progress
-from analysis.weight_files import INDEX_NAME, read_index
-from pruning.neurons.widths import plan_widths
-from pruning.plan import fit_plan
-from pruning.source_checks import part_problems
+from pruning.plan.plan import fit_plan
+from pruning.plan.widths import plan_widths
 from pruning.surgery.expected import ExpectedTensor, expected_tensors, mapped
 from pruning.surgery.manifest import Manifest, file_record
 from pruning.surgery.repair_checks import repairs_of
 from pruning.surgery.shards import check_located
+from pruning.surgery.source_checks import part_problems
 
 _SHOWN = 3
 _MAX_WORKERS = 4

@@ -8,15 +8,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from analysis.checkpoint import CONFIG_NAME
+from analysis.checkpoint.index import CONFIG_NAME
 from analysis.families import MoEFamily
 from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WIDTHS_KEY
-from analysis.heads import prediction_heads
-from analysis.model import QUANTISED, MoEModel
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import QUANTISED, MoEModel
 from analysis.nonuniform.modeling_file import auto_map
-from pruning.heads import HeadChoice, HeadPlan
-from pruning.neurons.widths import WidthPlan, widths_config
-from pruning.plan import PruningPlan, untied_embedding
+from pruning.plan.heads import HeadChoice, HeadPlan
+from pruning.plan.plan import PruningPlan, untied_embedding
+from pruning.plan.widths import WidthPlan, widths_config
 
 # Entries of auto_map that choose the model class.
 MODEL_CLASSES = ("AutoConfig", "AutoModel")

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from analysis.errors import ExportError
-from analysis.fp8_matrices import Fp8Matrix, fp8_matrix
-from analysis.model import MoEModel
-from pruning.neurons.widths import WidthPlan
+from analysis.model.fp8_matrices import Fp8Matrix, fp8_matrix
+from analysis.model.moe_model import MoEModel
+from pruning.plan.widths import WidthPlan
 
 BF16 = "BF16"
 FP8 = "fp8"

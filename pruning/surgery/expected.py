@@ -13,17 +13,17 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.checkpoint import TensorEntry
-from analysis.elements import as_float64, fp8_values
+from analysis.checkpoint.fp8 import FP8_DTYPE, apply_scales, block_shape
+from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
-from analysis.fp8 import FP8_DTYPE, apply_scales, block_shape
-from analysis.model import MoEModel
-from analysis.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
-from pruning.heads import HeadPlan
-from pruning.neurons.widths import WidthPlan
-from pruning.plan import PruningPlan
-from pruning.repair.files import RepairedTensor
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
+from analysis.numbers.elements import as_float64, fp8_values
+from pruning.plan.heads import HeadPlan
+from pruning.plan.plan import PruningPlan
+from pruning.plan.widths import WidthPlan
+from pruning.records.repair_files import RepairedTensor
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
 

@@ -16,25 +16,24 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from analysis.checkpoint import CONFIG_NAME
-from analysis.companions import SETTINGS_FILES, companions_of
-from analysis.durable import PARTIAL, partial_of, sync_folder, unwritable
+from analysis.checkpoint.companions import SETTINGS_FILES, companions_of
+from analysis.checkpoint.index import CONFIG_NAME
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
-from analysis.home import from_home
-from analysis.model import MoEModel
+from analysis.files.durable import PARTIAL, partial_of, sync_folder, unwritable
+from analysis.files.home import from_home
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
-from analysis.own_package import tool_version
 from analysis.progress import Progress
-from analysis.weight_files import INDEX_NAME
-from pruning.evaluate.quality import PlanLoss
-from pruning.heads import HeadChoice, HeadPlan, HeadRanking
-from pruning.keep_list import KEEP_LIST_NAME
-from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.plan import PruningPlan, fit_plan
-from pruning.repair.files import checked_record
-from pruning.sizes import format_bytes
-from pruning.source_checks import check_source
+from pruning.plan.heads import HeadChoice, HeadPlan, HeadRanking
+from pruning.plan.keep_list import KEEP_LIST_NAME
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.sizes import format_bytes
+from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
+from pruning.records.quality import PlanLoss
+from pruning.records.repair_files import checked_record
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
@@ -43,6 +42,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, libr
 from pruning.surgery.module_names import experts_in_shards, renumbered_file
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import PlannedShard, new_index, plan_shards, pruned_index, reshard
+from pruning.surgery.source_checks import check_source
 from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
 from pruning.surgery.writing import write_file, write_shards
 

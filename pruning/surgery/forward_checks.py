@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from analysis.aligned import align_weights
 from analysis.calibration.loading import (
     LOADING_ERRORS,
     cast_as_plain,
     dequantising_config,
     experts_option,
 )
+from analysis.checkpoint.aligned import align_weights
 from analysis.errors import first_line
-from analysis.heads import prediction_heads
-from analysis.model import MoEModel
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
-from pruning.masking import masked
-from pruning.plan import PruningPlan
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan
 from pruning.surgery.checks import Check
 
 MAX_DIFFERENCE = 1e-5  # of logits, absolute, in float32

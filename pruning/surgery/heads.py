@@ -1,29 +1,29 @@
-"""Prediction heads (MTP) of an export, tensor by tensor; the choice is made in `pruning.heads`."""
+"""Prediction heads (MTP) of an export, tensor by tensor; chosen in `pruning.plan.heads`."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from analysis.calibration.weights import check_measurable, measure_weights
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
 from analysis.families import Slot
-from analysis.head_parts import head_experts
-from analysis.heads import Head, prediction_heads
-from analysis.model import MoEModel, check_layers
+from analysis.model.head_parts import head_experts
+from analysis.model.heads import Head, prediction_heads
+from analysis.model.moe_model import MoEModel, check_layers
 from analysis.ranking.experts import rank_experts
 from analysis.stats.tables import RunManifest, WeightStats, measured_model
-from analysis.stats.weights import check_measurable, measure_weights
-from pruning.allocation import Allocation
-from pruning.heads import (
+from pruning.plan.allocation import Allocation
+from pruning.plan.heads import (
     WEIGHT_CRITERION,
     HeadChoice,
     HeadPlan,
     HeadRanking,
     heads_depend_on,
 )
-from pruning.neurons.widths import WidthMode, WidthPlan, plan_widths, widths_config
-from pruning.plan import PruningPlan, model_ref, select_experts
+from pruning.plan.plan import PruningPlan, model_ref, select_experts
+from pruning.plan.widths import WidthMode, WidthPlan, plan_widths, widths_config
 
 
 def plan_heads(

@@ -12,15 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from analysis.content import read_whole
-from analysis.durable import PARTIAL
+from analysis.checkpoint.weight_files import LONGEST_NAME
 from analysis.errors import ExportError, PlanError, wrong_schema
-from analysis.json_text import parse_json_once
-from analysis.weight_files import LONGEST_NAME
-from pruning.heads import HeadPlan
-from pruning.neurons.widths import WidthChoice
-from pruning.plan import PruningPlan, plan_from_dict
-from pruning.repair.record import content_digest
+from analysis.files.content import read_whole
+from analysis.files.durable import PARTIAL
+from analysis.files.json_text import parse_json_once
+from pruning.plan.heads import HeadPlan
+from pruning.plan.plan import PruningPlan, plan_from_dict
+from pruning.plan.widths import WidthChoice
+from pruning.records.repair import content_digest
 
 MANIFEST_NAME = "moeprune_manifest.json"
 SCHEMA_VERSION = 1

@@ -15,9 +15,9 @@ import numpy as np
 
 from analysis.errors import ExportError
 from analysis.families import SlotKind
-from analysis.model import MoEModel
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
-from pruning.sizes import format_bytes
+from analysis.model.moe_model import MoEModel
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan.sizes import format_bytes
 
 NEVER: Final = -1e4  # far below any logit, and float16 still holds it
 EMPTY: Final = -1  # stands for an expert of zeros among ids

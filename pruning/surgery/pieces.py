@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.elements import bfloat16_bits, fp8_values
 from analysis.errors import ExportError
-from analysis.token_tables import renumbered
+from analysis.families.token_tables import renumbered
+from analysis.numbers.elements import bfloat16_bits, fp8_values
 
 # Entries at least this long are read one by one; of shorter ones, the whole row is read.
 _LONG_BYTES = 512
@@ -134,7 +134,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Renumber:
-    """Rows of a table of token ids, for the experts that stay; see `analysis.token_tables`."""
+    """Rows of a table of token ids, for the experts that stay; `families.token_tables`."""
 
     start: int  # first byte of the first row
     rows: int

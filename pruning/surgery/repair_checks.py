@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.content import file_sha256
 from analysis.errors import ExportError
 from analysis.families import SlotKind
-from analysis.model import MoEModel
-from pruning.plan import PruningPlan
-from pruning.repair.files import (
+from analysis.files.content import file_sha256
+from analysis.model.moe_model import MoEModel
+from pruning.plan.plan import PruningPlan
+from pruning.plan.repair_reference import layer_file
+from pruning.records.repair_files import (
     RepairedTensor,
     repaired_dtype,
     repaired_tensors,
 )
-from pruning.repair.reference import layer_file
 from pruning.surgery.manifest import Manifest
 
 

@@ -13,17 +13,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint import ITEM_BYTES, Shard, TensorEntry
+from analysis.checkpoint.index import ITEM_BYTES, Shard, TensorEntry
+from analysis.checkpoint.weight_files import INDEX_NAME, read_index
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
-from analysis.fp8_matrices import Fp8Matrix
-from analysis.model import OUTPUT_HEAD, MoEModel
-from analysis.weight_files import INDEX_NAME, read_index
-from analysis.widths import SCALE_ROLE, scale_blocks
-from pruning.heads import HeadPlan
-from pruning.neurons.widths import WidthPlan
-from pruning.plan import PruningPlan, untied_embedding
-from pruning.repair.files import RepairedTensor, repaired_tensors
+from analysis.model.fp8_matrices import Fp8Matrix
+from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
+from analysis.model.widths import SCALE_ROLE, scale_blocks
+from pruning.plan.heads import HeadPlan
+from pruning.plan.plan import PruningPlan, untied_embedding
+from pruning.plan.widths import WidthPlan
+from pruning.records.repair_files import RepairedTensor, repaired_tensors
 from pruning.surgery.config import json_file
 from pruning.surgery.dequantising import BF16, Dequantisation
 from pruning.surgery.heads import head_slots

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psutil
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
 from analysis.errors import ExportError, unknown_name
-from analysis.model import MoEModel, describe_model
+from analysis.model.moe_model import MoEModel, describe_model
 from analysis.progress import Progress
-from pruning.plan import PruningPlan
-from pruning.shown import DisplayMixin, Facts
-from pruning.sizes import format_bytes
+from pruning.plan.plan import PruningPlan
+from pruning.plan.shown import DisplayMixin, Facts
+from pruning.plan.sizes import format_bytes
 from pruning.surgery.checks import Check, check_against_source, check_bytes
 from pruning.surgery.manifest import Manifest, read_manifest
 from pruning.surgery.repair_checks import with_files

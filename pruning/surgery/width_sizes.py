@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 
 from analysis.errors import ExportError, PlanError
-from analysis.model import MoEModel
-from pruning.neurons.kept import kept_widths
-from pruning.neurons.widths import (
+from analysis.model.moe_model import MoEModel
+from pruning.plan.kept_neurons import kept_widths
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, untied_embedding
+from pruning.plan.sizes import BYTES, total_size, width_sizes
+from pruning.plan.widths import (
     DEFAULT_MULTIPLE,
     WidthChoice,
     WidthMode,
@@ -13,8 +15,6 @@ from pruning.neurons.widths import (
     plan_widths,
     widths_config,
 )
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, untied_embedding
-from pruning.sizes import BYTES, total_size, width_sizes
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.shards import plan_shards
 from pruning.surgery.widths import check_scales

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.checkpoint import TensorEntry
+from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError
 from analysis.families import MoEFamily, Slot, SlotKind
-from analysis.model import MoEModel
-from analysis.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
-from pruning.constraints import ranges
-from pruning.neurons.widths import WidthMode, WidthPlan
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
+from pruning.plan.constraints import ranges
+from pruning.plan.widths import WidthMode, WidthPlan
 from pruning.surgery.pieces import Gather, Piece, item_bytes
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from analysis.durable import sync_file
 from analysis.errors import ExportError
+from analysis.files.durable import sync_file
 from analysis.progress import Progress
 from pruning.surgery.manifest import FileRecord, ShardRecord, file_record
 from pruning.surgery.pieces import Piece, Span

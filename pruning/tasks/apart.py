@@ -11,9 +11,9 @@ from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError, PlanError
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
-from pruning.evaluate.record import EvaluationStore
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.sensitivity import SensitivityStore
 from pruning.search.store import SearchStore, read_known
-from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 
 TASKS_FOLDER = "benchmark-tasks"

@@ -7,15 +7,14 @@ from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
-from analysis.extras import has_extra, install_line
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.machine.extras import has_extra, install_line
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
-from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import StatsStore, stats_store
-from pruning.active import measured_routing
-from pruning.evaluate.benchmarks.imports import read_results
-from pruning.evaluate.benchmarks.names import check_tasks
-from pruning.evaluate.benchmarks.record import (
+from pruning.benchmarks.imports import read_results
+from pruning.benchmarks.names import check_tasks
+from pruning.benchmarks.record import (
     BenchmarkCandidate,
     BenchmarkRecord,
     BenchmarkStore,
@@ -23,8 +22,9 @@ from pruning.evaluate.benchmarks.record import (
     candidate_of_plan,
     new_benchmark,
 )
-from pruning.evaluate.record import PlanFacts
-from pruning.plan import PruningPlan, keep_all, model_ref, plan_from_dict
+from pruning.plan.active import measured_routing
+from pruning.plan.plan import PruningPlan, keep_all, model_ref, plan_from_dict
+from pruning.records.evaluation import PlanFacts
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 from pruning.tasks import Steps
@@ -56,7 +56,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     check_tasks(names)
     if not request.allow_test_set:
         check_unread(names, store, full.identity)
-    from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
+    from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 
     quiet_transformers()
     local = []

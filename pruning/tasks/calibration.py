@@ -25,8 +25,8 @@ from analysis.corpora.early import (
 )
 from analysis.corpora.encoding import check_token_ids, largest_token_id
 from analysis.corpora.sampling import packing_of
-from analysis.head_parts import runnable_heads
-from analysis.model import MoEModel, load_model_index
+from analysis.model.head_parts import runnable_heads
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import Run, StatsStore, stats_store
 from analysis.stats.tables import CorpusRef
@@ -192,7 +192,7 @@ def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]
 
 def weights_run(request: WeightsRequest) -> Steps[Run]:
     """Measure the weights unless they are cached."""
-    from analysis.stats.weights import weight_statistics
+    from analysis.calibration.weights import weight_statistics
 
     model = load_model_index(request.model, revision=request.revision)
     return (yield from weight_statistics(model, stats_store(request.stats_dir)))

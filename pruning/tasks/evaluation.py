@@ -13,19 +13,19 @@ from analysis.corpora.early import (
     within_context,
 )
 from analysis.corpora.encoding import check_token_ids
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.active import measured_routing
-from pruning.bit_sizes import check_fewer
-from pruning.bits import OWN
-from pruning.evaluate.drawing import DEFAULT_SEED, DrawnSamples, Reading, draw
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore
-from pruning.plan import PruningPlan, fit_plan, keep_all, with_top_k
+from pruning.measures.drawing import DEFAULT_SEED, DrawnSamples, Reading, draw
+from pruning.plan.active import measured_routing
+from pruning.plan.bit_sizes import check_fewer
+from pruning.plan.bits import OWN
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Selection, select_measured
-from pruning.repair.record import RepairStore
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore
+from pruning.records.repair import RepairStore
 from pruning.requests.evaluation import (
     BinsRequest,
     EvaluateRequest,
@@ -35,7 +35,7 @@ from pruning.requests.evaluation import (
     SweepRequest,
 )
 from pruning.requests.plan import SpecRequest
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
@@ -120,7 +120,7 @@ def sweep_run(request: SweepRequest) -> Records:
 def in_bits(
     plans: Iterable[PruningPlan], model: MoEModel, bits: Sequence[str]
 ) -> list[PruningPlan]:
-    """Each plan in each of these bits, see `pruning.bits`; one that has its own stays alone."""
+    """Each plan in each of these bits, see `plan.bits`; one that has its own stays alone."""
     for name in bits:
         check_fewer(model, name)
     candidates: list[PruningPlan] = []
@@ -141,7 +141,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         yield Progress("reading the corpora", 0, len(request.corpora), "corpora", note)
     with together():
         draws = yield from drawn_corpora(request, model, store)
-    from pruning.evaluate.run import Evaluations, run_evaluations
+    from pruning.engine.run import Evaluations, run_evaluations
 
     work = Evaluations(
         model,

@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.engines import contents_of, equal_cut
-from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.gguf import Converter, converter_options, find_converter, write_gguf
-from pruning.heads import HeadChoice, head_ranking, heads_in_words
-from pruning.keep_list import KEEP_LIST_NAME
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, plan_from_dict, with_top_k
-from pruning.repair.files import stored_repair
+from pruning.plan.heads import HeadChoice, head_ranking, heads_in_words
+from pruning.plan.keep_list import KEEP_LIST_NAME
+from pruning.plan.plan import PruningPlan, plan_from_dict, with_top_k
+from pruning.plan.sizes import parse_size
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import stored_losses
+from pruning.records.repair_files import stored_repair
 from pruning.requests.model import ExportRequest
-from pruning.sizes import parse_size
+from pruning.serving.engines import contents_of, equal_cut
+from pruning.serving.gguf import Converter, converter_options, find_converter, write_gguf
 from pruning.surgery.export import (
     ExportSettings,
     PreparedExport,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_vocabulary
-from analysis.launcher import launched_world
-from analysis.model import MoEModel
+from analysis.machine.launcher import launched_world
+from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore, stats_store
-from pruning.evaluate.store import RecordStore
-from pruning.plan import PruningPlan, fit_plan, plan_from_dict
-from pruning.repair.files import checked_record, with_repair_files
-from pruning.requests.base import Request
+from pruning.measures.store import RecordStore
+from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
+from pruning.records.repair_files import checked_record, with_repair_files
+from pruning.spec.base import Request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

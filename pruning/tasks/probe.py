@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.early import check_positions
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.evaluate.bins import (
+from pruning.measures.result import Evaluation
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, keep_all
+from pruning.planning.ranking import select_measured
+from pruning.records.bins import (
     Bin,
     BinsRecord,
     BinsStore,
@@ -20,12 +23,9 @@ from pruning.evaluate.bins import (
     expert_bins,
     neuron_bins,
 )
-from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
-from pruning.evaluate.lens import LensQuestion, LensRecord, LensStore, check_text_length
-from pruning.evaluate.result import Evaluation
-from pruning.evaluate.variances import VarianceRecord, VarianceStore
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, keep_all
-from pruning.planning.ranking import select_measured
+from pruning.records.kept_answers import AnswerRecord, AnswerStore
+from pruning.records.lens import LensQuestion, LensRecord, LensStore, check_text_length
+from pruning.records.variances import VarianceRecord, VarianceStore
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import candidate_request, drawn_corpora, sweep_plans
@@ -34,7 +34,7 @@ from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
     from analysis.corpora import Tokenizer
-    from pruning.evaluate.kept_answers import Answer
+    from pruning.records.kept_answers import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def ask_run(request: AskRequest) -> Steps[AskResult]:
         check_records_folder(request.stats_dir, records)
     pruned = yield from _asked_plans(request, model, stats)
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
-    from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
+    from pruning.engine.answers import Question, has_chat_format, prompt_ids, run_answers
 
     tokenizer = load_tokenizer(model, trust_remote_code=request.trust_remote_code, instead="")
     as_chat = bool(request.prompt and not request.raw and has_chat_format(tokenizer))
@@ -143,7 +143,7 @@ class _Lenses:
 
     def record(self, ids: Sequence[int], start: int) -> LensRecord:
         """The stored record of these tokens, or a new one."""
-        from pruning.evaluate.lens_run import token_texts
+        from pruning.engine.lens_run import token_texts
 
         check_text_length(len(ids), start)
         words = ids, token_texts(self.tokenizer, ids)
@@ -156,7 +156,7 @@ class _Lenses:
 
     def run(self, running: Any, ids: Sequence[int], start: int) -> Steps[LensRecord]:
         """Run what the record of these tokens lacks, and store it."""
-        from pruning.evaluate.lens_run import run_lens
+        from pruning.engine.lens_run import run_lens
 
         record = yield from run_lens(running, self.model, self.plans, self.record(ids, start))
         self.store.save(record)
@@ -174,10 +174,10 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     ranked, bins = yield from _order_and_bins(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
-    from pruning.evaluate.candidate import MeasureSettings, run_candidate
-    from pruning.evaluate.full_side import run_full
-    from pruning.evaluate.run import how_made
-    from pruning.evaluate.samples import make_samples
+    from pruning.engine.candidate import MeasureSettings, run_candidate
+    from pruning.engine.full_side import run_full
+    from pruning.engine.run import how_made
+    from pruning.measures.samples import make_samples
 
     settings = run_settings(request, drawn_samples.sequences.longest)
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
@@ -243,9 +243,9 @@ def variance_run(request: VarianceRequest) -> Steps[dict[str, VarianceRecord]]:
     plans = yield from _plans(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
-    from pruning.evaluate.hidden_states import NUM_TOKENS, run_variance, sample_tokens
-    from pruning.evaluate.run import how_made
-    from pruning.evaluate.samples import make_samples
+    from pruning.engine.hidden_states import NUM_TOKENS, run_variance, sample_tokens
+    from pruning.engine.run import how_made
+    from pruning.measures.samples import make_samples
 
     settings = run_settings(request, drawn_samples.sequences.longest)
     dtype = resolve_dtype(settings.dtype, model)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import CorpusError
-from analysis.model import MoEModel, load_model_index
-from analysis.stats.choose import is_at_hand, run_by_corpus
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.ranking.choose import is_at_hand, run_by_corpus
 from analysis.stats.store import stats_store
-from pruning.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
-from pruning.repair.files import with_repair_files
-from pruning.repair.record import RepairRecord, RepairStore
-from pruning.repair.reference import repaired_name
+from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
+from pruning.plan.repair_reference import repaired_name
+from pruning.records.repair import RepairRecord, RepairStore
+from pruning.records.repair_files import with_repair_files
 from pruning.requests.model import ModelRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps

@@ -5,23 +5,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.early import within_context
-from analysis.durable import unwritable
 from analysis.errors import PlanError
-from analysis.model import MoEModel, load_model_index
+from analysis.files.durable import unwritable
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore, stats_store
-from pruning.allocation import Removed
-from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
-from pruning.evaluate.result import DECODED
+from pruning.measures.drawing import DrawnSamples, SampleSettings, draw
+from pruning.measures.result import DECODED
+from pruning.plan.allocation import Removed
 from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
 from pruning.planning.ranking import Selection, select, sensitivity_for
-from pruning.recipe import Recipe, SearchSection
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import (
+from pruning.requests.recipe import Recipe, SearchSection
+from pruning.requests.recipe_steps import (
     SearchRequest,
     calibrate_requests,
     sensitivity_request,
@@ -32,7 +33,6 @@ from pruning.schedules import MEASURED, PATTERNS, allocate
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
-from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run

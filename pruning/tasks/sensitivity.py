@@ -5,21 +5,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora import TokenSequences
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.stats.blend import Part
 from analysis.stats.store import stats_store
-from pruning.constraints import Room, rooms_of
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.record import EvaluationRecord
+from pruning.measures.curves import Curves, Sensitivity
+from pruning.measures.drawing import DrawnSamples
+from pruning.plan.constraints import Room, rooms_of
 from pruning.planning.make import check_spec, make_plan, spending_of
 from pruning.planning.measured import Order, order_of, with_sensitivity
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Selection, select_measured
+from pruning.records.evaluation import EvaluationRecord
+from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.schedules import Evidence
-from pruning.sensitivity.curves import Curves, Sensitivity
-from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
-from pruning.spec import PlanSpec
+from pruning.spec.spec import PlanSpec
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import candidate_request, drawn_corpora, evaluate_run
 from pruning.tasks.loading import check_records_folder, quiet_transformers, run_settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from pruning.sensitivity.measure import Measuring, Round, Runs
+    from pruning.search.sensitivity import Measuring, Round, Runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +110,10 @@ class _Sitting:
         """The measurement on the samples of a corpus."""
         from analysis.calibration.distributed import Processes, join
         from analysis.calibration.loading import resolve_dtype
-        from pruning.evaluate.candidate import MeasureSettings
-        from pruning.evaluate.samples import make_samples
-        from pruning.sensitivity.measure import Measuring
-        from pruning.sensitivity.points import MEASURES, sample_documents, sample_ids
+        from pruning.engine.candidate import MeasureSettings
+        from pruning.measures.points import MEASURES, sample_documents, sample_ids
+        from pruning.measures.samples import make_samples
+        from pruning.search.sensitivity import Measuring
 
         # A pass through streamed layers has its batches from the start.
         processes = join() if self.request.stream_layers else Processes()
@@ -153,7 +153,7 @@ class _Sitting:
 
     def run_facts(self) -> dict[str, Any]:
         """What a record says of the latest run behind its numbers."""
-        from pruning.evaluate.run import how_made
+        from pruning.engine.run import how_made
 
         return how_made(self._settings)
 
@@ -164,7 +164,7 @@ def _measure(
     selection: Selection,
     specs: list[PlanSpec],
 ) -> Steps[Measurement]:
-    from pruning.sensitivity.measure import Aim, measure_curves, refine
+    from pruning.search.sensitivity import Aim, measure_curves, refine
 
     request, rooms, curves = sitting.request, sitting.order.rooms, list[Curves]()
     rounds = dict[str, "list[Round]"]()

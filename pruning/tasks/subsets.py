@@ -6,16 +6,16 @@ from dataclasses import replace
 from analysis.corpora import TOKEN_SHARDS
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.ranking.choose import run_by_corpus
 from analysis.ranking.experts import can_rank
-from analysis.stats.choose import run_by_corpus
 from analysis.stats.shards import TOKEN_PARTS, stats_of
 from analysis.stats.store import Run, StatsStore, stats_store
-from pruning.evaluate.subsets import SubsetRecord, SubsetStore
-from pruning.plan import PruningPlan, fit_plan
+from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Selection, select
-from pruning.repair.files import with_repair_files
+from pruning.records.repair_files import with_repair_files
+from pruning.records.subsets import SubsetRecord, SubsetStore
 from pruning.requests.evaluation import SubsetsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
@@ -46,7 +46,7 @@ def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
             full = _selection(request, criterion, corpora, model, store)
             plans += yield from _repairs(request, fit_plan(make_plan(full, full.spec).plan, model))
     draws = yield from drawn_corpora(request, model, store)
-    from pruning.evaluate.run import Evaluations, run_evaluations
+    from pruning.engine.run import Evaluations, run_evaluations
 
     settings = run_settings(request, max(each.sequences.longest for each in draws))
     work = Evaluations(model, plans, draws, ("nll",), settings, SubsetStore(store.directories))

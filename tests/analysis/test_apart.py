@@ -5,7 +5,6 @@ from hashlib import sha256
 
 import pytest
 
-from analysis.content import document_digest
 from analysis.corpora import Document, Source, demo_document, parse_corpus
 from analysis.corpora.apart import (
     TEST_SETS,
@@ -18,6 +17,7 @@ from analysis.corpora.sources import fitness_source, in_memory
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, write_task
 from analysis.errors import CorpusError
+from analysis.files.content import document_digest
 
 TASK = LOCAL_TASKS["demo-math-exact"]
 

@@ -22,7 +22,7 @@ from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import TOP_K, VOCAB, tiny_model
 

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint import open_checkpoint, read_shard
+from analysis.checkpoint.index import open_checkpoint, read_shard
 from analysis.errors import CheckpointError
 from builders import edit_json, tiny_checkpoint
 

@@ -8,12 +8,12 @@ from exports import export, failed, files_of, verified
 from hub_server import FILES, hub
 
 from analysis.calibration.loading import check_loadable, load_tokenizer
-from analysis.companions import code_of, missing_code, missing_vocabulary, tokenizer_code
+from analysis.checkpoint.companions import code_of, missing_code, missing_vocabulary, tokenizer_code
 from analysis.corpora.early import check_vocabulary
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json, tiny_checkpoint
-from pruning.source_checks import source_notes
+from pruning.surgery.source_checks import source_notes
 
 # What Kimi-K2, Hunyuan, Mistral and gpt-oss have beside their weights.
 COMPANIONS = (
@@ -99,7 +99,9 @@ def fetcher(tmp_path):
     import subprocess
     import sys
 
-    program = "from analysis.model import resolve_model\nprint(resolve_model('someone/cats'))\n"
+    program = (
+        "from analysis.model.moe_model import resolve_model\nprint(resolve_model('someone/cats'))\n"
+    )
 
     def fetch(place):
         env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}

@@ -11,7 +11,7 @@ from analysis.corpora.encoding import ChatFormat, encode
 from analysis.corpora.template_needs import arguments_taken, content_taken, fitted
 from analysis.corpora.templates import render
 from analysis.errors import CorpusError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, SAID, SEARCH, TOOL_WORDS, called, written
 

@@ -18,7 +18,7 @@ from analysis.corpora.files import open_documents
 from analysis.corpora.sources import from_file
 from analysis.corpora.streams import open_corpus
 from analysis.errors import CorpusError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, FUNCTION, SAID, SEARCH, called, written
 

@@ -19,7 +19,7 @@ from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.sources import in_memory
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 
 LENGTH = 70_000  # characters; texts of up to 65,536 are not cut
 UNKNOWN = "[UNK]"

@@ -13,8 +13,8 @@ from analysis.corpora.sources import demo_source, fitness_source, seeded_order
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts, held_out_numbers
 from analysis.demo.texts import HELD_OUT_FROM, TEXTS, TRAINING_DOCUMENTS, DemoCorpus
-from analysis.model import load_model_index
-from pruning.evaluate.questions import KnownText, draw_questions
+from analysis.model.moe_model import load_model_index
+from pruning.measures.questions import KnownText, draw_questions
 from pruning.requests.questions import QuestionOptions
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.content import document_digest
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, choice_questions, write_task
+from analysis.files.content import document_digest
 
 EXACT = LOCAL_TASKS["demo-math-exact"]
 

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from analysis.devices import check_device, parse_device
 from analysis.errors import CheckpointError
+from analysis.machine.devices import check_device, parse_device
 
 
 @pytest.mark.parametrize("name", ["meta", "mps", "", "cuda:", "cuda:-1", "cpu\n", "CUDA", "cuda:٣"])

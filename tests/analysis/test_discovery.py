@@ -9,16 +9,16 @@ import torch
 from calibrations import LENGTHS, calibrated, make_sequences, table_of
 from transformers import AutoModelForCausalLM, ExaoneMoeConfig
 
+from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES, SlotKind, family_of
 from analysis.families.discovery import discover
 from analysis.families.refused import REFUSED
-from analysis.model import load_model_index
-from analysis.stats.weights import measure_weights
+from analysis.model.moe_model import load_model_index
 from builders import tiny_checkpoint
-from pruning.masking import masked
-from pruning.plan import PruningPlan, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import read_manifest
 

@@ -18,7 +18,7 @@ from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
 from builders import VOCAB, tiny_checkpoint
 from builders.tokens import random_ids, token_sequences

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.durable import unwritable, write_durably, written_durably
+from analysis.files.durable import unwritable, write_durably, written_durably
 
 
 @pytest.fixture

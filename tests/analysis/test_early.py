@@ -12,8 +12,8 @@ from analysis.corpora.early import check_positions, check_reaches, check_vocabul
 from analysis.corpora.sources import local_source
 from analysis.corpora.spec import parse_corpus
 from analysis.errors import CheckpointError, CorpusError
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from exports import tensors_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME, SINGLE_NAME
 from analysis.errors import CheckpointError
-from analysis.weight_files import INDEX_NAME, SINGLE_NAME
 from builders import edit_json, put, tiny_checkpoint
 
 ROUTER = "model.layers.0.mlp.gate.weight"

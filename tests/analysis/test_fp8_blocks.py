@@ -11,15 +11,15 @@ from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 from analysis.calibration.loading import Placement
+from analysis.calibration.weights import measure_weights
+from analysis.checkpoint.fp8 import block_shape
 from analysis.drain import drain
-from analysis.elements import fp8_values
-from analysis.fp8 import block_shape
-from analysis.fp8_loading import take_cut_blocks
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
+from analysis.nonuniform.fp8_loading import take_cut_blocks
 from analysis.nonuniform.loading import load_pruned
-from analysis.stats.weights import measure_weights
+from analysis.numbers.elements import fp8_values
 from builders.fp8 import write_fp8_pair
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 
 

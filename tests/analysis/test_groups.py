@@ -13,10 +13,10 @@ from analysis.corpora import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError, UserError
-from analysis.model import load_model_index
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
-from analysis.shipped import SHIPPED_STATS
 from analysis.stats.merging import merge_runs
 from analysis.stats.shards import SHARD_INDEX, stats_at
 from analysis.stats.store import (
@@ -33,8 +33,8 @@ from analysis.stats.store import (
 from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
 from builders.statistics import stats_of
-from pruning.requests.base import validated
 from pruning.requests.calibration import CalibrateRequest
+from pruning.spec.base import validated
 
 ALL = ("routed", "router", "damage")
 

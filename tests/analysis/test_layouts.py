@@ -10,11 +10,11 @@ from hollow import experts, hollow
 
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import load_model_index
-from analysis.widths import computed_widths
-from pruning.engines import Reads, contents_of, verdicts
-from pruning.heads import HeadChoice
-from pruning.sizes import size_report
+from analysis.model.moe_model import load_model_index
+from analysis.model.widths import computed_widths
+from pruning.plan.heads import HeadChoice
+from pruning.plan.sizes import size_report
+from pruning.serving.engines import Reads, contents_of, verdicts
 
 # GLM-4.5 in small: layer 0 is dense, layer 2 lies beyond the depth and is the prediction head.
 HIDDEN, WIDTH, COUNT, TOP_K, VOCAB = 64, 32, 8, 2, 100

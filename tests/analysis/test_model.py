@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families import FAMILIES, MoELayer, SlotKind, family_of
-from analysis.model import load_model_index, resolve_model
+from analysis.model.moe_model import load_model_index, resolve_model
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, edit_json, tiny_checkpoint
 
 

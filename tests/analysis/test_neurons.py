@@ -31,6 +31,7 @@ from analysis.corpora import Document, Sampling, TokenSequences, tokenize
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError
+from analysis.ranking.choose import CorpusWeight
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import (
@@ -39,7 +40,6 @@ from analysis.ranking.neurons import (
     read_neurons,
 )
 from analysis.stats.blend import Mixture, Part, blend, blend_neurons
-from analysis.stats.choose import CorpusWeight
 from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.store import NEURONS, StatsStore, read_table

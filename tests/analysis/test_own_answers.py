@@ -18,7 +18,7 @@ from analysis.calibration.own_answers import (
 from analysis.corpora import Document, DocumentSelection, Sampling, Source, tokenize
 from analysis.drain import drain
 from analysis.errors import CorpusError
-from analysis.generation import greedy_answers
+from analysis.model.generation import greedy_answers
 from builders import VOCAB
 
 PROMPTS = ([5, 6, 7], [9], [11, 12, 13, 14, 15, 16], [20, 21])

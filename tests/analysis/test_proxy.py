@@ -8,10 +8,10 @@ from scipy import stats as scipy_stats
 
 from analysis.criteria import CRITERIA, get_criterion, unified
 from analysis.criteria.base import Needs, needs_of
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.ranking.experts import can_rank
 from analysis.ranking.overlap import overlap_of_parts
 from analysis.ranking.proxy import damage_table, proxy_overlap, proxy_quality
-from analysis.shipped import SHIPPED_STATS
 from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.store import load_expert_stats, read_run
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.errors import UserError
-from analysis.published import PAPERS, published_table
 from analysis.ranking.leaderboard import (
     ability_weights,
     average_rank,
@@ -17,6 +16,7 @@ from analysis.ranking.leaderboard import (
     weighted_average,
     winners,
 )
+from analysis.ranking.published import PAPERS, published_table
 
 # Models x rows x columns, counted on the page: OLMoE and DeepSeek have one ratio, the others two.
 ROWS = {

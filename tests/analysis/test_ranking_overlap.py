@@ -14,6 +14,8 @@ from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.demo import texts
 from analysis.errors import CriterionError, PlanError, StatsError
 from analysis.families import MoELayer
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.numbers.sparsity import num_removed, parse_sparsity
 from analysis.ranking.coverage import Blender, coverage, fair_blend
 from analysis.ranking.experts import keeping_order, rank_experts, rank_of, saliency_grid
 from analysis.ranking.overlap import (
@@ -28,8 +30,6 @@ from analysis.ranking.overlap import (
     symmetric_overlaps,
     variant_overlaps,
 )
-from analysis.shipped import SHIPPED_STATS
-from analysis.sparsity import num_removed, parse_sparsity
 from analysis.stats.blend import Mixture
 from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore

@@ -6,7 +6,7 @@ import torch
 from letters import LetterTokenizer
 from safetensors.torch import save_file
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
 from analysis.corpora import Document, Sampling, representatives, tokenize
 from analysis.corpora.clusters import nearest_to_centroids
 from analysis.corpora.encoding import Tokens

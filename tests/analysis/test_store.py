@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file as save_safetensors
 
-from analysis.checkpoint import open_checkpoint
-from analysis.content import file_sha256
+from analysis.checkpoint.index import open_checkpoint
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
+from analysis.files.content import file_sha256
+from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
 from analysis.ranking.experts import rank_experts
-from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
 from analysis.stats.blend import Part, blend
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import (

@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from analysis.elements import FLOAT_BYTES, as_float64
 from analysis.errors import PlanError, UserError
-from analysis.json_text import parse_json, parse_json_once
+from analysis.files.json_text import parse_json, parse_json_once
+from analysis.numbers.elements import FLOAT_BYTES, as_float64
 from analysis.stats.stored_tables import read_parquet
-from pruning.evaluate.benchmarks.imports import number
+from pruning.benchmarks.imports import number
 
 NEEDED = {"layer": "int64", "sum": "float64"}
 

@@ -6,7 +6,7 @@ import torch
 from calibrations import calibrated
 
 from analysis.families import MoELayer
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.super_experts import super_experts
 from analysis.stats.grid import Grid
 from analysis.stats.store import save_expert_stats

@@ -20,8 +20,8 @@ from analysis.corpora import Document
 from analysis.corpora.encoding import ChatFormat, TextReader, encode
 from analysis.corpora.templates import Limits, render
 from analysis.errors import CorpusError
-from analysis.model import load_model_index
-from pruning.evaluate.answers import prompt_ids
+from analysis.model.moe_model import load_model_index
+from pruning.engine.answers import prompt_ids
 
 TALK = (
     {"role": "system", "content": "Be short."},

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import PlanError
-from analysis.text_file import near_file, read_text_file
+from analysis.files.text_file import near_file, read_text_file
 
 
 def test_a_pipe_and_a_device_are_refused_without_being_opened(tmp_path):

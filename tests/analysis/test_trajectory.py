@@ -12,11 +12,7 @@ from calibrations import calibrated, describe, make_sequences
 
 from analysis.criteria import get_criterion
 from analysis.criteria.pathfinder import pathfinder
-from analysis.errors import CorpusError, CriterionError, StatsError, UserError
-from analysis.families import MoELayer
-from analysis.ranking.coverage import Blender
-from analysis.ranking.experts import has_columns, rank_experts, scored
-from analysis.ranking.trajectory import (
+from analysis.criteria.trajectory import (
     PATH_COLUMNS,
     Paths,
     Weighing,
@@ -27,6 +23,10 @@ from analysis.ranking.trajectory import (
     top_paths_of_samples,
     top_paths_through,
 )
+from analysis.errors import CorpusError, CriterionError, StatsError, UserError
+from analysis.families import MoELayer
+from analysis.ranking.coverage import Blender
+from analysis.ranking.experts import has_columns, rank_experts, scored
 from analysis.stats.blend import Mixture, Part, blend
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SampleStats, sample_stats

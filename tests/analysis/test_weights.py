@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint import open_checkpoint
+from analysis.calibration import weights
+from analysis.calibration.weights import measure_weights, weight_statistics
+from analysis.checkpoint.index import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import describe_model, load_model_index
-from analysis.stats import weights
+from analysis.model.moe_model import describe_model, load_model_index
 from analysis.stats.store import StatsStore
-from analysis.stats.weights import measure_weights, weight_statistics
 
 NUM_EXPERTS = 3
 LAYERS = (0, 1)
@@ -211,7 +211,7 @@ def test_weight_statistics_are_cached_by_model(tmp_path):
 def test_sums_load_neighbours_at_once_where_gathers_are_thought_fast():
     # A position that may be negative is no address of a neighbour: such words were gathered.
     program = (
-        "from analysis.stats.weights import _bfloat16_pair_sums, _compiled\n"
+        "from analysis.calibration.weights import _bfloat16_pair_sums, _compiled\n"
         "(code,) = _compiled(_bfloat16_pair_sums, 'uint32').inspect_asm().values()\n"
         "assert 'ymm' in code and 'gather' not in code\n"
     )

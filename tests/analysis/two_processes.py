@@ -11,12 +11,12 @@ from analysis.calibration import partial
 from analysis.calibration.distributed import folded, join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
+from analysis.calibration.weights import weight_statistics
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
-from analysis.stats.weights import weight_statistics
 from builders.tokens import token_sequences
 
 torch.set_num_threads(1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from result_charts import drawn
 
-from analysis.model import ModelRef, load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import ModelRef, load_model_index
 from app.charts.benchmarks import (
     benchmark_scores,
     board_of,
@@ -17,16 +17,16 @@ from app.charts.benchmarks import (
 )
 from app.charts.hidden_states import variance_results
 from app.charts.names import FULL
-from pruning.evaluate.benchmarks.record import (
+from pruning.benchmarks.record import (
     BenchmarkCandidate,
     BenchmarkScore,
     benchmark_settings,
     candidate_label,
     new_benchmark,
 )
-from pruning.evaluate.record import PlanFacts, plan_facts
-from pruning.evaluate.variances import VarianceStore
-from pruning.plan import keep_all
+from pruning.plan.plan import keep_all
+from pruning.records.evaluation import PlanFacts, plan_facts
+from pruning.records.variances import VarianceStore
 
 MODEL = ModelRef("m", "11" * 32)
 WHOLE = 1000

@@ -9,9 +9,9 @@ from permanent_names import EXPONENTS
 from analysis.drain import drain
 from app.session.data import settings
 from builders import ROWS
-from pruning.requests.base import flat_fields
 from pruning.requests.calibration import CalibrateRequest
-from pruning.spec import PlanSpec
+from pruning.spec.base import flat_fields
+from pruning.spec.spec import PlanSpec
 from pruning.tasks.calibration import calibrate_run
 
 

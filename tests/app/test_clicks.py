@@ -7,7 +7,7 @@ import pytest
 from page_texts import ALL_CORPORA, opened, table_with
 from streamlit.testing.v1 import AppTest
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.charts.sizes import size_text
 
 

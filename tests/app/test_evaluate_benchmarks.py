@@ -7,19 +7,19 @@ from exports import keeping
 from page_texts import command
 
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.pages.evaluate.benchmarks import take_results
 from app.session.job_queue import job_store
-from pruning.evaluate.benchmarks.record import (
+from pruning.benchmarks.record import (
     BenchmarkScore,
     BenchmarkStore,
     benchmark_settings,
     candidate_of_plan,
     new_benchmark,
 )
-from pruning.plan import keep_all
+from pruning.plan.plan import keep_all
 from pruning.tasks.benchmark import benchmarks_as_json
 
 BENCHMARKS = "Benchmarks"

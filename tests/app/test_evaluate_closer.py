@@ -10,11 +10,11 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.widgets.answers import marked
 from builders import ROWS
-from pruning.evaluate.kept_answers import Answer, AnswerRecord, AnswerStore
-from pruning.plan import keep_all
+from pruning.plan.plan import keep_all
+from pruning.records.kept_answers import Answer, AnswerRecord, AnswerStore
 from pruning.requests.evaluation import VarianceRequest
 from pruning.tasks.probe import variance_run
 

@@ -9,12 +9,12 @@ from page_texts import command, press
 from result_charts import drawn
 
 from analysis.drain import drain
-from analysis.published import published_table
+from analysis.ranking.published import published_table
 from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import ALL_CORPORA, evaluation_results, pool_draws
 from app.charts.published import TABLES, published_settings
 from builders import ROWS
-from pruning.evaluate.result import Metric
+from pruning.measures.result import Metric
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
 

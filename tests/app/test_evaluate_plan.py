@@ -16,12 +16,12 @@ from page_texts import (
 from shipped import shipped_loss
 
 from analysis.drain import drain
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.jobs.kinds import KINDS
 from app.session.data import settings
 from builders import ROWS
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import plan_from_dict
+from pruning.plan.plan import plan_from_dict
+from pruning.records.evaluation import EvaluationStore
 
 HAND = {"model": "once", "sparsity": "50%", "set": by_hand("4.3.2", (0, 2, 3))}
 NEURONS = {"granularity": "neuron", "sparsity": "30%"}

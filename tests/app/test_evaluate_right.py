@@ -6,10 +6,10 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.drain import drain
 from builders import ROWS
-from pruning.evaluate.quality import plan_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.right_answers import RightAnswers
-from pruning.evaluate.right_of_plans import (
+from pruning.measures.right_answers import RightAnswers
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import plan_losses
+from pruning.records.right_of_plans import (
     random_draws,
     right_apart,
     right_rows,

@@ -7,9 +7,9 @@ import pytest
 from page_texts import ALL_CORPORA, command, press, texts
 from shipped import shipped_lines
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from builders import resealed
-from pruning.evaluate.lens import LensStore, lost_experts, num_carrying, token_changes
+from pruning.records.lens import LensStore, lost_experts, num_carrying, token_changes
 
 TEXT = "Text lens"
 GLOBAL = {"criterion": "ean", "corpora": ALL_CORPORA, "schedule": "global"}

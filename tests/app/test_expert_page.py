@@ -9,11 +9,11 @@ import pytest
 from page_texts import ALL_CORPORA, MEASURED_CORPORA, opened, table_with, texts
 
 from analysis.criteria import unified
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.charts.evaluations import plan_name
 from app.tables.experts import corpus_shares, rank_summary
 from builders.statistics import stats_of
-from pruning.evaluate.lens import LensStore
+from pruning.records.lens import LensStore
 
 BLEND = {"criterion": "ean", "corpora": ALL_CORPORA}
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from page_texts import SCORES, gone, opened, texts
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 
 DAMAGE = {"tab": "Evidence", "evidence.view": "Damage"}
 EXPONENTS = {"tab": "Corpora", "corpora.view": "Exponents"}

@@ -8,8 +8,8 @@ from page_texts import opened, texts
 from typer.testing import CliRunner
 
 import app.cli
-from analysis.ranking.trajectory import Weighing, follow_paths, representative_samples
-from analysis.shipped import SHIPPED_STATS
+from analysis.criteria.trajectory import Weighing, follow_paths, representative_samples
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore, load_sample_stats
 

@@ -9,7 +9,7 @@ from page_texts import command, metrics_of, opened, table_with, texts, unfolded,
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
@@ -17,14 +17,14 @@ from app.session.job_queue import job_store
 from builders import tiny_checkpoint
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.neurons.widths import WidthMode
-from pruning.plan import PruningPlan, model_ref, plan_from_dict
+from pruning.plan.plan import PruningPlan, model_ref, plan_from_dict
+from pruning.plan.sizes import format_bytes, weight_bytes
+from pruning.plan.widths import WidthMode
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.sizes import format_bytes, weight_bytes
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options

@@ -5,13 +5,13 @@ from exports import uneven
 from page_texts import command, metrics_of, texts, upload
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.jobs.model import JobState
 from app.session.job_queue import job_store
 from builders.converter import write_converter
 from builders.fp8 import write_fp8_pair
+from pruning.plan.sizes import format_bytes
 from pruning.requests.model import ExportRequest
-from pruning.sizes import format_bytes
 from pruning.tasks.export import dry_export, export_run
 
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from analysis.cache_keys import most_results
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.session.keeping import key_of, remembered
 from pruning.planning.ranking import select
 from pruning.requests.plan import SpecRequest
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 
 def request(**fields):

@@ -3,8 +3,8 @@
 import pytest
 
 from app.tables.measured_advice import MeasuredPlan, read_losses
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import PlanFacts
+from pruning.records.evaluation import PlanFacts
+from pruning.records.quality import PlanLoss
 
 
 def loss(criterion, change, corpora=(), *, way="", schedule="uniform", granularity="expert"):

@@ -10,7 +10,7 @@ from page_texts import ALL_CORPORA, loaded_on, opened, table_with, texts
 from shipped import shipped_lines
 
 from analysis.criteria import get_criterion
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.pages.explore.evidence import random_note
 
 NEURONS = {"granularity": "neuron", "neuron_scope": "global"}

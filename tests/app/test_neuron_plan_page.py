@@ -21,17 +21,17 @@ from page_texts import (
 )
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from app.session.plan_data import shown_neurons
 from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
-from pruning.neurons.kept import count_neurons
-from pruning.plan import plan_from_json
+from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.plan import plan_from_json
 from pruning.planning.make import plan_from_stats
-from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import spec_request
+from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.requests.recipe_steps import spec_request
 
 NEURONS = {"granularity": "neuron", "sparsity": "40%"}
 OVER_ALL = NEURONS | {"neuron_scope": "global"}

@@ -23,12 +23,12 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
-from pruning.budget import sparsity_budget
-from pruning.constraints import Constraints, ranges
-from pruning.plan import keep_all, plan_from_json
+from pruning.plan.budget import sparsity_budget
+from pruning.plan.constraints import Constraints, ranges
+from pruning.plan.plan import keep_all, plan_from_json
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
     counts_example,
@@ -36,10 +36,10 @@ from pruning.planning.choice import (
     counts_text,
     schedule_label,
 )
-from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.plan_options import counts_words
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import Spending
+from pruning.spec.plan_options import counts_words
 from pruning.tasks.sensitivity import sensitivity_run
 
 EVEN = "16.16.16.16.16.16"

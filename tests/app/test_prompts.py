@@ -5,12 +5,12 @@ import shutil
 import pytest
 from page_texts import press, texts
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.jobs.model import JobState
 from app.session.data import settings
 from app.session.job_queue import job_store
-from pruning.evaluate.kept_answers import AnswerStore
-from pruning.evaluate.lens import LensQuestion, LensStore
+from pruning.records.kept_answers import AnswerStore
+from pruning.records.lens import LensQuestion, LensStore
 
 OTHERS = "The diagnosis of my neighbour is"
 ASK, LENS = "Ask both models", "Text lens"

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.help import EVERYWHERE
-from pruning.engine_results import results
+from pruning.serving.engine_results import results
 from tools.reference.commands import all_commands, commands, options_of
 from tools.reference.compatibility import engine_matrix
 from tools.reference.families import families

@@ -16,12 +16,12 @@ from page_texts import (
 )
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.tables import CorpusRef
 from builders import ROWS
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import plan_from_dict, plan_from_json
-from pruning.repair.record import LayerFit, RepairRecord, RepairStore
+from pruning.plan.plan import plan_from_dict, plan_from_json
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.repair import LayerFit, RepairRecord, RepairStore
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
 

@@ -12,14 +12,14 @@ import pytest
 from page_texts import loaded_on
 from streamlit.testing.v1 import AppTest
 
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
 from app.loaded import call, loaded_of
 from app.report.page import report_html, report_of, views_of
-from pruning.requests.base import validated
 from pruning.requests.ranking import DrawRequest
+from pruning.spec.base import validated
 
 PAGES = ("start", "explore", "compare", "export")
 

@@ -6,10 +6,10 @@ import shutil
 import pytest
 from page_texts import parsed, unfolded
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.jobs.kinds import KINDS
-from pruning.requests.base import default_of, flat_fields, flat_values, validated
 from pruning.requests.plan import SpecRequest
+from pruning.spec.base import default_of, flat_fields, flat_values, validated
 
 PLAN = {"kept": {"0": [0]}}
 (RUN,) = (path.name for path in SHIPPED_STATS.glob("demo-demo-math-*"))

@@ -17,21 +17,21 @@ from shipped import shipped_lines
 from typer.testing import CliRunner
 
 import app.cli
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS, SHIPPED_VARIABLE
+from analysis.files.shipped import SHIPPED_STATS, SHIPPED_VARIABLE
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker
 from app.jobs.store import JobStore
-from pruning.plan import load_plan
+from pruning.plan.plan import load_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.planning.searches import estimate_search, searched_selection
-from pruning.recipe import SearchSection
-from pruning.recipe_file import recipe_from_yaml
 from pruning.requests.plan import SpecRequest
+from pruning.requests.recipe import SearchSection
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.search.store import order_digest, read_known
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 DEADLINE_SECONDS = 400.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"

@@ -20,20 +20,20 @@ from servers import served
 from transformers import AutoConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from analysis.attention import Attention
-from analysis.checkpoint import read_config
+from analysis.checkpoint.index import read_config
 from analysis.errors import CheckpointError, UserError
 from analysis.families import MoELayer
+from analysis.model.attention import Attention
 from app.literal import literal, literal_in_badge
 from app.server import server_config
 from app.session import data
 from app.session.uploads import MEGABYTES, uploaded_text
 from app.tables.spreadsheets import csv_text
-from pruning.plan import plan_from_json
-from pruning.recipe import CalibrateSection
-from pruning.recipe_file import recipe_from_yaml
+from pruning.plan.plan import plan_from_json
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.recipe import CalibrateSection
+from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text
 
 ROOT = Path(__file__).parents[2]

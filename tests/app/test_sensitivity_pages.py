@@ -21,7 +21,7 @@ from page_texts import (
 from shipped import shipped_losses
 
 from app.charts import neuron_cut
-from pruning.neurons.cuts import expert_shares
+from pruning.plan.neuron_cuts import expert_shares
 
 SHIPPED = Path(__file__).parents[2] / "cached_stats" / "sensitivity"
 

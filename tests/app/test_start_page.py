@@ -21,7 +21,7 @@ from shipped import shipped_lines, shipped_losses
 from streamlit.testing.v1 import AppTest
 
 from analysis.drain import drain
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.session.data import settings
 from app.session.job_queue import job_store
 from pruning.requests.evaluation import EvaluateRequest
@@ -197,9 +197,9 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
 
 
 def _long_answer():
-    from analysis.shipped import SHIPPED_STATS
+    from analysis.files.shipped import SHIPPED_STATS
     from app.widgets.answers import answers_part
-    from pruning.evaluate.kept_answers import AnswerStore
+    from pruning.records.kept_answers import AnswerStore
 
     record = AnswerStore([SHIPPED_STATS]).records()[0]
     full, pruned = record.answers

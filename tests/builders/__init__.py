@@ -16,7 +16,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from pruning.evaluate.store import SEAL, seal_of
+from pruning.measures.store import SEAL, seal_of
 
 # The corpus that the pages are tested with, whose content is seeded.
 ROWS = "rows.jsonl@d2bddf0a"

@@ -1,6 +1,6 @@
 """A stand-in for llama.cpp's converter: its file holds what it was told."""
 
-from pruning.serving import CONVERTER
+from pruning.serving.commands import CONVERTER
 
 # As llama.cpp's: a class that names pre-tokenizers or raises, and `main`, which reads sys.argv.
 STAND_IN = """

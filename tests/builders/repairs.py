@@ -8,10 +8,10 @@ import numpy as np
 from analysis.calibration.loading import CalibrationSettings
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import MoEModel
-from pruning.plan import PruningPlan, fit_plan
-from pruning.repair.files import with_repair_files
-from pruning.repair.record import RepairRecord, RepairStore
+from analysis.model.moe_model import MoEModel
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.records.repair import RepairRecord, RepairStore
+from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import repair_plan
 
 VOCAB = 51  # of the smallest tiny models

@@ -11,9 +11,9 @@ import pytest
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from app.jobs.kinds import KINDS
-from pruning.evaluate.benchmarks.names import harness_names
-from pruning.requests.base import validated
+from pruning.benchmarks.names import harness_names
 from pruning.requests.benchmark import RUNS_CODE, BenchmarkRequest
+from pruning.spec.base import validated
 
 TASK = "demo-math-exact"
 RESULTS = {

@@ -11,8 +11,8 @@ from analysis.corpora import corpus_name
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from builders import tiny_checkpoint
-from pruning.recipe import Recipe
 from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.recipe import Recipe
 from pruning.tasks.calibration import calibrate_run
 
 

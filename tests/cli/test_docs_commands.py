@@ -17,15 +17,15 @@ import pandas as pd
 import pytest
 from published_models import QWEN3, hollow_checkpoint
 
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import save_expert_stats
 from analysis.stats.tables import measured_model
 from builders import tiny_model
 from builders.statistics import expert_stats
-from pruning.plan import load_plan
-from pruning.sizes import size_report
+from pruning.plan.plan import load_plan
+from pruning.plan.sizes import size_report
 
 ROOT = Path(__file__).parents[2]
 # What stands before a block that is not run: it is part of the page.

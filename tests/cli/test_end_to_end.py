@@ -8,10 +8,10 @@ import pytest
 from safetensors.torch import load_file
 
 from analysis.errors import UserError
-from pruning.plan import load_plan
-from pruning.recipe_file import load_recipe
+from pruning.plan.plan import load_plan
+from pruning.plan.sizes import format_bytes
 from pruning.requests.machine import Machine
-from pruning.sizes import format_bytes
+from pruning.requests.recipe_file import load_recipe
 from tools.end_to_end import Step, report_of, run_all
 
 SHIPPED = Path(__file__).parents[2] / "docs" / "recipes"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.corpora import corpus_name
-from pruning.evaluate.record import TABLE_COLUMNS
+from pruning.records.evaluation import TABLE_COLUMNS
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.model import load_model_index
-from pruning.plan import load_plan
+from analysis.model.moe_model import load_model_index
+from pruning.plan.plan import load_plan
 
 BITS = {"8": (8, 2), "4": (4, 2), "2": (2, 4)}  # a code, and the scales of a group
 

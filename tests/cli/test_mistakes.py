@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from analysis.extras import install_line
+from analysis.machine.extras import install_line
 from app.cli import COMMANDS
 from app.cli.usage import LOOKED_FOR
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, stats_store
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.sizes import format_bytes
+from pruning.plan.sizes import format_bytes
 
 PLAN = ("plan", "demo", "--granularity", "neuron", "--criterion", "neuron-norms")
 

@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 
 from analysis.corpora import corpus_name
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import write_ids
-from pruning.plan import PruningPlan, load_plan, model_ref
-from pruning.recipe import Recipe
+from pruning.plan.plan import PruningPlan, load_plan, model_ref
+from pruning.plan.sizes import size_report
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import calibrate_requests
-from pruning.sizes import size_report
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_steps import calibrate_requests
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import shlex
 import pandas as pd
 import pytest
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from pruning.model import Model
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.plan import SpecRequest
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 
 @pytest.fixture

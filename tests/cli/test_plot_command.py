@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from shipped import shipped_lines
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS

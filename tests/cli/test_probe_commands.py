@@ -5,9 +5,9 @@ import re
 import pandas as pd
 import pytest
 
-from pruning.evaluate.bins import BIN_COLUMNS, Binning, BinsRecord
-from pruning.evaluate.lens import LENS_COLUMNS, LensStore, in_short
-from pruning.evaluate.variances import VARIANCE_COLUMNS, VarianceStore
+from pruning.records.bins import BIN_COLUMNS, Binning, BinsRecord
+from pruning.records.lens import LENS_COLUMNS, LensStore, in_short
+from pruning.records.variances import VARIANCE_COLUMNS, VarianceStore
 
 QUESTION = "A room is 7 m by 6 m. How large is it?"
 

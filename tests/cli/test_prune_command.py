@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
-from pruning.plan import load_plan
+from pruning.plan.plan import load_plan
 from pruning.planning.make import check_spec, plan_from_stats
-from pruning.recipe_file import load_recipe
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import calibrate_requests, spec_request
+from pruning.requests.recipe_file import load_recipe
+from pruning.requests.recipe_steps import calibrate_requests, spec_request
 from pruning.tasks.calibration import calibrate_run
 
 FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"

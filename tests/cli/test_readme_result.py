@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.shipped import SHIPPED_VARIABLE
+from analysis.files.shipped import SHIPPED_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

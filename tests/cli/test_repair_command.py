@@ -7,11 +7,11 @@ import shutil
 import pandas as pd
 import pytest
 
-from analysis.model import load_model_index
-from pruning.evaluate.quality import LOSS
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import load_plan
-from pruning.repair.record import RepairStore
+from analysis.model.moe_model import load_model_index
+from pruning.plan.plan import load_plan
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import LOSS
+from pruning.records.repair import RepairStore
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from analysis.model import load_model_index
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.progress import Progress
-from analysis.shipped import SHIPPED_STATS
 from app import console
 from app.cli import COMMANDS, load
-from pruning.evaluate.quality import LossIncrease
-from pruning.plan import load_plan
-from pruning.sizes import size_report
+from pruning.plan.plan import load_plan
+from pruning.plan.sizes import size_report
+from pruning.records.quality import LossIncrease
 
 PLAN = ("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-math", "--shrink", "40%")
 KEYS = {"command", "result", "tables", "notes", "next"}

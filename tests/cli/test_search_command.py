@@ -10,16 +10,16 @@ import pytest
 from launching import torchrun
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from app.console import follow
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
-from pruning.plan import load_plan
-from pruning.requests.recipe import SearchRequest
+from pruning.measures.points import WHOLE
+from pruning.plan.plan import load_plan
+from pruning.records.sensitivity import SensitivityStore
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import load_search
-from pruning.sensitivity.points import WHOLE
-from pruning.sensitivity.record import SensitivityStore
 from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]

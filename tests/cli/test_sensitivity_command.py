@@ -8,13 +8,13 @@ import pytest
 
 from analysis.corpora import corpus_name
 from analysis.drain import drain
-from analysis.model import load_model_index
-from pruning.plan import load_plan
+from analysis.model.moe_model import load_model_index
+from pruning.measures.curves import curves_of
+from pruning.plan.plan import load_plan
+from pruning.plan.sizes import weight_bytes
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.search.store import load_search
-from pruning.sensitivity.curves import curves_of
-from pruning.sensitivity.record import SensitivityStore
-from pruning.sizes import weight_bytes
 from pruning.tasks.evaluation import evaluate_run
 
 NEURONS = ("--granularity", "neuron", "--criterion", "neuron-norms")

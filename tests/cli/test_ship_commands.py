@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import app.console
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
 from builders.fp8 import write_fp8_pair
 from builders.tokens import random_ids
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from layouts.small_packed import original_of, small_packed
-from pruning.plan import PruningPlan, load_plan, model_ref
+from pruning.plan.plan import PruningPlan, load_plan, model_ref
 from pruning.surgery.manifest import SourceRecord, read_manifest
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shipped import shipped_run
 
-from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
+from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
 from analysis.stats.places import default_stats_dir
 from analysis.stats.store import stats_store
 

@@ -3,12 +3,12 @@
 import pandas as pd
 import pytest
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.shards import stats_of
 from analysis.stats.store import stats_store
 from app.charts.loss_by_tokens import describe, spread_table
-from pruning.evaluate.subsets import SUBSET_COLUMNS, SubsetStore
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.records.subsets import SUBSET_COLUMNS, SubsetStore
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints, rooms_of
 from pruning.schedules import from_counts
 
 pytestmark = pytest.mark.e2e

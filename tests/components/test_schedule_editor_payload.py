@@ -7,8 +7,8 @@ import pytest
 from analysis.errors import PlanError
 from analysis.families import MoELayer
 from app.components.schedule_editor.payload import Bars, bars_payload, checked_edit, stamp_of
-from pruning.budget import count_budget
-from pruning.constraints import Constraints
+from pruning.plan.budget import count_budget
+from pruning.plan.constraints import Constraints
 from pruning.schedules import Spending
 
 # Layers 1, 3, 4 of 12, 12 and 10 experts, top-2; 17 of 34 go.

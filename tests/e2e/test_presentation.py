@@ -9,16 +9,16 @@ import pytest
 from playwright.sync_api import Browser, expect
 from tabs import settled, violations, wait_until
 
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.loaded import loaded_of
 from app.pages.story import FINDINGS
 from app.report.decision import AnswerPair, DecisionReport, decision_html
 from app.report.page import report_html, report_of, views_of
-from pruning.evaluate.cost import LossRow
-from pruning.requests.base import validated
+from pruning.records.cost import LossRow
 from pruning.requests.ranking import DrawRequest
+from pruning.spec.base import validated
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 CHARTS = ("overlap-map", "coverage", "kept-by", "sizes")

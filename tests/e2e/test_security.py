@@ -9,7 +9,7 @@ from dashboards import Dashboard, running
 from playwright.sync_api import expect
 from tabs import open_plan, settled, visit
 
-from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
+from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
 from app.pages.evaluate.benchmarks import take_results
 
 pytestmark = pytest.mark.e2e

@@ -18,12 +18,12 @@ from transformers import (
 )
 
 from analysis.families.native import is_registered_here
-from analysis.model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel, load_model_index
 from families.configs import Case
 from families.settings import IMAGE_TEXT, VOCAB
 from pruning import load_pruned
-from pruning.engine_results import SILENT, Row, condition_of
-from pruning.engine_traits import traits_of
+from pruning.serving.engine_results import SILENT, Row, condition_of
+from pruning.serving.engine_traits import traits_of
 from tools.engines.environments import HERE, python_of
 
 # Float32 in both; other orders of the same sums differ by 1e-5 where logits are near 10.

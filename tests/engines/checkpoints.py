@@ -24,18 +24,18 @@ from transformers import (
     Qwen3OmniMoeForConditionalGeneration,
 )
 
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.errors import UserError
-from analysis.model import MoEModel, load_model_index
-from analysis.weight_files import INDEX_NAME
+from analysis.model.moe_model import MoEModel, load_model_index
 from builders.fp8 import fp8_settings, to_fp8_blocks
 from builders.mxfp4 import to_mxfp4
 from families.configs import BY_NAME, Case
 from families.published import PUBLISHED, TURNED, as_published
 from families.settings import HIDDEN, VOCAB, WIDTH
 from families.tiny_models import redraw, tiny_model
-from pruning.engine_results import CUTS
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, model_ref
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.serving.engine_results import CUTS
 
 Tensors = dict[str, torch.Tensor]
 

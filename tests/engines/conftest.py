@@ -13,8 +13,8 @@ from engines.checkpoints import engine_case, save, write_cuts
 from filelock import FileLock
 from threads import one_thread  # noqa: F401
 
-from analysis.durable import write_durably
-from pruning.engine_results import RESULTS, Row, results
+from analysis.files.durable import write_durably
+from pruning.serving.engine_results import RESULTS, Row, results
 from tools.engines.environments import python_of
 
 Rows = Mapping[str, Row]

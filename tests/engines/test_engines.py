@@ -1,13 +1,13 @@
 """Serving engines against transformers, on exports of every family.
 
 Left out unless asked for: `python -m tools.engines mlx`, then `python -m pytest -m engines -k mlx`.
-With `--write-engine-results` the rows go into `pruning/engine_results.json`.
+With `--write-engine-results` the rows go into `pruning/serving/engine_results.json`.
 """
 
 import pytest
 from engines.checkpoints import ENGINE_CASES
 
-from pruning.engine_results import CUTS, ENGINES, results
+from pruning.serving.engine_results import CUTS, ENGINES, results
 
 
 @pytest.mark.engines

@@ -14,8 +14,8 @@ import torch
 from calibrations import make_sequences
 from safetensors.torch import load_file, save_file
 
-from analysis.head_parts import head_experts
-from analysis.model import load_model_index
+from analysis.model.head_parts import head_experts
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import load_head_stats
 from analysis.stats.tables import LARGEST
 from builders import edit_json

@@ -20,18 +20,18 @@ from exports import export
 
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
+from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import load_expert_stats, read_vectors
 from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
-from analysis.stats.weights import measure_weights
 from families.built import Built, stock_load
 from families.configs import DISTINCT, EVERY, KINDS, SOURCES, Case, cases_where
 from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from families.settings import VOCAB
-from pruning.masking import masked
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from analysis.checkpoint import Checkpoint
+from analysis.calibration.built import built_tensors
+from analysis.checkpoint.index import Checkpoint
 from analysis.families import family_of
 from analysis.families.decoders import DECODERS, decoder_tensors
-from analysis.model import MoEModel
-from pruning.built import built_tensors
+from analysis.model.moe_model import MoEModel
 
 COMMON = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 40}
 COMMON |= {"num_experts_per_tok": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}

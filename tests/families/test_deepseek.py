@@ -16,8 +16,8 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from analysis.families.native import register_native
-from analysis.model import load_model_index
-from pruning.plan import PruningPlan, model_ref
+from analysis.model.moe_model import load_model_index
+from pruning.plan.plan import PruningPlan, model_ref
 
 HIDDEN, HEADS, LAYERS, EXPERTS, TOP_K, VOCAB = 16, 2, 4, 7, 3, 64
 # The keys of deepseek-moe-16b-base's config.json, made small.
@@ -251,7 +251,7 @@ import numpy as np
 from analysis.calibration.run import CalibrationSettings, calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore, load_expert_stats
 
 sequences = TokenSequences("a", (np.arange(3, 11, dtype=np.int32),), 1, 0)

@@ -12,8 +12,8 @@ from analysis.calibration.memory import memory_needs
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
-from analysis.head_parts import runnable_heads
-from analysis.model import load_model_index
+from analysis.model.head_parts import runnable_heads
+from analysis.model.moe_model import load_model_index
 from analysis.stats.merging import merge_runs
 from analysis.stats.store import load_expert_stats
 from builders import edit_json

@@ -13,16 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from analysis.criteria import get_criterion
 from analysis.errors import UnsupportedModelError
-from analysis.head_parts import runnable_heads
-from analysis.model import load_model_index
+from analysis.model.head_parts import runnable_heads
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from builders import edit_json
 from families.headed import HEADED, ROUTED, SEQUENCES, SPARSE, WITH_HEADS, Headed, Made, heads_of
 from families.settings import HIDDEN
 from families.test_quantised import to_fp8
 from pruning import Model
-from pruning.copies import plan_for_copy
-from pruning.heads import head_ranking
+from pruning.plan.copies import plan_for_copy
+from pruning.plan.heads import head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
 

@@ -9,9 +9,9 @@ from families.configs import DISTINCT, KINDS, Case
 from families.physical import logits_of
 from families.settings import WIDTH
 from pruning import load_pruned
-from pruning.masking import masked
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
 
 MODES = tuple(WidthMode)
 # Something else is as wide as an expert.

@@ -10,11 +10,11 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from analysis.calibration.loading import check_loadable
-from analysis.checkpoint import Checkpoint
+from analysis.checkpoint.index import Checkpoint
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
 from analysis.families.needs import why_too_old
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from analysis.calibration.config_outline import outline_model
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model import load_model_index
-from analysis.outline import without_weights
+from analysis.model.moe_model import load_model_index
+from analysis.model.outline import without_weights
 from families.configs import CASES, EVERY
-from pruning.outline import outline_model
-from pruning.sizes import size_report
+from pruning.plan.sizes import size_report
 
 
 def headers_of(model):

@@ -9,14 +9,15 @@ import torch
 from exports import verified
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint import open_checkpoint
+from analysis.calibration.config_outline import outline_model
+from analysis.calibration.weights import measure_weights
+from analysis.checkpoint.index import open_checkpoint
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import PlanError, UnsupportedModelError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.neurons import read_neurons
 from analysis.stats.store import StatsStore
-from analysis.stats.weights import measure_weights
 from builders import edit_json
 from builders.mxfp4 import to_mxfp4
 from builders.repairs import repaired
@@ -25,8 +26,7 @@ from families.configs import BY_NAME, CASES
 from families.published import as_published
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
-from pruning.outline import outline_model
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest

@@ -11,11 +11,12 @@ from calibrations import calibrated, make_sequences
 from exports import export, tensors_of, verified
 from transformers import AutoConfig, AutoModelForMultimodalLM, Qwen3OmniMoeForConditionalGeneration
 
+from analysis.calibration.config_outline import outline_model
 from analysis.calibration.loading import Placement
 from analysis.families import FAMILIES
 from analysis.families.needs import why_too_old
-from analysis.heads import beside_text
-from analysis.model import load_model_index
+from analysis.model.heads import beside_text
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import load_expert_stats
 from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
@@ -24,11 +25,10 @@ from families.settings import HIDDEN, THINKER, VOCAB
 from families.test_conformance import LENGTHS, assert_sums
 from families.tiny_models import redraw
 from pruning import load_pruned
-from pruning.engines import Reads, contents_of, load_code, verdicts
-from pruning.masking import masked
-from pruning.outline import outline_model
-from pruning.plan import PruningPlan, model_ref
-from pruning.sizes import size_report
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.sizes import size_report
+from pruning.serving.engines import Reads, contents_of, load_code, verdicts
 
 CASE = BY_NAME["qwen3_omni_moe_thinker"]
 UNIFORM = {0: (1, 3, 4, 6), 2: (0, 2, 3, 5)}

@@ -10,8 +10,8 @@ from analysis.errors import UnsupportedModelError
 from builders.repairs import repaired, token_sequences
 from families.built import HAND_ON_MORE, stock_load
 from families.configs import BY_NAME, EVERY
-from pruning.masking import masked
-from pruning.plan import fit_plan
+from pruning.engine.masking import masked
+from pruning.plan.plan import fit_plan
 
 SEQUENCES = token_sequences(10, 12)
 IDS = torch.from_numpy(np.stack(SEQUENCES.rows)).long()

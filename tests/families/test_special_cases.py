@@ -9,12 +9,12 @@ import torch
 from exports import edit_tensors, export, keeping_neurons, shards_of
 from safetensors.torch import load_file, save_file
 
+from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
 from analysis.errors import PlanError, UnsupportedModelError, UserError
 from analysis.families import FAMILIES, SlotKind, family_of
-from analysis.heads import beside_text
-from analysis.model import load_model_index
-from analysis.stats.weights import measure_weights
+from analysis.model.heads import beside_text
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, cases_where
@@ -22,9 +22,9 @@ from families.physical import logits_of, physically_pruned
 from families.published import as_published
 from families.tiny_models import tiny_config, tiny_model
 from pruning import load_pruned
-from pruning.masking import masked
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
 
 GROUPED = cases_where(lambda case: case.groups > 1)
 

@@ -23,7 +23,7 @@ from app.charts import (
 )
 from app.charts.criterion_looks import criterion_look, looks
 from app.charts.names import FULL
-from pruning.evaluate.bins import BIN_COLUMNS
+from pruning.records.bins import BIN_COLUMNS
 
 PRESETS = {each.name: each for each in (CRITERIA | NEURON_CRITERIA).values()}
 EVERY = PRESETS | {each.name: each for each in (unified(*variant) for variant in RANKABLE)}

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from shipped import shipped_lines
 
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from app.charts import loss_bins, same_bytes
 from app.charts import neurons as charts
-from pruning.evaluate.bins import BIN_COLUMNS
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.result import SampleCount
+from pruning.measures.result import SampleCount
+from pruning.records.bins import BIN_COLUMNS
+from pruning.records.evaluation import EvaluationStore
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from app.charts.sensitivity import (
     sensitivity_map,
     sensitivity_table,
 )
+from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.planning.frontier import BEST, FRONTIER_COLUMNS, OTHER, SHOWN, UNIFORM
-from pruning.sensitivity.curves import Curve, Curves, Sensitivity
 
 SIZES = {3: 12, 7: 20}
 CUT = (3, 10)

@@ -25,9 +25,11 @@ from golden.hand_model import EXPERTS, LAYERS, NUMBERS, saved, sequences
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
+from analysis.calibration.weights import weight_statistics
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
-from analysis.model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.model.widths import expert_widths
 from analysis.ranking.experts import rank_experts, score_experts
 from analysis.ranking.neurons import (
     neuron_saliency,
@@ -39,9 +41,7 @@ from analysis.ranking.norms import neuron_norms
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.store import StatsStore, load_expert_stats, load_weight_stats
 from analysis.stats.tables import GATES, NoStats
-from analysis.stats.weights import weight_statistics
-from analysis.widths import expert_widths
-from pruning.plan import select_experts
+from pruning.plan.plan import select_experts
 from pruning.schedules import uniform
 
 # OLMoE's router computes in float32: its gates are right to about 1e-7.

@@ -24,12 +24,12 @@ from golden.hand_model import IDS, LAYERS, NUMBERS, A, B, C, Numbers, hand_model
 
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.result import DECODED, MEASURES
-from pruning.evaluate.samples import make_samples
-from pruning.plan import PruningPlan
-from pruning.recipe import SearchSection
+from analysis.model.moe_model import ModelRef
+from pruning.engine.full_side import run_full
+from pruning.measures.result import DECODED, MEASURES
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import PruningPlan
+from pruning.requests.recipe import SearchSection
 from pruning.search.fitness import Subject, masked_fitness
 
 SPEAKING = Numbers(

@@ -17,7 +17,8 @@ from search_cases import task as search_task
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.budget import count_budget, sparsity_budget
+from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import (
     PATTERNS,
     SCHEDULES,
@@ -27,7 +28,6 @@ from pruning.schedules import (
     uniform,
 )
 from pruning.search.run import BlockFitness
-from pruning.search.settings import SearchSettings
 from pruning.search.space import Space, seeds_of
 
 TWO = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from analysis.heads import beside_text
-from analysis.model import MoEModel
+from analysis.model.heads import beside_text
+from analysis.model.moe_model import MoEModel
 from layouts.published import Layout
-from pruning.sizes import size_report
+from pruning.plan.sizes import size_report
 
 PAGE = Path(__file__).parents[2] / "docs" / "dev" / "layouts.md"
 _STORED = {"": "bfloat16", "fp8": "FP8", "mxfp4": "MXFP4", "int4": "packed int4"}

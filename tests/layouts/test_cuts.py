@@ -12,14 +12,14 @@ import pytest
 import torch
 from exports import export, failed, tensors_of, verified
 
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from layouts.composites import COMPOSITES
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_random
 from layouts.packed import PACKED
 from layouts.published import LAYOUTS
-from pruning.heads import HeadChoice
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.heads import HeadChoice
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.manifest import read_manifest
 
 THIN = {

@@ -6,16 +6,16 @@ import re
 import pytest
 from exports import edit_tensors, export, failed, tensors_of, verified
 
+from analysis.calibration.weights import measure_weights
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
-from analysis.model import load_model_index
-from analysis.stats.weights import measure_weights
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
 from layouts.small_packed import EXPERTS, ROLES, small_packed
 from layouts.test_cuts import same_bytes
-from pruning.engines import Reads, contents_of, verdicts
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.serving.engines import Reads, contents_of, verdicts
 from pruning.surgery import module_names
 
 KEPT = {0: (1, 2, 4), 1: (0, 2, 5)}

@@ -12,11 +12,12 @@ import sys
 import pytest
 from calibrations import make_sequences, make_settings
 
+from analysis.calibration.config_outline import outline_model
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import UnsupportedModelError
-from analysis.heads import beside_text, prediction_heads
-from analysis.model import load_model_index
-from analysis.outline import without_weights
+from analysis.model.heads import beside_text, prediction_heads
+from analysis.model.moe_model import load_model_index
+from analysis.model.outline import without_weights
 from analysis.stats.store import StatsStore
 from app.cli import main
 from app.cli.inspect import _facts
@@ -26,15 +27,14 @@ from layouts.hollow_models import header_of, write_hollow
 from layouts.packed import PACKED
 from layouts.page import PAGE, row_of
 from layouts.published import LAYOUTS
-from pruning.engines import contents_of, verdicts
-from pruning.outline import outline_model
-from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.sizes import size_report
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.repair.run import check_repairable
 from pruning.requests.plan import SpecRequest
-from pruning.sizes import size_report
-from pruning.spec import spec_of
+from pruning.serving.engines import contents_of, verdicts
+from pruning.spec.spec import spec_of
 from pruning.surgery.export import prepare_export
 
 # One of each kind stands for the others in the default run.

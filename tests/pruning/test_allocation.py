@@ -16,16 +16,16 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config
 
 from analysis.errors import PlanError
 from analysis.families import FAMILIES, MoELayer
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
+from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.ranking.experts import keeping_order
-from analysis.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.stats.grid import Grid
 from analysis.stats.tables import MeasuredModel
-from pruning.allocation import Allocation, apportion, check_kept
-from pruning.budget import count_budget, sparsity_budget
-from pruning.constraints import Constraints, Room, rooms_of
-from pruning.masking import masked
-from pruning.plan import PruningPlan, select_experts
+from pruning.engine.masking import masked
+from pruning.plan.allocation import Allocation, apportion, check_kept
+from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.plan.constraints import Constraints, Room, rooms_of
+from pruning.plan.plan import PruningPlan, select_experts
 from pruning.schedules import Spending, allocate, fit_counts, uniform
 
 

@@ -7,11 +7,11 @@ import torch
 from exports import edit_tensors
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
 from layouts.small_packed import ROLES, original_of, small_packed
-from pruning.copies import plan_for_copy
-from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.copies import plan_for_copy
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
 
 KEPT = {0: (1, 2, 4), 1: (0, 2, 5)}
 

@@ -8,13 +8,13 @@ import torch
 from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, uneven, verified
 
 from analysis.drain import drain
-from analysis.elements import bfloat16_bits
 from analysis.errors import ExportError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
+from analysis.numbers.elements import bfloat16_bits
 from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences
 from builders.tokens import random_ids
-from pruning.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.sensitivity import sensitivity_run

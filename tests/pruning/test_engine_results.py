@@ -11,11 +11,11 @@ from engines.asking import question_of
 from engines.checkpoints import ENGINE_CASES, engine_case, save
 from safetensors.torch import load_file, save_file
 
-from analysis.model import load_model_index
-from pruning.engine_results import CUTS, ENGINES, causes, results
-from pruning.engine_traits import MLA, traits_of
-from pruning.engines import Contents, Reads, contents_of, summary, verdicts
-from pruning.serving import REQUEST, SERVING, serve_commands
+from analysis.model.moe_model import load_model_index
+from pruning.serving.commands import REQUEST, SERVING, serve_commands
+from pruning.serving.engine_results import CUTS, ENGINES, causes, results
+from pruning.serving.engine_traits import MLA, traits_of
+from pruning.serving.engines import Contents, Reads, contents_of, summary, verdicts
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 

@@ -11,14 +11,14 @@ from exports import export, keeping
 from neuron_cases import allowed
 from safetensors.numpy import load_file, save_file
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model import load_model_index
-from analysis.weight_files import INDEX_NAME
+from analysis.model.moe_model import load_model_index
 from families.configs import CASES
-from pruning.heads import HeadPlan
-from pruning.plan import keep_all
+from pruning.plan.heads import HeadPlan
+from pruning.plan.plan import keep_all
 from pruning.surgery import expected
 from pruning.surgery.checks import check_against_source
 from pruning.surgery.expected import TensorPart, expected_tensors

@@ -8,9 +8,9 @@ from exports import accept_changes, export, failed, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json, tiny_checkpoint
-from pruning.source_checks import source_notes
+from pruning.surgery.source_checks import source_notes
 
 MOST, FEW = {2, 5}, {0, 1, 2, 3, 4}
 

@@ -12,22 +12,22 @@ from torch.nn.functional import linear, silu
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef, load_model_index
 from analysis.stats.store import stats_store
 from builders import edit_json, tiny_model
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model as tiny_case
-from pruning.masking import masked
-from pruning.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
+from pruning.plan.repair_reference import Repair
+from pruning.plan.sizes import size_report
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select_measured
-from pruning.repair.files import with_repair_files
-from pruning.repair.reference import Repair
-from pruning.requests.base import validated
+from pruning.records.repair_files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
-from pruning.sizes import size_report
+from pruning.spec.base import validated
 from pruning.surgery.verify import verify_export
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.repair import repair_run

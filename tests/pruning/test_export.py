@@ -17,13 +17,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
 from analysis.families import FAMILIES
-from analysis.model import load_model_index
-from pruning.masking import masked
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import neuron_plan_sizes, size_report
+from analysis.model.moe_model import load_model_index
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.sizes import neuron_plan_sizes, size_report
+from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import Level
 

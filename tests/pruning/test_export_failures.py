@@ -14,13 +14,13 @@ import torch
 from exports import edit_tensors, keeping, shards_of, tensors_of
 from typer.testing import CliRunner
 
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError, UserError
-from analysis.model import load_model_index
-from analysis.weight_files import INDEX_NAME
+from analysis.model.moe_model import load_model_index
 from app.cli import cli
 from builders import edit_json
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME
 

@@ -10,15 +10,15 @@ from exports import export, keeping
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
 from analysis.families import FAMILIES
-from analysis.model import load_model_index
-from analysis.own_package import tool_version
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.record import PlanFacts
-from pruning.heads import HeadChoice, HeadPlan
-from pruning.plan import Provenance, PruningPlan, keep_all, model_ref
-from pruning.sizes import format_bytes, size_report
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import load_model_index
+from pruning.plan.heads import HeadChoice, HeadPlan
+from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
+from pruning.plan.sizes import format_bytes, size_report
+from pruning.records.evaluation import PlanFacts
+from pruning.records.quality import PlanLoss
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes
 from pruning.surgery.manifest import MANIFEST_NAME

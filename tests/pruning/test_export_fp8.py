@@ -13,15 +13,15 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from analysis.errors import ExportError, PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from families.built import stock_load
 from families.configs import BY_NAME
 from families.physical import logits_of
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning import load_pruned
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.sizes import neuron_plan_sizes
+from pruning.plan.sizes import neuron_plan_sizes
+from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.width_sizes import width_options
 
 BLOCK = 8  # an expert of 24 neurons has three blocks, the 16 numbers of a token two

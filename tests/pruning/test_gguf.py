@@ -12,13 +12,13 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.converter import STAND_IN, write_converter
-from pruning.gguf import find_converter, pre_tokenizer_of
-from pruning.plan import keep_all
-from pruning.requests.base import validated
+from pruning.plan.plan import keep_all
 from pruning.requests.model import ExportRequest
-from pruning.serving import CONVERTER
+from pruning.serving.commands import CONVERTER
+from pruning.serving.gguf import find_converter, pre_tokenizer_of
+from pruning.spec.base import validated
 from pruning.tasks.export import export_run
 
 

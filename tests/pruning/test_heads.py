@@ -11,13 +11,13 @@ from exports import export, failed, keeping, keeping_neurons, tensors_of, verifi
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
-from analysis.heads import prediction_heads
-from analysis.model import load_model_index
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
-from pruning.heads import HeadChoice, HeadPlan, heads_in_words
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.sizes import ModelPart, heads_bytes, size_report
+from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.sizes import ModelPart, heads_bytes, size_report
+from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.export import ExportSettings, prepare_export
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest

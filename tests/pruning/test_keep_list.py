@@ -7,11 +7,11 @@ from exports import export, keeping, uneven
 
 from analysis.errors import PlanError, UserError
 from analysis.families import MoELayer
-from analysis.model import load_model_index
-from pruning.keep_list import KEEP_LIST_NAME, read_keep_list
+from analysis.model.moe_model import load_model_index
 from pruning.model import Model
-from pruning.plan import load_plan
-from pruning.spec import spec_of
+from pruning.plan.keep_list import KEEP_LIST_NAME, read_keep_list
+from pruning.plan.plan import load_plan
+from pruning.spec.spec import spec_of
 
 LAYERS = (MoELayer(0, 4, 2), MoELayer(3, 6, 2))
 KEPT = {0: (0, 1), 3: (0, 2, 5)}

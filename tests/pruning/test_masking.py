@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from analysis.errors import PlanError, UnsupportedModelError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, tiny_model
-from pruning.masking import masked
-from pruning.plan import PruningPlan
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan
 
 REF = ModelRef("tiny", "00" * 32)
 

@@ -14,16 +14,16 @@ from neuron_cases import contest_of, select_neurons
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.budget import rounding_note
-from pruning.constraints import Constraints, Room
-from pruning.neurons.budget import (
+from pruning.plan.budget import rounding_note
+from pruning.plan.constraints import Constraints, Room
+from pruning.plan.neuron_budget import (
     kept_experts,
     neuron_count_budget,
     neuron_rooms,
     neuron_sparsity_budget,
     reachable_totals,
 )
-from pruning.neurons.selection import NeuronScope, pools_of
+from pruning.plan.neuron_selection import NeuronScope, pools_of
 
 SCOPES = list(NeuronScope)
 

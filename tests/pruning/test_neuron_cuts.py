@@ -9,13 +9,13 @@ import pytest
 from neuron_cases import select_neurons
 
 from analysis.errors import StatsError
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.widths import expert_widths
 from analysis.stats.store import StatsStore, load_expert_stats
-from analysis.widths import expert_widths
-from pruning.active import active_experts, measured_routing, ranked_by
-from pruning.constraints import Constraints
-from pruning.neurons.budget import kept_experts, neuron_rooms, neuron_sparsity_budget
-from pruning.neurons.cuts import (
+from pruning.plan.active import active_experts, measured_routing, ranked_by
+from pruning.plan.constraints import Constraints
+from pruning.plan.neuron_budget import kept_experts, neuron_rooms, neuron_sparsity_budget
+from pruning.plan.neuron_cuts import (
     expert_shares,
     field_of,
     layer_cuts,
@@ -25,9 +25,9 @@ from pruning.neurons.cuts import (
     pruned_neurons,
     saliency_histogram,
 )
-from pruning.neurons.selection import Contest, NeuronScope
-from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
-from pruning.plan_tables import neuron_summary
+from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.tables import neuron_summary
 from pruning.planning.side_by_side import flops_saved, layer_shares
 
 # Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.

@@ -11,17 +11,17 @@ from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS
 from families.physical import block_of, logits_of, physically_pruned
 from families.tiny_models import tiny_model
 from pruning import load_pruned
-from pruning.engines import contents_of, verdicts
-from pruning.heads import HeadPlan
-from pruning.neurons.widths import WidthChoice, WidthMode, plan_widths
-from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.heads import HeadPlan
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode, plan_widths
+from pruning.serving.engines import contents_of, verdicts
 from pruning.surgery.config import pruned_config
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_option, width_options

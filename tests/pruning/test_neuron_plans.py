@@ -13,19 +13,26 @@ from neuron_cases import Source, select_neurons, with_fewer_experts, zeroed
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
+from analysis.model.widths import expert_widths
 from analysis.ranking.norms import neuron_norms
-from analysis.widths import expert_widths
 from families.configs import BY_NAME, EVERY, SOURCES
 from families.physical import block_of, logits_of, physically_pruned
 from families.plain import matrices_of
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
-from pruning.constraints import Constraints
-from pruning.masking import masked
-from pruning.neurons.selection import NeuronScope
-from pruning.plan import PruningPlan, fit_plan, load_plan, model_ref, plan_from_dict, plan_from_json
-from pruning.sizes import size_report
+from pruning.engine.masking import masked
+from pruning.plan.constraints import Constraints
+from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.plan import (
+    PruningPlan,
+    fit_plan,
+    load_plan,
+    model_ref,
+    plan_from_dict,
+    plan_from_json,
+)
+from pruning.plan.sizes import size_report
 
 OLMOE = BY_NAME["olmoe"]
 

@@ -16,15 +16,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from analysis.errors import ExportError
 from analysis.families import FAMILIES
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import edit_json, tiny_checkpoint
 from families.physical import logits_of
 from families.tiny_models import redraw
 from pruning import load_pruned
-from pruning.engines import contents_of, verdicts
-from pruning.masking import masked
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.serving.engines import contents_of, verdicts
 
 COMMON = {
     "vocab_size": 64,

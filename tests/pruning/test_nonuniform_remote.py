@@ -15,7 +15,7 @@ from analysis.families import FAMILIES
 from analysis.nonuniform.modeling_file import auto_map, modeling_file
 from families.physical import logits_of
 from pruning import load_pruned
-from pruning.neurons.widths import WidthChoice, WidthMode
+from pruning.plan.widths import WidthChoice, WidthMode
 
 CLOSE = 1e-5  # of logits in float32, with products in another order
 # Cases with different numbers of experts, and with different widths; the others are slow.

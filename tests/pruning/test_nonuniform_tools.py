@@ -14,13 +14,13 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore, load_expert_stats
 from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
-from pruning.engines import Contents, Reads, contents_of, readers, verdicts
-from pruning.masking import masked
-from pruning.plan import PruningPlan, keep_all, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.serving.engines import Contents, Reads, contents_of, readers, verdicts
 
 
 class routed_ids:

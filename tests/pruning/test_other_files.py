@@ -8,15 +8,15 @@ import torch
 from exports import export, failed, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
+from analysis.checkpoint.weight_files import INDEX_NAME, SINGLE_NAME
 from analysis.errors import ExportError
-from analysis.heads import prediction_heads
-from analysis.model import load_model_index
-from analysis.weight_files import INDEX_NAME, SINGLE_NAME
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import load_model_index
 from builders import edit_json, tiny_checkpoint
-from pruning.heads import HeadChoice
-from pruning.plan import keep_all
-from pruning.sizes import BYTES, ModelPart, size_report
-from pruning.source_checks import source_notes
+from pruning.plan.heads import HeadChoice
+from pruning.plan.plan import keep_all
+from pruning.plan.sizes import BYTES, ModelPart, size_report
+from pruning.surgery.source_checks import source_notes
 
 MTP = "mtp.safetensors"
 ADAPTER = {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 2)}

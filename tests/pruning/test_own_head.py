@@ -10,18 +10,18 @@ import torch
 from exports import export, keeping, keeping_neurons, tensors_of, verified
 from transformers import AutoModelForCausalLM
 
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from builders import as_gib, tiny_model
 from pruning import load_pruned
-from pruning.budget import SizeTarget, size_budget
-from pruning.engines import Reads, contents_of, verdicts
-from pruning.evaluate.front import front_of
-from pruning.evaluate.quality import stored_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import keep_all
-from pruning.sizes import ModelPart, neuron_plan_sizes, size_report, weight_bytes
+from pruning.plan.budget import SizeTarget, size_budget
+from pruning.plan.plan import keep_all
+from pruning.plan.sizes import ModelPart, neuron_plan_sizes, size_report, weight_bytes
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.front import front_of
+from pruning.records.quality import stored_losses
+from pruning.serving.engines import Reads, contents_of, verdicts
 from pruning.surgery.width_sizes import width_options
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

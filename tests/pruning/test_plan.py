@@ -9,9 +9,9 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import ModelRef, load_model_index
-from pruning.constraints import Constraints
-from pruning.plan import (
+from analysis.model.moe_model import ModelRef, load_model_index
+from pruning.plan.constraints import Constraints
+from pruning.plan.plan import (
     Provenance,
     PruningPlan,
     fit_plan,
@@ -21,7 +21,7 @@ from pruning.plan import (
     plan_from_json,
     select_experts,
 )
-from pruning.plan_tables import (
+from pruning.plan.tables import (
     DIFF_COLUMNS,
     NEURON_DIFF_COLUMNS,
     NEURON_OUTLINE_COLUMNS,

@@ -11,13 +11,13 @@ import pytest
 from published_models import DEEPSEEK_R1, GLM_AIR, GPT_OSS, QWEN3
 from transformers import Qwen3NextConfig
 
+from analysis.calibration.config_outline import outline_model
 from analysis.errors import CheckpointError
-from analysis.heads import prediction_heads
-from analysis.outline import without_weights
-from pruning.outline import outline_model
+from analysis.model.heads import prediction_heads
+from analysis.model.outline import without_weights
+from pruning.plan.sizes import size_report
 from pruning.planning.counted import count_plan
-from pruning.sizes import size_report
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from oracles import logits_of, physically_pruned
 from analysis.errors import PlanError, UserError
 from analysis.families import FAMILIES
 from builders import MODEL_TYPES, SPARSE_LAYERS, tiny_model
-from pruning.bits import BITS, FORMATS, GROUP, OWN, bits_words
-from pruning.masking import masked
-from pruning.plan import PruningPlan, plan_from_dict
-from pruning.quantised import quantised
-from pruning.requests.base import validated
+from pruning.engine.masking import masked
+from pruning.engine.quantised import quantised
+from pruning.plan.bits import BITS, FORMATS, GROUP, OWN, bits_words
+from pruning.plan.plan import PruningPlan, plan_from_dict
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.spec.base import validated
 from tests.pruning.test_masking import REF, plan_of
 
 ENGINE = {name: form.engine for name, form in FORMATS.items() if form.engine}

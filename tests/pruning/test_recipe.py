@@ -4,12 +4,12 @@ import pytest
 import yaml
 
 from analysis.errors import PlanError
-from analysis.model import load_model_index
-from pruning.plan import keep_all
+from analysis.model.moe_model import load_model_index
+from pruning.plan.plan import keep_all
 from pruning.planning.recipes import recipe_template
-from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import evaluate_request, repair_request
+from pruning.requests.recipe_file import load_recipe, recipe_from_yaml, save_recipe
+from pruning.requests.recipe_steps import evaluate_request, repair_request
 
 GOOD = """\
 model: demo

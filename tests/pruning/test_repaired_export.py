@@ -18,20 +18,20 @@ from exports import (
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import open_checkpoint
-from analysis.content import file_sha256
+from analysis.checkpoint.index import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
-from analysis.model import load_model_index
+from analysis.files.content import file_sha256
+from analysis.model.moe_model import load_model_index
 from builders.repairs import repaired, token_sequences
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.copies import plan_for_copy
-from pruning.masking import masked
+from pruning.engine.masking import masked
 from pruning.model import Model
-from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
-from pruning.repair.files import stored_repair, with_repair_files
-from pruning.repair.record import RepairStore
+from pruning.plan.copies import plan_for_copy
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from pruning.records.repair import RepairStore
+from pruning.records.repair_files import stored_repair, with_repair_files
 from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
@@ -256,7 +256,7 @@ def test_only_down_projections_can_be_repaired(made, tmp_path, monkeypatch, dama
     with pytest.raises(ExportError, match=f"{file.name} holds {name}"):
         export(model, plan, tmp_path / "refused")
     # Verification does not rely on the writer.
-    monkeypatch.setattr("pruning.repair.files._check_tensors", lambda *_: None)
+    monkeypatch.setattr("pruning.records.repair_files._check_tensors", lambda *_: None)
     export(model, plan, tmp_path / "out")
     problems = differing(tmp_path / "out", model, tmp_path / "stats")
     assert f"holds {name}" in problems["source"]

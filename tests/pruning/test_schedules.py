@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import ModelRef
-from pruning.budget import count_budget, sparsity_budget, uniform_neighbours
-from pruning.constraints import Constraints, rooms_of
-from pruning.plan import select_experts
+from analysis.model.moe_model import ModelRef
+from pruning.plan.budget import count_budget, sparsity_budget, uniform_neighbours
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.plan import select_experts
 from pruning.schedules import (
     SCHEDULES,
     Evidence,

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import as_gib
-from pruning.budget import (
+from pruning.plan.budget import (
     Budget,
     SizeTarget,
     count_budget,
@@ -26,7 +26,7 @@ from pruning.budget import (
     size_budget,
     sparsity_budget,
 )
-from pruning.constraints import (
+from pruning.plan.constraints import (
     Constraints,
     parse_counts,
     parse_experts,
@@ -34,7 +34,8 @@ from pruning.constraints import (
     ranges,
     rooms_of,
 )
-from pruning.plan import Provenance, PruningPlan, model_ref, plan_from_json
+from pruning.plan.plan import Provenance, PruningPlan, model_ref, plan_from_json
+from pruning.plan.sizes import size_report
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
@@ -46,7 +47,6 @@ from pruning.schedules import (
     uniform,
 )
 from pruning.schedules.counts import counts_budget
-from pruning.sizes import size_report
 
 THREE = tuple(MoELayer(index, 8, 2) for index in (0, 2, 3))
 GIB = 1 << 30

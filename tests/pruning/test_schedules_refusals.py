@@ -12,9 +12,9 @@ from allocations import ranked_globally
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.allocation import Allocation, apportion, check_kept, count_reason
-from pruning.budget import Budget, check_removes, count_budget, sparsity_budget
-from pruning.constraints import Constraints, Room, rooms_of
+from pruning.plan.allocation import Allocation, apportion, check_kept, count_reason
+from pruning.plan.budget import Budget, check_removes, count_budget, sparsity_budget
+from pruning.plan.constraints import Constraints, Room, rooms_of
 from pruning.schedules import (
     SCHEDULES,
     Evidence,

@@ -16,13 +16,13 @@ from safetensors import deserialize
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import TensorEntry, open_checkpoint
+from analysis.checkpoint.index import TensorEntry, open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.errors import ExportError
 from analysis.families import Slot, SlotKind
-from analysis.model import load_model_index
-from analysis.weight_files import INDEX_NAME
-from pruning.keep_list import KEEP_LIST_NAME
-from pruning.sizes import parse_size
+from analysis.model.moe_model import load_model_index
+from pruning.plan.keep_list import KEEP_LIST_NAME
+from pruning.plan.sizes import parse_size
 from pruning.surgery.pieces import Gather, Span
 from pruning.surgery.shards import PlannedTensor, assemble, check_located, plan_tensor
 from pruning.surgery.verify import Level

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 from shipped import shipped_lines
 
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
 from pruning import Model
-from pruning.evaluate.record import EvaluationRecord
-from pruning.plan import Provenance
+from pruning.plan.plan import Provenance
+from pruning.records.evaluation import EvaluationRecord
 from pruning.surgery.checks import Check
 from pruning.surgery.verify import Level, VerifyReport
 

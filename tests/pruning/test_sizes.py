@@ -14,25 +14,23 @@ from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from analysis.calibration.config_outline import outline_model
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from analysis.model import load_model_index
-from analysis.widths import expert_widths
+from analysis.model.moe_model import load_model_index
+from analysis.model.widths import expert_widths
 from builders import MODEL_TYPES, as_gib
 from builders.statistics import expert_stats
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
-from pruning.active import active_experts, counted_routing, expert_shapes, token_shares
-from pruning.budget import SizeTarget
-from pruning.constraints import Constraints
-from pruning.neurons.budget import neuron_count_budget, neuron_rooms, reachable_totals
-from pruning.neurons.selection import Contest, NeuronScope
-from pruning.neurons.size_budget import neuron_size_budget
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.outline import outline_model
-from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
-from pruning.schedules import uniform
-from pruning.sizes import (
+from pruning.plan.active import active_experts, counted_routing, expert_shapes, token_shares
+from pruning.plan.budget import SizeTarget
+from pruning.plan.constraints import Constraints
+from pruning.plan.neuron_budget import neuron_count_budget, neuron_rooms, reachable_totals
+from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.neuron_size_budget import neuron_size_budget
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.sizes import (
     NEURON_SIZE_COLUMNS,
     PLAN_ALONE,
     SIZE_COLUMNS,
@@ -42,6 +40,8 @@ from pruning.sizes import (
     size_report,
     weight_bytes,
 )
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.schedules import uniform
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_options
 

@@ -11,19 +11,19 @@ from analysis.corpora import TokenSequences
 from analysis.corpora.sources import seeded_order
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 from analysis.progress import Progress
-from analysis.shipped import DEMO_CHECKPOINT
 from analysis.stats.store import stats_store
-from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
-from pruning.plan import plan_from_dict
+from pruning.measures.drawing import BEYOND, SampleSettings, draw
+from pruning.plan.plan import plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import select
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.errors import UserError
-from pruning.spec import spec_of, spec_of_words
+from pruning.spec.spec import spec_of, spec_of_words
 
 USUAL = spec_of(criterion="reap", corpora=("a",), sparsity="50%")
 SPECS = [

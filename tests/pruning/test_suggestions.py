@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.allocation import Allocation
-from pruning.budget import count_budget, sparsity_budget
-from pruning.constraints import Constraints, rooms_of
+from pruning.plan.allocation import Allocation
+from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.plan.constraints import Constraints, rooms_of
 from pruning.schedules import SCHEDULES, Spending, allocate
 
 _SHARE = r"(\d+) \((\d+(?:\.\d+)?)%(?: removed)?\)"

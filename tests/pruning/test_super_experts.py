@@ -9,22 +9,22 @@ import pyarrow.parquet as pq
 import pytest
 from calibrations import calibrated
 
-from analysis.content import file_sha256
 from analysis.drain import drain
 from analysis.errors import PlanError, UserError
-from analysis.model import load_model_index
+from analysis.files.content import file_sha256
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.super_experts import super_experts
 from analysis.stats.store import StatsStore, read_run, stats_store
 from analysis.stats.tables import LARGEST
 from builders import edit_json, tiny_checkpoint
-from pruning.plan import keep_all
+from pruning.plan.plan import keep_all
+from pruning.plan.super_experts import super_note
 from pruning.planning.make import plan_from_stats
 from pruning.planning.measured import order_of
 from pruning.planning.ranking import select_measured
-from pruning.planning.super_experts import super_note
-from pruning.requests.base import validated
 from pruning.requests.plan import SpecRequest
-from pruning.spec import PlanSpec, spec_of
+from pruning.spec.base import validated
+from pruning.spec.spec import PlanSpec, spec_of
 
 CODE = {"corpora": ("demo-code",), "sparsity": "50%"}
 

@@ -10,23 +10,23 @@ from transformers import AutoTokenizer
 from analysis.calibration.manifest import plan_run
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
-from pruning.evaluate.kept_answers import AnswerStore
-from pruning.plan import PruningPlan, keep_all, model_ref
-from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.base import validated
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.records.kept_answers import AnswerStore
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import AskRequest, EvaluateRequest
 from pruning.requests.machine import Machine
-from pruning.requests.recipe import (
+from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.requests.recipe_steps import (
     calibrate_requests,
     evaluate_request,
     other_corpora,
     repair_request,
 )
+from pruning.spec.base import validated
 from pruning.tasks.calibration import prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.probe import ask_run

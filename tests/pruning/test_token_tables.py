@@ -6,12 +6,12 @@ import torch
 from exports import edit_tensors, export, failed, shards_of, tensors_of, verified
 
 from analysis.errors import CheckpointError, ExportError
-from analysis.model import load_model_index
-from analysis.token_tables import renumbered
+from analysis.families.token_tables import renumbered
+from analysis.model.moe_model import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.plan import PruningPlan, model_ref
-from pruning.sizes import BYTES, ModelPart, size_report
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.sizes import BYTES, ModelPart, size_report
 from pruning.surgery.pieces import Renumber
 
 CASE = BY_NAME["deepseek_v4"]

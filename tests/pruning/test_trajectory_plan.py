@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from analysis.criteria.pathfinder import pathfinder
+from analysis.criteria.trajectory import follow_paths
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.experts import rank_experts
-from analysis.ranking.trajectory import follow_paths
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart, SampleStats
 from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
@@ -17,10 +17,10 @@ from builders import tiny_checkpoint
 from families.built import Built
 from families.configs import EVERY
 from families.tiny_models import tiny_model
-from pruning.budget import count_budget, sparsity_budget
-from pruning.plan import fit_plan, model_ref, select_experts
+from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.plan.plan import fit_plan, model_ref, select_experts
 from pruning.schedules import Evidence, Spending, allocate, fold_ranking
-from pruning.trajectory_plan import Cut, budget_plan, path_ranking, union_plan
+from pruning.schedules.trajectory_plan import Cut, budget_plan, path_ranking, union_plan
 
 
 @pytest.fixture(scope="module")

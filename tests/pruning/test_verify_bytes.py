@@ -19,16 +19,16 @@ from neuron_cases import Exported
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model import load_model_index
-from analysis.weight_files import INDEX_NAME
+from analysis.model.moe_model import load_model_index
 from builders import edit_json, tiny_checkpoint
 from families.configs import BY_NAME
 from families.tiny_models import redraw, tiny_config
-from pruning.neurons.widths import WidthChoice, WidthMode
-from pruning.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.checks import check_against_source
 from pruning.surgery.forward_checks import check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

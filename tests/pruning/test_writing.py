@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from analysis.checkpoint import TensorEntry
+from analysis.checkpoint.index import TensorEntry
 from analysis.drain import drain
 from analysis.errors import ExportError
 from pruning.surgery import writing

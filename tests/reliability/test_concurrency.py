@@ -94,12 +94,12 @@ crowd(work, processes)
 """
 REWRITE = """
 from dataclasses import replace
-from analysis.durable import write_durably
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import keep_all
-from pruning.recipe_file import load_recipe, recipe_from_yaml, save_recipe
+from analysis.files.durable import write_durably
+from analysis.model.moe_model import load_model_index
+from analysis.files.shipped import SHIPPED_STATS
+from pruning.records.evaluation import EvaluationStore
+from pruning.plan.plan import keep_all
+from pruning.requests.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 from pruning.search.store import RESULT_NAME, load_search
 
 record = EvaluationStore([SHIPPED_STATS]).records()[0]

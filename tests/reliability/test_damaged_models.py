@@ -21,15 +21,15 @@ from analysis.corpora.spec import parse_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError, UserError
-from analysis.model import load_model_index
-from analysis.published import PUBLISHED, read_published
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
+from analysis.ranking.published import PUBLISHED, read_published
 from analysis.stats.store import StatsStore
 from builders import edit_json
 from families.configs import CASES
 from families.tiny_models import tiny_model
-from pruning.constraints import parse_counts, parse_experts
-from pruning.evaluate.answers import prompt_ids
+from pruning.engine.answers import prompt_ids
+from pruning.plan.constraints import parse_counts, parse_experts
 
 STREAMED = Placement(stream_layers=True)
 

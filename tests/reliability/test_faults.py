@@ -21,19 +21,19 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.partial import PartialRun, RunState
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
-from analysis.durable import PARTIAL
 from analysis.errors import UserError
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.durable import PARTIAL
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore, save_expert_stats
 from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
 from builders.statistics import expert_stats
-from pruning.evaluate.record import EvaluationStore
-from pruning.plan import keep_all
-from pruning.recipe_file import recipe_from_yaml, save_recipe
+from pruning.plan.plan import keep_all
+from pruning.records.evaluation import EvaluationStore
+from pruning.requests.recipe_file import recipe_from_yaml, save_recipe
 from pruning.surgery.export import export_checkpoint
 from tests.reliability.faults import DISK, full_at
 

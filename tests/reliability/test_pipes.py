@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checkpoint import CONFIG_NAME, open_checkpoint
+from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.corpora import corpus_name
 from analysis.corpora.streams import open_corpus
 from analysis.errors import UserError
-from analysis.model import load_model_index, resolve_model
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index, resolve_model
 from analysis.stats.store import (
     EXPERTS,
     MANIFEST,
@@ -21,11 +22,10 @@ from analysis.stats.store import (
     read_vectors,
 )
 from analysis.stats.stored_tables import read_parquet
-from analysis.weight_files import INDEX_NAME
-from pruning.evaluate.record import EvaluationRecord
-from pruning.keep_list import KEEP_LIST_NAME, read_keep_list
-from pruning.plan import load_plan
-from pruning.recipe_file import load_recipe
+from pruning.plan.keep_list import KEEP_LIST_NAME, read_keep_list
+from pruning.plan.plan import load_plan
+from pruning.records.evaluation import EvaluationRecord
+from pruning.requests.recipe_file import load_recipe
 from pruning.schedules.counts import read_counts
 from pruning.search.store import load_search, search_in
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

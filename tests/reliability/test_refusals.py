@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from exports import export
 
-from analysis.checkpoint import CONFIG_NAME, open_checkpoint, read_config
-from analysis.content import file_sha256
+from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint, read_config
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.errors import (
@@ -23,8 +23,9 @@ from analysis.errors import (
     UnsupportedModelError,
 )
 from analysis.families import family_of
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.content import file_sha256
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.shards import stats_at
 from analysis.stats.store import (
@@ -34,9 +35,8 @@ from analysis.stats.store import (
     read_run,
     read_vectors,
 )
-from analysis.weight_files import INDEX_NAME
 from app.jobs.store import JobStore
-from pruning.plan import keep_all, plan_from_json
+from pruning.plan.plan import keep_all, plan_from_json
 from pruning.search.run import open_log
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 

@@ -9,15 +9,15 @@ import pytest
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import random_ids
-from pruning.plan import keep_all
+from pruning.plan.plan import keep_all
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.recipe import SearchRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks.benchmark import benchmark_run
 from pruning.tasks.calibration import calibrate_run, weights_run
 from pruning.tasks.evaluation import evaluate_run

@@ -27,23 +27,23 @@ from analysis.corpora.sources import Source
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.texts import TEXTS
 from analysis.drain import drain
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.stats.store import stats_store
 from app.console import out
-from pruning.allocation import Removed, apportion
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.result import SampleValues, document_places
-from pruning.evaluate.run import Evaluations, run_evaluations
+from pruning.engine.run import Evaluations, run_evaluations
+from pruning.measures.drawing import DrawnSamples
+from pruning.measures.result import SampleValues, document_places
+from pruning.measures.sum_error import SumError, equal_documents
+from pruning.plan.allocation import Removed, apportion
 from pruning.planning.measured import Order, find_sensitivity, order_of, without_budget
 from pruning.planning.predicted import sum_error
 from pruning.planning.ranking import select_measured
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.plan import SpecRequest
-from pruning.sensitivity.error import SumError, equal_documents
-from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 from pruning.tasks.sensitivity import sensitivity_run
 
 CORPORA = tuple(sorted(TEXTS))  # on which losses are predicted and measured

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 
 from timing import in_turns, peak_memory_mib, report
 
-from analysis.checkpoint import open_checkpoint
+from analysis.checkpoint.index import open_checkpoint
 from analysis.drain import drain
-from analysis.model import MoEModel, describe_model
-from pruning.plan import PruningPlan, model_ref
+from analysis.model.moe_model import MoEModel, describe_model
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 
 EXPERTS, HIDDEN, WIDTH = 64, 1024, 512

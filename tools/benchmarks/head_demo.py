@@ -22,15 +22,15 @@ from torch.nn import functional
 from transformers import AutoTokenizer, OlmoeForCausalLM
 from transformers.models.olmoe.modeling_olmoe import OlmoeDecoderLayer, OlmoeRMSNorm
 
+from analysis.checkpoint.weight_files import SINGLE_NAME
 from analysis.demo.texts import TEXTS
-from analysis.head_parts import head_experts
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.head_parts import head_experts
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
-from analysis.weight_files import SINGLE_NAME
 from pruning import Model
-from pruning.heads import HeadChoice, head_ranking
-from pruning.plan import fit_plan
+from pruning.plan.heads import HeadChoice, head_ranking
+from pruning.plan.plan import fit_plan
 from pruning.surgery.heads import plan_heads
 from tools.benchmarks.neurons_demo import held_out
 from tools.demo.build import Ids, Training, mixed_batches, packed, training_tokens

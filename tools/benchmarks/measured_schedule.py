@@ -27,29 +27,29 @@ from analysis.calibration.loading import CalibrationSettings, load_model, load_t
 from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.allocation import Removed, apportion
-from pruning.budget import sparsity_budget
-from pruning.constraints import Room
-from pruning.evaluate.candidate import MeasureSettings
-from pruning.evaluate.drawing import DrawnSamples, SampleSettings, draw
-from pruning.evaluate.samples import make_samples
+from pruning.engine.candidate import MeasureSettings
+from pruning.measures.curves import Curves, Sensitivity, curves_of
+from pruning.measures.drawing import DrawnSamples, SampleSettings, draw
+from pruning.measures.points import MEASURES, sample_ids, whole_point
+from pruning.measures.samples import make_samples
+from pruning.plan.allocation import Removed, apportion
+from pruning.plan.budget import sparsity_budget
+from pruning.plan.constraints import Room
 from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import select_measured
+from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
+from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import PATTERNS
 from pruning.schedules.shares import pattern_weights
 from pruning.search.fitness import MaskedRuns, Subject, masked_fitness, subject_of
 from pruning.search.run import SearchLog, Task, open_log, search
-from pruning.search.settings import SearchSettings
+from pruning.search.sensitivity import Aim, Measuring, measure_curves, refine
 from pruning.search.space import Space
-from pruning.sensitivity.curves import Curves, Sensitivity, curves_of
-from pruning.sensitivity.measure import Aim, Measuring, measure_curves, refine
-from pruning.sensitivity.points import MEASURES, sample_ids, whole_point
-from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
 SPARSITIES = ("25%", "50%", "75%")

@@ -18,20 +18,20 @@ from analysis.corpora import Sampling, tokenize
 from analysis.corpora.sources import fitness_source
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.widths import expert_widths
+from analysis.ranking.choose import CorpusWeight, choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import neuron_saliency, read_neurons
 from analysis.ranking.norms import NeuronScores, neuron_norms
-from analysis.shipped import SHIPPED_STATS
-from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import StatsStore
-from analysis.widths import expert_widths
-from pruning.constraints import Constraints
-from pruning.masking import masked
-from pruning.neurons.budget import neuron_rooms, neuron_sparsity_budget
-from pruning.neurons.kept import KeptNeurons
-from pruning.neurons.selection import Contest, NeuronScope
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.engine.masking import masked
+from pruning.plan.constraints import Constraints
+from pruning.plan.kept_neurons import KeptNeurons
+from pruning.plan.neuron_budget import neuron_rooms, neuron_sparsity_budget
+from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.planning.side_by_side import flops_saved
 from tools.demo.build import held_out_loss
 

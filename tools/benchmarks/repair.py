@@ -22,10 +22,10 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
-from analysis.widths import computed_widths
-from pruning.plan import PruningPlan, fit_plan, model_ref
-from pruning.repair.record import RepairStore
+from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.widths import computed_widths
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.records.repair import RepairStore
 from pruning.repair.run import repair_plan
 
 LENGTH, BATCH = 256, 8

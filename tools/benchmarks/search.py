@@ -17,8 +17,8 @@ import torch
 from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
-from pruning.masking import masked
-from pruning.requests.recipe import SearchRequest
+from pruning.engine.masking import masked
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.fitness import RunFitness, masked_fitness
 from pruning.search.run import BlockFitness, open_log, search
 from pruning.search.sitting import make_fitness

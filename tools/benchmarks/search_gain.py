@@ -14,12 +14,12 @@ from analysis.calibration.loading import CalibrationSettings, load_model, load_t
 from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import SampleSettings, draw
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.samples import make_samples
-from pruning.plan import PruningPlan, load_plan
+from analysis.model.moe_model import MoEModel, load_model_index
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.engine.full_side import run_full
+from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import PruningPlan, load_plan
 from pruning.search.store import load_search
 
 SAMPLES = 128

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from analysis.errors import UserError, did_you_mean
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT
 from app.console import counted, err, out, show_table
-from pruning.sizes import format_bytes
+from pruning.plan.sizes import format_bytes
 from tools.demo.building import Build, needed_steps, with_needed
 from tools.demo.checking import Outcome, check, chosen
 from tools.demo.comparing import counterpart, differences, made, shipped

@@ -24,23 +24,23 @@ from analysis.calibration.loading import load_model
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
-from pruning.evaluate.candidate import MaskedCandidates, MeasureSettings, measure_candidate
-from pruning.evaluate.full_side import FullSide, final_hidden, full_side
-from pruning.evaluate.result import SampleValues, interval_of
-from pruning.evaluate.samples import SampleBatch, make_samples
-from pruning.plan import PruningPlan, fit_plan
+from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
+from pruning.engine.full_side import FullSide, final_hidden, full_side
+from pruning.measures.result import SampleValues, interval_of
+from pruning.measures.samples import SampleBatch, make_samples
+from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import select_measured
-from pruning.repair.files import with_repair_files
+from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import placed_batches
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import run_settings
 from pruning.tasks.repair import _prepare, repair_run

@@ -27,8 +27,8 @@ from analysis.corpora.encoding import encode
 from analysis.corpora.near_copies import TokenRuns
 from analysis.demo.held_out import BENCHMARKED, EVALUATED, HELD_OUT_FILE
 from analysis.demo.texts import HELD_OUT_FROM, TEXTS, TRAINING_DOCUMENTS, DemoCorpus
-from analysis.durable import partial_of
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.durable import partial_of
+from analysis.files.shipped import DEMO_CHECKPOINT
 from tools.demo.first_weights import set_first_weights
 from tools.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from analysis.durable import write_durably
 from analysis.errors import UserError
+from analysis.files.durable import write_durably
 from tools.demo.orders import Key, Step
 from tools.demo.work import Work, step_digest, worker_environment
 

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from analysis.drain import drain
-from analysis.model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.jobs.kinds import KINDS, JobKind
-from pruning.plan import PruningPlan, keep_all
+from pruning.plan.plan import PruningPlan, keep_all
 from pruning.planning.make import plan_from_stats
-from pruning.repair.record import RepairStore
+from pruning.records.repair import RepairStore
 from pruning.requests.evaluation import SubsetsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import RESULT_NAME

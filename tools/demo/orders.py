@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from analysis.criteria import get_criterion
 from pruning.schedules import MEASURED
-from pruning.spec import PlanSpec, RankingSpec, spec_of
+from pruning.spec.spec import PlanSpec, RankingSpec, spec_of
 from tools.demo.corpora import CALIBRATED, EVALUATED
 
 RUNS, WEIGHTS = "runs", "weights"  # calibrations and weight statistics, which are folders

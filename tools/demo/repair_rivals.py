@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from analysis.calibration.experts import activations, expert_output
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.recording import route
-from analysis.forwards import Forward, decoder_layers, listening, wrap_forward
-from analysis.model import MoEModel
+from analysis.model.forwards import Forward, decoder_layers, listening, wrap_forward
+from analysis.model.moe_model import MoEModel
+from analysis.model.routing import find_block
 from analysis.progress import Progress
-from analysis.routing import find_block
-from pruning.masking import masked
-from pruning.plan import PruningPlan, keep_all
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, keep_all
 from pruning.repair.rows import Collector, experts_observed
 from pruning.repair.run import PlacedBatch
 from pruning.repair.solver import fit_layer

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from analysis.durable import partial_of, write_durably
 from analysis.errors import UserError
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.durable import partial_of, write_durably
+from analysis.files.shipped import DEMO_CHECKPOINT
 from tools.demo.building import Build
 from tools.demo.comparing import CACHED, made
 from tools.demo.orders import RUNS, WEIGHTS

@@ -9,7 +9,7 @@ from analysis.criteria.base import Granularity
 from pruning.planning.choice import scopes_of
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.schedules import MEASURED, SCHEDULES
-from pruning.spec import RankingSpec
+from pruning.spec.spec import RankingSpec
 from tools.demo.corpora import BLEND, CALIBRATED, CODE, EVALUATED, EXCERPTS, MATH, PROMPT
 from tools.demo.orders import RUNS, WEIGHTS, WHOLE, Key, Order, Plan, Step, plans_by
 from tools.demo.unread_plans import EXPERTS_KEPT

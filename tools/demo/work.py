@@ -13,12 +13,12 @@ import platformdirs
 
 from analysis.demo.held_out import held_out_numbers
 from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
-from analysis.durable import write_durably
-from analysis.model import load_model_index
-from analysis.shipped import DEMO_CHECKPOINT
+from analysis.files.durable import write_durably
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.moe_model import load_model_index
 from analysis.stats.places import APP_NAME
 from analysis.stats.store import MANIFEST, digest_of
-from pruning.evaluate.store import SEAL
+from pruning.measures.store import SEAL
 from tools.demo.orders import RUNS, WEIGHTS, Key, Step
 from tools.demo.record_keys import key_of
 

@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save_file
 from analysis.drain import drain
 from analysis.errors import UserError
 from pruning import Model
-from pruning.evaluate.result import SampleValues
-from pruning.evaluate.samples import Samples, make_samples
-from pruning.plan import PruningPlan, keep_all
-from pruning.repair.files import with_repair_files
+from pruning.measures.result import SampleValues
+from pruning.measures.samples import Samples, make_samples
+from pruning.plan.plan import PruningPlan, keep_all
+from pruning.records.repair_files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RepairRequest
 from pruning.tasks.evaluation import drawn_corpora

@@ -9,26 +9,26 @@ from typing import Any
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS, TABLES, blocks_of
 from app.cli import COMMANDS, load, main
-from pruning.evaluate.benchmarks.record import BenchmarkStore
-from pruning.evaluate.bins import BinsStore
-from pruning.evaluate.kept_answers import AnswerStore
-from pruning.evaluate.lens import LensStore
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.subsets import SubsetStore
-from pruning.evaluate.variances import VarianceStore
+from pruning.benchmarks.record import BenchmarkStore
 from pruning.planning.make import plan_from_stats
-from pruning.repair.record import RepairStore
-from pruning.requests.base import validated
+from pruning.records.bins import BinsStore
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.kept_answers import AnswerStore
+from pruning.records.lens import LensStore
+from pruning.records.repair import RepairStore
+from pruning.records.sensitivity import SensitivityStore
+from pruning.records.subsets import SubsetStore
+from pruning.records.variances import VarianceStore
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SearchStore
-from pruning.sensitivity.record import SensitivityStore
+from pruning.spec.base import validated
 
 EXPERT_CRITERIA = tuple(CRITERIA)
 NEURON_ONES = tuple(NEURON_CRITERIA)

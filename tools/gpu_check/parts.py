@@ -13,10 +13,10 @@ from analysis.calibration.feed import feed, model_inputs
 from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.calibration.sums import sums_of
 from analysis.corpora import TokenSequences
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import Run, load_expert_stats
 from pruning import Model, load_pruned
-from pruning.masking import masked
+from pruning.engine.masking import masked
 from pruning.surgery.forward_checks import random_tokens
 from pruning.surgery.manifest import read_manifest
 from tools.benchmarks.timing import in_turns

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pruning.engine_results import CUTS, ENGINES, Row, results
+from pruning.serving.engine_results import CUTS, ENGINES, Row, results
 from tools.reference.markdown import cell, table
 
 __all__ = ["compatibility", "engine_matrix"]

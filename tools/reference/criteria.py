@@ -5,7 +5,7 @@ from pathlib import Path
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, VARIANTS, Criterion, unified
 from analysis.criteria.base import needs_of
 from analysis.stats.groups import groups_for
-from pruning.requests.base import repeated
+from pruning.spec.base import repeated
 from tools.reference.markdown import cell, table
 
 __all__ = ["criteria", "variants"]

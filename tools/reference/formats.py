@@ -12,12 +12,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from analysis.errors import UserError
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.ranking.experts import RANKING_COLUMNS
 from analysis.ranking.neurons import NEURON_RANKING_COLUMNS
 from analysis.ranking.overlap import OVERLAP_COLUMNS
-from analysis.shipped import SHIPPED_STATS
 from analysis.stats.tables import GATES, moment_column
-from pruning.evaluate.lens import (
+from pruning.records.evaluation import TABLE_COLUMNS
+from pruning.records.lens import (
     LENS_COLUMNS,
     TOKEN_COLUMNS,
     LensLayer,
@@ -25,10 +26,9 @@ from pruning.evaluate.lens import (
     LensQuestion,
     LensRecord,
 )
-from pruning.evaluate.record import TABLE_COLUMNS
-from pruning.recipe import Recipe
-from pruning.requests.base import declared
-from pruning.spec import PlanSpec
+from pruning.requests.recipe import Recipe
+from pruning.spec.base import declared
+from pruning.spec.spec import PlanSpec
 from tools.reference.markdown import cell, table
 from tools.reference.meanings import MEANINGS
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from analysis.criteria import get_criterion
 from analysis.demo.texts import TEXTS
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from app.charts.front_words import loss_text
-from pruning.bits import FORMATS
-from pruning.evaluate.front import stored_front
-from pruning.evaluate.quality import (
+from pruning.plan.bits import FORMATS
+from pruning.plan.repair_reference import repaired_name, tokens_words
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.front import stored_front
+from pruning.records.quality import (
     PlanLoss,
     candidates_at,
     difference,
@@ -23,14 +25,12 @@ from pruning.evaluate.quality import (
     random_at,
     stored_losses,
 )
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.right_of_plans import (
+from pruning.records.right_of_plans import (
     original_shares,
     random_draws,
     right_shares,
     usual_questions,
 )
-from pruning.repair.reference import repaired_name, tokens_words
 from tools.reference.markdown import table
 
 __all__ = ["bits", "candidates", "losses", "repairs", "right_answers", "same_bytes"]

@@ -27,7 +27,7 @@ except ImportError:
 # What numba compiles cannot be looked into.
 with atheris.instrument_imports(
     include=["analysis", "pruning", "app"],
-    exclude=["analysis.stats.weights", "analysis.stats.weight_sums"],
+    exclude=["analysis.calibration.weights", "analysis.stats.weight_sums"],
 ):
     from tools.reliability.fuzz import Tally, attempt
     from tools.reliability.reader import Reader

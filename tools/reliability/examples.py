@@ -13,16 +13,16 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
 from analysis.drain import drain
-from analysis.model import load_model_index
-from analysis.published import PUBLISHED
-from analysis.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
+from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
+from analysis.ranking.published import PUBLISHED
 from analysis.stats.store import StatsStore
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
 from builders import tiny_checkpoint
 from families.configs import CASES
 from families.tiny_models import tiny_model
-from pruning.plan import Provenance, PruningPlan, model_ref
+from pruning.plan.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.surgery.export import ExportSettings, export_checkpoint

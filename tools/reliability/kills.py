@@ -29,8 +29,8 @@ import torch
 from servers import an_unused_port
 
 from analysis.calibration import partial
-from analysis.content import file_sha256
-from analysis.durable import PARTIAL
+from analysis.files.content import file_sha256
+from analysis.files.durable import PARTIAL
 from analysis.stats.store import MANIFEST
 from app.cli import main as moeprune
 from builders import tiny_checkpoint

@@ -13,13 +13,13 @@ from statistics import median
 import numpy as np
 from servers import Server, an_unused_port, served
 
-from analysis.checkpoint import open_checkpoint
+from analysis.calibration.weights import weight_statistics
+from analysis.checkpoint.index import open_checkpoint
 from analysis.drain import drain
-from analysis.model import MoEModel, describe_model
+from analysis.model.moe_model import MoEModel, describe_model
 from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore, digest_of, run_name, save_expert_stats
 from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, CorpusRef, RunManifest, measured_model
-from analysis.stats.weights import weight_statistics
 from tools.benchmarks.synthetic import write_checkpoint
 
 MODEL = "large"

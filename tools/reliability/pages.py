@@ -21,8 +21,8 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from analysis.errors import UserError
-from pruning.requests.base import flat_fields
-from pruning.spec import PlanSpec
+from pruning.spec.base import flat_fields
+from pruning.spec.spec import PlanSpec
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(sorted({path.stem for path in (ROOT / "app/pages").glob("[a-z]*")} - {"main"}))

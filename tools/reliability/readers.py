@@ -15,18 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.checkpoint import CONFIG_NAME
-from analysis.content import file_sha256
+from analysis.checkpoint.index import CONFIG_NAME
+from analysis.checkpoint.weight_files import INDEX_NAME
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.criteria import get_criterion
 from analysis.criteria.base import Criterion
 from analysis.drain import drain
-from analysis.model import MoEModel, load_model_index
-from analysis.published import read_published
+from analysis.files.content import file_sha256
+from analysis.model.moe_model import MoEModel, load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import rank_neurons
+from analysis.ranking.published import read_published
 from analysis.stats.blend import Mixture
 from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.shards import stats_at
@@ -50,18 +51,13 @@ from analysis.stats.store import (
     read_table,
 )
 from analysis.stats.tables import ExpertStats
-from analysis.weight_files import INDEX_NAME
 from app.charts.evaluations import evaluation_results
 from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text
-from pruning.evaluate.benchmarks.imports import read_results
-from pruning.evaluate.benchmarks.record import BenchmarkStore, benchmark_table
-from pruning.evaluate.bins import BinsStore, bins_overview
-from pruning.evaluate.quality import candidates_at, plan_losses
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.variances import VarianceStore, variance_table
-from pruning.keep_list import read_keep_list
-from pruning.plan import (
+from pruning.benchmarks.imports import read_results
+from pruning.benchmarks.record import BenchmarkStore, benchmark_table
+from pruning.plan.keep_list import read_keep_list
+from pruning.plan.plan import (
     PruningPlan,
     fit_plan,
     keep_all,
@@ -69,15 +65,19 @@ from pruning.plan import (
     model_ref,
     plan_from_json,
 )
+from pruning.plan.sizes import size_report
 from pruning.planning.neurons import plan_of_file
-from pruning.recipe_file import load_recipe, recipe_from_yaml
-from pruning.requests.base import validated
+from pruning.records.bins import BinsStore, bins_overview
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import candidates_at, plan_losses
+from pruning.records.variances import VarianceStore, variance_table
 from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.recipe_file import load_recipe, recipe_from_yaml
 from pruning.schedules import read_counts
 from pruning.search.run import open_log
 from pruning.search.store import load_search, progress_of, search_in
-from pruning.sizes import size_report
-from pruning.spec import spec_of
+from pruning.spec.base import validated
+from pruning.spec.spec import spec_of
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 from tools.reliability import (

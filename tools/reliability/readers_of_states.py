@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis.calibration import partial
 from analysis.drain import drain
-from analysis.durable import PARTIAL
+from analysis.files.durable import PARTIAL
 from pruning.requests.calibration import CalibrateRequest
 from pruning.tasks.calibration import calibrate_run
 from tools.reliability import examples

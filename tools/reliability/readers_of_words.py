@@ -13,14 +13,14 @@ from unittest.mock import patch
 
 from analysis.corpora.spec import parse_corpus
 from analysis.criteria import get_criterion
-from analysis.json_text import parse_json
-from analysis.sparsity import num_removed, parse_sparsity
-from analysis.stats.choose import parse_corpus_weight
+from analysis.files.json_text import parse_json
+from analysis.numbers.sparsity import num_removed, parse_sparsity
+from analysis.ranking.choose import parse_corpus_weight
 from app.jobs.slurm import parse_options
 from app.widgets.login import read_login
-from pruning.budget import parse_gib
-from pruning.constraints import parse_counts, parse_experts, parse_numbers
-from pruning.requests.base import Request, validated
+from pruning.plan.budget import parse_gib
+from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers
+from pruning.plan.sizes import parse_size
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import (
@@ -33,9 +33,9 @@ from pruning.requests.evaluation import (
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import OverlapRequest
-from pruning.requests.recipe import SearchRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.schedules import get_schedule
-from pruning.sizes import parse_size
+from pruning.spec.base import Request, validated
 from tools.reliability.mutations import word_changed
 from tools.reliability.reader import JSON, TEXT, Reader
 

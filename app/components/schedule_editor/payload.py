@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from analysis.errors import PlanError
-from pruning.constraints import rooms_of
+from pruning.plan.constraints import rooms_of
 from pruning.schedules import Spending
 
 _MOST_LAYERS = 4096

@@ -5,7 +5,7 @@ from typing import Final
 
 import streamlit as st
 
-from analysis.model import DEMO_MODEL
+from analysis.model.moe_model import DEMO_MODEL
 from app.charts.evaluations import plan_name
 from app.loaded import Loaded
 from app.session.data import records_of
@@ -16,9 +16,9 @@ from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
-from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
-from pruning.requests.base import validated
+from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.requests.evaluation import AskRequest
+from pruning.spec.base import validated
 
 QUESTION: Final = "question"  # key of the control, in the URL: the id of a pair of answers
 _FIRST: Final = "ask.first"  # session: the answers that the list began with

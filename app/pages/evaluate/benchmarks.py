@@ -11,8 +11,8 @@ from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
-from analysis.extras import has_extra, install_line
-from analysis.model import DEMO_MODEL
+from analysis.machine.extras import has_extra, install_line
+from analysis.model.moe_model import DEMO_MODEL
 from app.charts.benchmarks import (
     Board,
     benchmark_scores,
@@ -36,10 +36,10 @@ from app.widgets.charts import chart_card, table_with_csv
 from app.widgets.controls import choose
 from app.widgets.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.widgets.notes import inform, show_command
-from pruning.evaluate.benchmarks.record import BenchmarkStore
+from pruning.benchmarks.record import BenchmarkStore
 from pruning.planning.make import CurrentPlan
-from pruning.requests.base import command_line, validated
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.spec.base import command_line, validated
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.benchmark import import_results
 

@@ -51,7 +51,12 @@ from app.widgets.plan_bar import (
     plan_in_bits,
 )
 from app.widgets.repair import repair_part
-from pruning.evaluate.quality import (
+from pruning.measures.result import FEW_DOCUMENTS, MEASURES
+from pruning.plan.plan import changes_nothing, removes_nothing
+from pruning.plan.sizes import format_bytes
+from pruning.planning.make import CurrentPlan
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
+from pruning.records.quality import (
     PlanLoss,
     RandomLoss,
     candidates_at,
@@ -60,14 +65,9 @@ from pruning.evaluate.quality import (
     losses_at,
     random_at,
 )
-from pruning.evaluate.record import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
-from pruning.evaluate.result import FEW_DOCUMENTS, MEASURES
-from pruning.evaluate.right_of_plans import random_draws, usual_questions
-from pruning.plan import changes_nothing, removes_nothing
-from pruning.planning.make import CurrentPlan
-from pruning.requests.base import validated
+from pruning.records.right_of_plans import random_draws, usual_questions
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
-from pruning.sizes import format_bytes
+from pruning.spec.base import validated
 
 _SCREENING: Final = (
     "Screening numbers: how far the pruned model drifts on held-out corpora. Run your own "

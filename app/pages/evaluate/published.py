@@ -6,7 +6,7 @@ from typing import Final
 import streamlit as st
 from streamlit.column_config import NumberColumn, TextColumn
 
-from analysis.published import ABILITIES
+from analysis.ranking.published import ABILITIES
 from app.charts.names import FULL
 from app.charts.published import (
     PAPER_CHARTS,

@@ -12,10 +12,10 @@ import streamlit as st
 from analysis.corpora import parse_corpus, with_check
 from analysis.corpora.checks import CHECKS
 from app.literal import literal
-from pruning.evaluate.quality import PlanLoss
-from pruning.evaluate.questions import DEFAULT_QUESTIONS
-from pruning.evaluate.result import DEFAULT_MEASURES, RIGHT
-from pruning.evaluate.right_of_plans import Asked, original_shares, right_shares
+from pruning.measures.questions import DEFAULT_QUESTIONS
+from pruning.measures.result import DEFAULT_MEASURES, RIGHT
+from pruning.records.quality import PlanLoss
+from pruning.records.right_of_plans import Asked, original_shares, right_shares
 
 _NO_CHECK = "not checked"
 _OWN_CHECK = "by the corpus' own check"

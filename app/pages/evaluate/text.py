@@ -28,7 +28,8 @@ from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform
 from app.widgets.url_values import say_unknown
-from pruning.evaluate.lens import (
+from pruning.planning.make import CurrentPlan
+from pruning.records.lens import (
     FIRST_TOKEN,
     LensPlan,
     LensRecord,
@@ -37,9 +38,8 @@ from pruning.evaluate.lens import (
     lost_experts,
     token_table,
 )
-from pruning.planning.make import CurrentPlan
-from pruning.requests.base import validated
 from pruning.requests.evaluation import AskRequest
+from pruning.spec.base import validated
 
 TEXT, TOKEN = "text", "token"  # keys of the controls, in the URL
 _FIRST: Final = "text.first"  # session: the text that the list began with

@@ -15,9 +15,9 @@ from app.widgets.charts import show_named, table_with_csv
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job, queue_button, sweep_fields
 from app.widgets.notes import inform
-from pruning.evaluate.variances import VarianceStore
-from pruning.requests.base import validated
+from pruning.records.variances import VarianceStore
 from pruning.requests.evaluation import VarianceRequest
+from pruning.spec.base import validated
 
 _PREFIX: Final = "variance"
 

@@ -29,8 +29,8 @@ from app.widgets.chosen_plan import has_statistics
 from app.widgets.controls import MODES, ORDERS, part_switch, view_switch
 from app.widgets.links import link_to
 from app.widgets.notes import inform, show_command
-from pruning.evaluate.quality import loss_of
-from pruning.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.records.quality import loss_of
 
 MAP = "explore.map"
 STRATIFICATION = "stratification"

@@ -25,7 +25,7 @@ from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
 from app.widgets.controls import view_switch
 from app.widgets.notes import show_command
-from pruning.requests.base import command_line, option_words
+from pruning.spec.base import command_line, option_words
 
 _CLICKS: Final = "explore.variants.clicks"
 

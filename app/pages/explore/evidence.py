@@ -37,12 +37,12 @@ from app.widgets.job_form import (
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
 from app.widgets.url_values import say_unknown
-from pruning.evaluate.bins import BinsRecord, BinsStore
-from pruning.evaluate.subsets import SubsetStore
-from pruning.plan import NEURON_GRANULARITY
-from pruning.requests.base import command_line, validated
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.records.bins import BinsRecord, BinsStore
+from pruning.records.subsets import SubsetStore
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import BinsRequest
+from pruning.spec.base import command_line, validated
 
 _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
 _ORDERS = {"saliency": "By saliency", "index": "By position"}

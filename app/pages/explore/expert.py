@@ -6,8 +6,8 @@ import pandas as pd
 import streamlit as st
 
 from analysis.criteria.pathfinder import DEFAULT_PATHS
+from analysis.criteria.trajectory import Parts, Steps, Weighing
 from analysis.errors import UserError
-from analysis.ranking.trajectory import Parts, Steps, Weighing
 from analysis.stats.store import Run
 from app.charts.paths import runs_with_samples
 from app.choices import BLEND, PathChoice
@@ -19,7 +19,7 @@ from app.widgets.charts import chart_or_message, show_chart, table_with_csv
 from app.widgets.controls import view_switch
 from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
 from app.widgets.url_values import say_unknown
-from pruning.requests.base import command_line, repeated
+from pruning.spec.base import command_line, repeated
 
 # The page waits for it; use the command line for more.
 _MOST_PATHS: Final = 1000

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from analysis.errors import UserError
-from analysis.widths import expert_widths
+from analysis.model.widths import expert_widths
 from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.listing import CHARTS
@@ -28,10 +28,10 @@ from app.widgets.controls import part_switch
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.notes import against_chance, card, inform, show_command
 from app.widgets.url_values import say_unknown
-from pruning.evaluate.record import EvaluationStore
-from pruning.neurons.selection import NeuronScope
-from pruning.plan import NEURON_GRANULARITY
-from pruning.requests.base import command_line, option_words
+from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.records.evaluation import EvaluationStore
+from pruning.spec.base import command_line, option_words
 
 _CLICKS: Final = "explore.neurons-kept.clicks"
 

@@ -15,10 +15,10 @@ from app.widgets.job_panel import job_panel
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.plan_bar import in_own_bits, plan_button
 from app.widgets.refusals import refusal_part
+from pruning.plan.sizes import SizeReport, format_bytes
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
-from pruning.sizes import SizeReport, format_bytes
 
 
 def draw(loaded: Loaded) -> None:

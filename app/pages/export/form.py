@@ -11,7 +11,7 @@ import psutil
 import streamlit as st
 
 from analysis.errors import ExportError, UserError
-from analysis.model import MoEModel
+from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
@@ -21,16 +21,16 @@ from app.session.job_queue import job_store, queue, shown_request
 from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
 from app.widgets.plan_bar import chance_warning
-from pruning.engines import readers, summary
-from pruning.heads import HeadChoice
-from pruning.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan.heads import HeadChoice
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan.size_words import growth_words
+from pruning.plan.sizes import SizeReport, format_bytes
 from pruning.planning.choice import corpora_words
 from pruning.planning.make import CurrentPlan
-from pruning.requests.base import validated
 from pruning.requests.model import ExportRequest
-from pruning.size_words import growth_words
-from pruning.sizes import SizeReport, format_bytes
-from pruning.source_checks import check_source, left_behind, missing_files
+from pruning.serving.engines import readers, summary
+from pruning.spec.base import validated
+from pruning.surgery.source_checks import check_source, left_behind, missing_files
 from pruning.surgery.verify import logits_memory
 from pruning.surgery.width_sizes import WidthOption
 from pruning.tasks.export import is_finished_export

@@ -8,16 +8,14 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import ExportError
-from analysis.heads import prediction_heads
-from analysis.model import MoEModel
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings
 from app.session.state import one_of
 from app.widgets.url_values import say_unknown
-from pruning.engines import Contents, Verdict, contents_of, verdicts
-from pruning.gguf import converter_options, find_converter
-from pruning.heads import (
+from pruning.plan.heads import (
     WEIGHT_CRITERION,
     HeadChoice,
     HeadPlan,
@@ -25,12 +23,14 @@ from pruning.heads import (
     heads_depend_on,
     ranked_in_words,
 )
-from pruning.neurons.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.sizes import format_bytes, heads_bytes
+from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.planning.make import CurrentPlan
-from pruning.requests.options import GgufName
-from pruning.requests.plan_options import ModeName
-from pruning.sizes import format_bytes, heads_bytes
+from pruning.serving.engines import Contents, Verdict, contents_of, verdicts
+from pruning.serving.gguf import converter_options, find_converter
+from pruning.spec.options import GgufName
+from pruning.spec.plan_options import ModeName
 from pruning.surgery.dequantising import FP8, plan_dequantisation
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding

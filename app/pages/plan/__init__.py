@@ -24,7 +24,7 @@ from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_m
 from app.widgets.plan_bar import chance_warning
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
-from pruning.plan import changes_nothing
+from pruning.plan.plan import changes_nothing
 from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import Selection
 

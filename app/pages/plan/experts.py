@@ -32,16 +32,16 @@ from app.widgets.links import link_to
 from app.widgets.notes import card, saved_metric
 from app.widgets.plan_bar import plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
-from pruning.budget import count_budget
-from pruning.engines import contents_of, readers, summary, verdicts
-from pruning.evaluate.quality import loss_of
-from pruning.plan import NEURON_GRANULARITY
+from pruning.plan.budget import count_budget
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.sizes import SizeReport, format_bytes, format_count
+from pruning.plan.super_experts import super_note
 from pruning.planning.choice import schedule_label
 from pruning.planning.make import CurrentPlan
 from pruning.planning.recipes import recipe_of
-from pruning.planning.super_experts import super_note
+from pruning.records.quality import loss_of
 from pruning.schedules import Spending
-from pruning.sizes import SizeReport, format_bytes, format_count
+from pruning.serving.engines import contents_of, readers, summary, verdicts
 
 _RECIPE_LINES, _RECIPE_PX = 20, 460
 # Columns of the schedule comparison, key numbers first.

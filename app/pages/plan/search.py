@@ -33,7 +33,7 @@ from app.widgets.job_form import offer_job
 from app.widgets.job_panel import progress_text
 from app.widgets.notes import card
 from app.widgets.refusals import in_a_sentence
-from pruning.evaluate.result import MEASURES
+from pruning.measures.result import MEASURES
 from pruning.planning.ranking import Selection
 from pruning.planning.searches import (
     duration_text,
@@ -43,11 +43,11 @@ from pruning.planning.searches import (
     searching_recipe,
     start_seconds,
 )
-from pruning.recipe import SearchSection
-from pruning.requests.base import bounds, choices_of, validated
-from pruning.requests.recipe import SearchRequest
+from pruning.requests.recipe import SearchSection
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.schedules import MEASURED
 from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
+from pruning.spec.base import bounds, choices_of, validated
 
 _POLL_SECONDS: Final = 2.0
 _WATCHED: Final = queued_key(SEARCH)

@@ -11,10 +11,10 @@ from app.session.data import corpus_label, held_out_corpora, usual_corpora, usua
 from app.session.job_queue import own_model
 from app.widgets.charts import show_named
 from app.widgets.job_form import offer_job, skip_field
-from pruning.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.searches import duration_text, estimate_sensitivity
-from pruning.requests.base import flat_values, validated
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
+from pruning.spec.base import flat_values, validated
 
 _SAMPLES: Final = (8, 16, 32, 64, 128)
 _CHARTS: Final = {

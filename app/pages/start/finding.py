@@ -24,21 +24,21 @@ from app.widgets.headline import headline
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
-from pruning.engines import readers_of_layers
-from pruning.evaluate.kept_answers import AnswerRecord, AnswerStore
-from pruning.evaluate.quality import (
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.planning.choice import schedule_words
+from pruning.planning.make import CurrentPlan
+from pruning.records.kept_answers import AnswerRecord, AnswerStore
+from pruning.records.quality import (
     LossIncrease,
     PlanLoss,
     RandomLoss,
     is_random,
     losses_at,
 )
-from pruning.evaluate.right_of_plans import right_rows
-from pruning.plan import NEURON_GRANULARITY
-from pruning.planning.choice import schedule_words
-from pruning.planning.make import CurrentPlan
-from pruning.requests.base import validated
+from pruning.records.right_of_plans import right_rows
 from pruning.requests.evaluation import AskRequest
+from pruning.serving.engines import readers_of_layers
+from pruning.spec.base import validated
 
 _TOKENS: Final = 48  # of an answer to a person's own prompt
 _EXCERPT: Final = 36  # characters of an answer

@@ -10,9 +10,9 @@ from app.errors import show_error
 from app.literal import literal
 from app.session.outlines import OutlineSource, named_source, sizes_of, uploaded_source
 from app.widgets.notes import show_command
+from pruning.plan.sizes import format_bytes, format_count
 from pruning.planning.counted import SHARES
-from pruning.requests.base import command_line
-from pruning.sizes import format_bytes, format_count
+from pruning.spec.base import command_line
 
 _ASKED: Final = "start.outline.asked"
 

@@ -22,7 +22,7 @@ from app.widgets.notes import badge, inform, say_if_demo
 from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
-from pruning.requests.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
+from pruning.spec.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS: Final[dict[Packing, str]] = {

@@ -39,9 +39,7 @@ from app.widgets.headline import headline
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, loss_words, programs
 from app.widgets.report import decision_button
-from pruning.evaluate.quality import PlanLoss, loss_of
-from pruning.evaluate.right_of_plans import right_apart
-from pruning.neurons.selection import NeuronScope
+from pruning.plan.neuron_selection import NeuronScope
 from pruning.planning.choice import (
     HAND,
     SCHEDULE_NAMES,
@@ -50,6 +48,8 @@ from pruning.planning.choice import (
     scopes_of,
 )
 from pruning.planning.make import CurrentPlan
+from pruning.records.quality import PlanLoss, loss_of
+from pruning.records.right_of_plans import right_apart
 from pruning.search.store import SEARCH
 
 Value = TypeVar("Value")

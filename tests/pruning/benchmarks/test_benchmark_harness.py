@@ -18,22 +18,22 @@ from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, choice_questions, write_task
 from analysis.drain import drain
 from analysis.errors import CorpusError
-from analysis.model import ModelRef, load_model_index
-from pruning.evaluate.benchmarks.imports import harness_scores
-from pruning.evaluate.benchmarks.record import (
+from analysis.model.moe_model import ModelRef, load_model_index
+from pruning.benchmarks.imports import harness_scores
+from pruning.benchmarks.record import (
     FULL,
     BenchmarkStore,
     candidate_of_export,
     candidate_of_plan,
 )
-from pruning.evaluate.benchmarks.run import (
+from pruning.benchmarks.run import (
     Benchmarks,
     HarnessSettings,
     _Reporting,
     run_benchmarks,
     run_harness,
 )
-from pruning.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.surgery.manifest import read_manifest
 
 EXACT, CHOICE = LOCAL_TASKS["demo-math-exact"], LOCAL_TASKS["demo-code-mc"]
@@ -169,7 +169,7 @@ def test_what_is_known_is_not_run_again(demo, asked, tmp_path, monkeypatch):
     candidates = [(candidate_of_plan(demo, plan), None)]
     (first,) = drain(run_benchmarks(work_on(demo, candidates, only, tmp_path)))
     assert first.candidate == FULL
-    monkeypatch.setattr("pruning.evaluate.benchmarks.run.load_model", None)
+    monkeypatch.setattr("pruning.benchmarks.run.load_model", None)
     assert drain(run_benchmarks(work_on(demo, candidates, only, tmp_path))) == [first]
     # Another version of the task is another task.
     other = replace(work_on(demo, candidates, only, tmp_path), versions={CHOICE.name: "other"})

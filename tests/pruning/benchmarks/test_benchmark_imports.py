@@ -5,9 +5,9 @@ import json
 import pytest
 
 from analysis.errors import StatsError
-from pruning.evaluate.benchmarks import imports
-from pruning.evaluate.benchmarks.imports import parse_results, read_results
-from pruning.evaluate.benchmarks.record import benchmark_settings
+from pruning.benchmarks import imports
+from pruning.benchmarks.imports import parse_results, read_results
+from pruning.benchmarks.record import benchmark_settings
 
 # As 0.4.13 writes them, cut to what is read: a group with two tasks, and one with two ways to
 # read an answer.

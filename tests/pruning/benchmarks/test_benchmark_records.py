@@ -8,12 +8,12 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.criteria import get_criterion
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.drain import drain
-from analysis.model import ModelRef
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import ModelRef
+from analysis.ranking.choose import CorpusWeight, choose_stats
 from analysis.ranking.experts import rank_experts
-from analysis.shipped import SHIPPED_STATS
-from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import StatsStore
-from pruning.evaluate.benchmarks.record import (
+from pruning.benchmarks.record import (
     FULL,
     TABLE_COLUMNS,
     BenchmarkCandidate,
@@ -25,9 +25,9 @@ from pruning.evaluate.benchmarks.record import (
     candidate_of_plan,
     new_benchmark,
 )
-from pruning.evaluate.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
-from pruning.evaluate.record import PlanFacts, plan_facts
-from pruning.plan import keep_all, model_ref, select_experts
+from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
+from pruning.plan.plan import keep_all, model_ref, select_experts
+from pruning.records.evaluation import PlanFacts, plan_facts
 from pruning.schedules import uniform
 
 SETTINGS = {"limit": None, "num_fewshot": None, "dtype": "bfloat16"}

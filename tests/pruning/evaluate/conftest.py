@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from builders.tokens import answers
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.run import Evaluations
+from pruning.engine.run import Evaluations
+from pruning.measures.drawing import DrawnSamples
+from pruning.records.evaluation import EvaluationStore
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import pytest
 
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
-from pruning.evaluate.against_random import against_random, random_warnings
-from pruning.evaluate.quality import LossIncrease, PlanLoss, plan_losses
-from pruning.evaluate.record import EvaluationStore, PlanFacts
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
+from pruning.records.against_random import against_random, random_warnings
+from pruning.records.evaluation import EvaluationStore, PlanFacts
+from pruning.records.quality import LossIncrease, PlanLoss, plan_losses
 
 
 def loss(plan, criterion, change, way="", removed=0.5, **more):

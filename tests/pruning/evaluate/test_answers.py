@@ -9,10 +9,10 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
-from pruning.evaluate.answers import Question, has_chat_format, prompt_ids, run_answers
+from pruning.engine.answers import Question, has_chat_format, prompt_ids, run_answers
 
 CASE = NAMED["mixtral"]
 PLAN = plan_of(ModelRef("tiny", "00" * 32), CASE, keeps_of(CASE))

@@ -12,17 +12,17 @@ from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from analysis.model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef, load_model_index
 from builders.tokens import answers
 from families.configs import BY_NAME, SOURCES
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
 from pruning import load_pruned
-from pruning.evaluate import full_side
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import OutputHead, run_full
-from pruning.evaluate.samples import make_samples
-from pruning.plan import PruningPlan
+from pruning.engine import full_side
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.engine.full_side import OutputHead, run_full
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import PruningPlan
 
 CASE = BY_NAME["olmoe"]
 ALL = MeasureSettings(("esap", "sap", "kl", "nll", "ppl"))

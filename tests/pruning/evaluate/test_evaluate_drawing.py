@@ -15,9 +15,9 @@ from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
 from builders.tokens import write_ids
-from pruning.evaluate import drawing
-from pruning.evaluate.drawing import SampleSettings, draw
-from pruning.evaluate.samples import make_samples
+from pruning.measures import drawing
+from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.samples import make_samples
 
 
 class Letters:

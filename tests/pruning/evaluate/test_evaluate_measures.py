@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from analysis.errors import UserError
-from pruning.evaluate import measures
-from pruning.evaluate.result import (
+from pruning.measures import positions as measures
+from pruning.measures.result import (
     MEASURES,
     MeasureName,
     SampleCount,
@@ -20,8 +20,8 @@ from pruning.evaluate.result import (
     make_evaluation,
     summarise,
 )
-from pruning.requests.base import validated
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.spec.base import validated
 
 P = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]])
 Q = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]])

@@ -11,26 +11,26 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders import resealed
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.evaluate import run as run_module
-from pruning.evaluate.benchmarks.record import BenchmarkRecord, BenchmarkStore
-from pruning.evaluate.bins import BinsRecord
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.record import (
+from pruning.benchmarks.record import BenchmarkRecord, BenchmarkStore
+from pruning.engine import run as run_module
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.engine.full_side import run_full
+from pruning.engine.run import run_evaluations
+from pruning.measures.result import Metric
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import keep_all
+from pruning.plan.sizes import size_report
+from pruning.records.bins import BinsRecord
+from pruning.records.evaluation import (
     EvaluationRecord,
     EvaluationStore,
     evaluation_table,
 )
-from pruning.evaluate.result import Metric
-from pruning.evaluate.run import run_evaluations
-from pruning.evaluate.samples import make_samples
-from pruning.evaluate.variances import VarianceRecord
-from pruning.plan import keep_all
-from pruning.sizes import size_report
+from pruning.records.variances import VarianceRecord
 
 CASE = BY_NAME["mixtral"]
 

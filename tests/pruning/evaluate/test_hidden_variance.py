@@ -10,23 +10,23 @@ from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef, load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import ModelRef, load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import answers
 from families.configs import CASES
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
-from pruning.evaluate.drawing import SampleSettings, draw
-from pruning.evaluate.hidden_states import run_variance, sample_tokens
-from pruning.evaluate.samples import make_samples
-from pruning.evaluate.variances import (
+from pruning.engine.hidden_states import run_variance, sample_tokens
+from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
+from pruning.records.variances import (
     VarianceRecord,
     VarianceStore,
     variance_overview,
     variance_table,
 )
-from pruning.plan import PruningPlan, fit_plan, keep_all, model_ref
 
 MEASURED = [case for case in CASES if case.name in ("olmoe", "jamba")]
 

@@ -8,14 +8,14 @@ from shipped import shipped_lines
 
 from analysis.errors import UserError
 from builders import put, resealed
-from pruning.evaluate.benchmarks.record import BenchmarkRecord
-from pruning.evaluate.bins import BinsRecord
-from pruning.evaluate.kept_answers import AnswerRecord
-from pruning.evaluate.lens import LensRecord
-from pruning.evaluate.record import EvaluationRecord
-from pruning.evaluate.variances import VarianceRecord
+from pruning.benchmarks.record import BenchmarkRecord
+from pruning.measures.points import Point, Points
+from pruning.records.bins import BinsRecord
+from pruning.records.evaluation import EvaluationRecord
+from pruning.records.kept_answers import AnswerRecord
+from pruning.records.lens import LensRecord
+from pruning.records.variances import VarianceRecord
 from pruning.search.store import result_from_json
-from pruning.sensitivity.points import Point, Points
 
 SHIPPED = Path(__file__).parents[3] / "cached_stats"
 ESAP, LOSS = "esap", "nll"

@@ -7,11 +7,14 @@ from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from families.configs import BY_NAME
 from families.physical import listening, physically_pruned
 from families.tiny_models import tiny_model
-from pruning.evaluate.lens import (
+from pruning.engine.lens_run import run_lens, token_texts
+from pruning.plan.plan import fit_plan
+from pruning.records.evaluation import PlanFacts
+from pruning.records.lens import (
     LensLayer,
     LensPlan,
     LensQuestion,
@@ -25,9 +28,6 @@ from pruning.evaluate.lens import (
     token_table,
     tokens_read,
 )
-from pruning.evaluate.lens_run import run_lens, token_texts
-from pruning.evaluate.record import PlanFacts
-from pruning.plan import fit_plan
 
 IDS = [5, 17, 40, 3, 9, 22, 31, 8]
 ASKED = LensQuestion(text="x")

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from pruning.evaluate.quality import (
+from pruning.measures.result import Metric
+from pruning.measures.sample_losses import SampleLosses
+from pruning.records.quality import (
     difference,
     halves,
     loss_of,
@@ -11,8 +13,6 @@ from pruning.evaluate.quality import (
     plan_losses,
     unseen,
 )
-from pruning.evaluate.result import Metric
-from pruning.evaluate.sample_losses import SampleLosses
 
 EVEN = slice(0, None, 2)
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from shipped import shipped_lines
 
-from analysis.shipped import SHIPPED_STATS
-from pruning.evaluate.quality import (
+from analysis.files.shipped import SHIPPED_STATS
+from pruning.measures.result import Metric
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import (
     CANDIDATE_COLUMNS,
     candidates_at,
     full_losses,
@@ -17,8 +19,6 @@ from pruning.evaluate.quality import (
     plan_losses,
     random_at,
 )
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.result import Metric
 
 FULL = {"a": 2.0, "b": 1.0, "c": 4.0}
 ELSEWHERE = {"d": 1.0}

@@ -16,10 +16,10 @@ from analysis.corpora.sources import fitness_source, seeded_order
 from analysis.corpora.streams import open_corpus
 from analysis.demo.texts import TEXTS
 from analysis.errors import CorpusError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
-from pruning.evaluate.drawing import BEYOND, SampleSettings, draw
-from pruning.evaluate.questions import QuestionSettings
+from pruning.measures.drawing import BEYOND, SampleSettings, draw
+from pruning.measures.questions import QuestionSettings
 
 ASKED = QuestionSettings(CHECKS["contains"], questions=5, answer_tokens=4)
 

@@ -12,24 +12,24 @@ from analysis.corpora.checks import CHECKS
 from analysis.drain import drain
 from analysis.errors import StatsError, UserError
 from analysis.families import FAMILIES
-from analysis.generation import greedy_answers
-from analysis.model import load_model_index
+from analysis.model.generation import greedy_answers
+from analysis.model.moe_model import load_model_index
 from builders import resealed
 from builders.tokens import answers
 from families.configs import BY_NAME
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
-from pruning.evaluate import run as run_module
-from pruning.evaluate.answering import Examination, run_answers_to
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.questions import Questions, QuestionSettings
-from pruning.evaluate.record import EvaluationRecord, evaluation_table
-from pruning.evaluate.result import RIGHT
-from pruning.evaluate.right_answers import RightAnswers, right_difference
-from pruning.evaluate.run import Evaluations, run_evaluations
-from pruning.plan import keep_all
-from pruning.requests.base import validated
+from pruning.engine import run as run_module
+from pruning.engine.answering import Examination, run_answers_to
+from pruning.engine.run import Evaluations, run_evaluations
+from pruning.measures.drawing import DrawnSamples
+from pruning.measures.questions import Questions, QuestionSettings
+from pruning.measures.result import RIGHT
+from pruning.measures.right_answers import RightAnswers, right_difference
+from pruning.plan.plan import keep_all
+from pruning.records.evaluation import EvaluationRecord, evaluation_table
 from pruning.requests.evaluation import EvaluateRequest
+from pruning.spec.base import validated
 
 CASE = BY_NAME["mixtral"]
 PROMPTS = ((5, 17, 40, 3), (9,), (11, 12, 13, 14, 15, 16), (20, 21), (30, 7, 8))

@@ -11,10 +11,12 @@ import pytest
 
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.ranking.norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint
-from pruning.evaluate.bins import (
+from pruning.measures.result import Evaluation, SampleSums
+from pruning.plan.plan import keep_all
+from pruning.records.bins import (
     Bin,
     Binning,
     BinsRecord,
@@ -27,8 +29,6 @@ from pruning.evaluate.bins import (
     neuron_bins,
     rank_agreement,
 )
-from pruning.evaluate.result import Evaluation, SampleSums
-from pruning.plan import keep_all
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ from analysis.calibration.loading import CalibrationSettings, load_model, load_t
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.ranking.choose import CorpusWeight, choose_stats
 from analysis.ranking.experts import rank_experts
-from analysis.shipped import SHIPPED_STATS
-from analysis.stats.choose import CorpusWeight, choose_stats
 from analysis.stats.store import StatsStore
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import HELD_OUT, SampleSettings, draw
-from pruning.evaluate.full_side import run_full
-from pruning.evaluate.quality import difference, losses_at, plan_losses
-from pruning.evaluate.record import EvaluationStore, evaluation_table
-from pruning.evaluate.samples import make_samples
-from pruning.plan import model_ref, select_experts
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.engine.full_side import run_full
+from pruning.measures.drawing import HELD_OUT, SampleSettings, draw
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import model_ref, select_experts
+from pruning.records.evaluation import EvaluationStore, evaluation_table
+from pruning.records.quality import difference, losses_at, plan_losses
 from pruning.schedules import uniform
 
 CORPORA = {"demo-code", "demo-stories", "demo-math"}

@@ -8,20 +8,20 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef
+from analysis.model.moe_model import ModelRef
 from builders.tokens import answers
 from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
-from pruning.evaluate import speculative
-from pruning.evaluate.samples import make_samples
-from pruning.evaluate.speculative import (
+from pruning.engine import speculative
+from pruning.engine.speculative import (
     Decoding,
     prompts,
     run_acceptance,
     sharing_copy,
     stream_seed,
 )
+from pruning.measures.samples import make_samples
 
 CASE = NAMED["flex_olmo"]
 FAMILY = FAMILIES[CASE.model_type]

@@ -10,15 +10,15 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import StatsError, UnsupportedModelError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from families.built import HAND_ON_MORE
 from families.configs import BY_NAME, DISTINCT
 from families.tiny_models import tiny_model
-from pruning.evaluate import streamed
-from pruning.evaluate.run import run_evaluations
-from pruning.evaluate.streamed import Branch, split
-from pruning.experts_per_token import possible_top_k
-from pruning.plan import fit_plan, keep_all
+from pruning.engine import streamed
+from pruning.engine.run import run_evaluations
+from pruning.engine.streamed import Branch, split
+from pruning.plan.experts_per_token import possible_top_k
+from pruning.plan.plan import fit_plan, keep_all
 
 MEASURES = ("esap", "sap", "kl", "nll", "ppl")
 MIXTRAL = BY_NAME["mixtral"]

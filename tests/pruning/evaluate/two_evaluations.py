@@ -10,12 +10,12 @@ from analysis.calibration.distributed import join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.tokens import answers
-from pruning.evaluate.drawing import DrawnSamples
-from pruning.evaluate.record import EvaluationStore
-from pruning.evaluate.run import Evaluations, run_evaluations
-from pruning.plan import keep_all
+from pruning.engine.run import Evaluations, run_evaluations
+from pruning.measures.drawing import DrawnSamples
+from pruning.plan.plan import keep_all
+from pruning.records.evaluation import EvaluationStore
 
 torch.set_num_threads(1)
 ROOT, RANK = Path(sys.argv[1]), join().rank

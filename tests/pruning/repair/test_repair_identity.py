@@ -8,17 +8,17 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration.loading import CalibrationSettings
-from analysis.content import file_sha256
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model import load_model_index
+from analysis.files.content import file_sha256
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore, digest_of
 from builders.repairs import token_sequences
-from pruning.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from pruning.records.repair import RepairStore
+from pruning.records.repair_files import if_here
 from pruning.repair import solver
-from pruning.repair.files import if_here
 from pruning.repair.method import GATHERING, method, solved_example
-from pruning.repair.record import RepairStore
 from pruning.repair.run import repair_plan
 from pruning.tasks.loading import open_plan
 

@@ -14,18 +14,18 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.corpora import TokenSequences
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.repairs import token_sequences as equal_sequences
 from builders.tokens import token_sequences
 from families.built import stock_load
 from families.configs import BY_NAME, Case
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
-from pruning.masking import masked
-from pruning.plan import PruningPlan, fit_plan
-from pruning.repair.files import with_repair_files
-from pruning.repair.record import RepairStore
-from pruning.repair.reference import layer_file
+from pruning.engine.masking import masked
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.repair_reference import layer_file
+from pruning.records.repair import RepairStore
+from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import repair_plan
 from pruning.repair.solver import DAMPINGS
 from tests.pruning.repair.references import (

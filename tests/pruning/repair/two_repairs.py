@@ -7,10 +7,10 @@ import torch
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from builders.repairs import token_sequences
-from pruning.plan import PruningPlan, fit_plan, model_ref
-from pruning.repair.record import RepairStore
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.records.repair import RepairStore
 from pruning.repair.run import repair_plan
 
 torch.set_num_threads(1)

@@ -9,10 +9,10 @@ from analysis.errors import PlanError
 from analysis.families import FAMILIES
 from builders.tokens import answers
 from families.tiny_models import tiny_model
-from pruning.evaluate.samples import make_samples
-from pruning.evaluate.speculative import Decoding, run_acceptance
-from pruning.recipe_file import recipe_from_yaml
-from pruning.requests.recipe import SearchRequest
+from pruning.engine.speculative import Decoding, run_acceptance
+from pruning.measures.samples import make_samples
+from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.decoding import DecodingFitness
 from pruning.tasks.search import search_run
 

@@ -12,18 +12,18 @@ from analysis.corpora import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.model import MoEModel
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import MoEModel
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
-from analysis.shipped import SHIPPED_STATS
-from analysis.stats.choose import choose_stats
 from analysis.stats.store import StatsStore
 from pruning import load_pruned
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.drawing import SampleSettings, draw
-from pruning.evaluate.full_side import FullSide, run_full
-from pruning.evaluate.samples import make_samples
-from pruning.plan import load_plan, model_ref, select_experts
-from pruning.requests.recipe import SearchRequest
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.engine.full_side import FullSide, run_full
+from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import load_plan, model_ref, select_experts
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.schedules.base import allocation_of
 from pruning.search.store import load_search
 from pruning.tasks.search import search_run

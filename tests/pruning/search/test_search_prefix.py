@@ -9,12 +9,12 @@ from masked_cases import DEEP, sequences, subject_of
 
 from analysis.drain import drain
 from analysis.families import FAMILIES
-from analysis.forwards import decoder_layers
+from analysis.model.forwards import decoder_layers
 from families.built import HAND_ON_MORE
 from families.configs import DISTINCT
 from families.tiny_models import tiny_model
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.samples import make_samples
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.measures.samples import make_samples
 from pruning.search.fitness import masked_fitness, run_from
 
 PLENTY = 1 << 30

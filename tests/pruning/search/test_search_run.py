@@ -13,12 +13,12 @@ from search_cases import LAYERS, SETTINGS, Distance, essence, listed, searched, 
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.budget import count_budget, sparsity_budget
-from pruning.constraints import Constraints
+from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.plan.constraints import Constraints
+from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import Spending, allocate, read_counts
 from pruning.search.evolution import initial_state
 from pruning.search.run import BlockFitness, open_log, search
-from pruning.search.settings import SearchSettings
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import load_search, result_from_json, result_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from search_cases import listed, p_value, space
 
 from analysis.families import MoELayer
-from pruning.constraints import Constraints
+from pruning.plan.constraints import Constraints
 from pruning.search.evolution import mutate, switch_budget
 from pruning.search.space import integer_below
 

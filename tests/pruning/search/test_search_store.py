@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from analysis.errors import PlanError
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
 from builders import resealed
 from pruning.planning.searches import duration_text, most_candidates, start_seconds
-from pruning.recipe import SearchSection
+from pruning.requests.recipe import SearchSection
 from pruning.schedules import read_counts
 from pruning.search.store import SearchStore, best_fitting, load_search, read_known, search_in
 

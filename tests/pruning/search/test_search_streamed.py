@@ -8,14 +8,14 @@ from search_cases import essence, searched, space, task
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.evaluate.candidate import MeasureSettings
-from pruning.evaluate.samples import make_samples
-from pruning.plan import model_ref
+from pruning.engine.candidate import MeasureSettings
+from pruning.measures.samples import make_samples
+from pruning.plan.plan import model_ref
+from pruning.requests.search_settings import SearchSettings
 from pruning.search.fitness import RunFitness, StreamedRuns, masked_fitness
-from pruning.search.settings import SearchSettings
 
 CASE = DEEP[0]
 

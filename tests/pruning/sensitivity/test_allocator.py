@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families import MoELayer
-from pruning.constraints import Constraints, rooms_of
-from pruning.sensitivity.allocator import LayerChoices, solve, solve_worst, weighted, weightings
+from pruning.measures.allocator import LayerChoices, solve, solve_worst, weighted, weightings
+from pruning.plan.constraints import Constraints, rooms_of
 
 # Sums of these are exact in any order, and many of them are equal: ties are real ties.
 COSTS = st.integers(-6, 12).map(lambda n: n / 4)

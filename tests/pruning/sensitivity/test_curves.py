@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from pruning.constraints import Room
-from pruning.sensitivity.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
-from pruning.sensitivity.measure import Aim, measure_curves, refine
-from pruning.sensitivity.points import Point, Points, curve_points, moved_points, whole_point
+from pruning.measures.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
+from pruning.measures.points import Point, Points, curve_points, moved_points, whole_point
+from pruning.plan.constraints import Room
+from pruning.search.sensitivity import Aim, measure_curves, refine
 
 ROOMS = (Room(8, 0, 6), Room(8, 0, 6), Room(8, 0, 6))
 SAMPLES = ("a", "b")

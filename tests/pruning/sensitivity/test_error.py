@@ -9,18 +9,18 @@ import pandas as pd
 import pytest
 
 from analysis.drain import drain
-from analysis.model import load_model_index
-from analysis.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
-from pruning.evaluate.record import EvaluationStore
+from pruning.measures.curves import Curve, Curves, Sensitivity
+from pruning.measures.sum_error import SumError, equal_documents
 from pruning.planning.measured import find_sensitivity, without_budget
 from pruning.planning.predicted import predict, sum_error
 from pruning.planning.ranking import select_measured
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.plan import SpecRequest
-from pruning.sensitivity.curves import Curve, Curves, Sensitivity
-from pruning.sensitivity.error import SumError, equal_documents
-from pruning.sensitivity.record import SensitivityStore
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 from tools.benchmarks.bands import measure
 
 # Evaluations of plans that nothing was learned from: random counts, other shares, other limits.

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from analysis.drain import drain
-from analysis.model import load_model_index
+from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
+from pruning.measures.curves import Curve, Curves, Sensitivity
+from pruning.measures.sum_error import SumError
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
 from pruning.planning.measured import order_of, without_budget
 from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest
-from pruning.sensitivity.curves import Curve, Curves, Sensitivity
-from pruning.sensitivity.error import SumError
-from pruning.spec import spec_of
+from pruning.spec.spec import spec_of
 
 # Layers 1 and 2 of 12 experts in three groups: of each, three go at a time.
 CASE = BY_NAME["deepseek_v3-groups"]

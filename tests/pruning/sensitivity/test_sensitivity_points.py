@@ -15,18 +15,18 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
 from analysis.families import FAMILIES
-from analysis.model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef, load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.constraints import Constraints, rooms_of
-from pruning.evaluate.candidate import MeasureSettings, run_candidate
-from pruning.evaluate.samples import make_samples
-from pruning.plan import model_ref
+from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.measures.curves import curves_of
+from pruning.measures.points import MEASURES, curve_points, moved_points, sample_ids, whole_point
+from pruning.measures.samples import make_samples
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.plan import model_ref
+from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.search.fitness import MaskedRuns, StreamedRuns
-from pruning.sensitivity.curves import curves_of
-from pruning.sensitivity.measure import Measuring
-from pruning.sensitivity.points import MEASURES, curve_points, moved_points, sample_ids, whole_point
-from pruning.sensitivity.record import SensitivityRecord, SensitivityStore
+from pruning.search.sensitivity import Measuring
 
 CASE = DEEP[0]
 

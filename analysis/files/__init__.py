@@ -1,0 +1,1 @@
+"""Files of people and of our own: read in bounds, written in one step."""

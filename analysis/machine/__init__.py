@@ -1,0 +1,1 @@
+"""Devices, launchers and optional libraries of this machine. No torch."""

@@ -1,0 +1,1 @@
+"""MoEModel, read from a config and headers, and what runs one."""

@@ -1,0 +1,1 @@
+"""Arrays, elements of tensors, exact fractions."""

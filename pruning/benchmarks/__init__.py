@@ -1,0 +1,1 @@
+"""Benchmarks of others' tools: run, imported, recorded."""

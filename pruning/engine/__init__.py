@@ -1,0 +1,1 @@
+"""Runs a model under plans: masked, layer by layer, in fewer bits, with repaired weights."""

@@ -1,0 +1,338 @@
+"""Evaluations of many plans on several corpora with one loaded model; known results are kept."""
+
+import platform
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, compress
+from typing import Any, Protocol, TypeVar
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.calibration.distributed import Processes, join
+from analysis.calibration.feed import check_config
+from analysis.calibration.loading import (
+    CalibrationSettings,
+    load_model,
+    offload_space,
+    resolve_device,
+    resolve_dtype,
+)
+from analysis.calibration.memory import check_fits
+from analysis.errors import StatsError
+from analysis.model.moe_model import MoEModel
+from analysis.progress import Progress
+from pruning.engine.answering import Examination, run_answers_to
+from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
+from pruning.engine.full_side import FullSide, OutputHead, full_side
+from pruning.engine.speculative import Decoding, run_acceptance
+from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
+from pruning.measures.drawing import DrawnSamples
+from pruning.measures.questions import Questions
+from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation, summarise
+from pruning.measures.right_answers import Marked, RightAnswers
+from pruning.measures.samples import SampleBatch, Samples, make_samples
+from pruning.measures.store import RecordStore
+from pruning.plan.active import Routing
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all
+from pruning.records.evaluation import EvaluationRecord
+
+Result = TypeVar("Result")
+RecordRows = Sequence[Sequence[EvaluationRecord]]  # by corpus and plan
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """The evaluations that are asked for."""
+
+    model: MoEModel  # the original model
+    plans: Sequence[PruningPlan]  # candidates
+    draws: Sequence[DrawnSamples]  # one entry per corpus
+    measures: tuple[str, ...]  # names, of MEASURES
+    settings: CalibrationSettings  # its seed is that of the bootstrap and of draws
+    store: RecordStore[Any]  # of `EvaluationRecord` or a kind of it
+    routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
+
+    def missing(self, record: EvaluationRecord, draw: DrawnSamples) -> tuple[str, ...]:
+        """Measures that the record of these samples lacks; answers to other questions are none."""
+        missing = [name for name in self.measures if name not in (*record.metrics, RIGHT)]
+        return (*missing, *([RIGHT] * _lacks_answers(record, draw.questions)))
+
+    def rows_missing(self, records: RecordRows) -> list[list[tuple[str, ...]]]:
+        """`missing` of each record, by corpus and plan."""
+        rows = zip(records, self.draws, strict=True)
+        return [[self.missing(record, draw) for record in row] for row, draw in rows]
+
+
+def _lacks_answers(record: EvaluationRecord, questions: Questions | None) -> bool:
+    known = record.right_answers
+    return questions is not None and (known is None or known.digest != questions.facts["digest"])
+
+
+class Candidates(Protocol):
+    """The original model and plans of it, by their final hidden states."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, whole or with weights in its head only."""
+
+    @property
+    def head(self) -> OutputHead:
+        """The head of the model."""
+
+    def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+        """`final_hidden` on a batch of the samples; None is the original model."""
+
+
+def known_records(work: Evaluations, processes: Processes) -> RecordRows:
+    """The records by corpus and plan, with the results that are known so far.
+
+    All processes get those that the first one finds: a store may change between two readings, or be
+    another on another machine, and processes that lack different results wait for each other.
+
+    Raises:
+        StatsError: a process has other evaluations to make than the first.
+    """
+    with processes.together():
+        rows = _new_records(work)
+        if processes.is_first:
+            rows = [[work.store.find(each) for each in row] for row in rows]
+    if processes.world == 1:
+        return rows
+    known = [[each.to_line() if each.is_measured else "" for each in row] for row in rows]
+    digests = [[each.digest for each in row] for row in rows]
+    first, lines = processes.share([digests, known])
+    with processes.together():
+        if digests != first:
+            raise StatsError(
+                "It would evaluate something else than the first process; give all processes the "
+                "same model, plans, corpora and options."
+            )
+        return [list(map(_with_results, *each)) for each in zip(rows, lines, strict=True)]
+
+
+def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
+    fitted = [fit_plan(plan, work.model) for plan in work.plans]
+    dtype = resolve_dtype(work.settings.dtype, work.model)
+    settings = {"dtype": dtype, "seed": work.settings.seed}
+    new = partial(work.store.kind.new, work.model, settings=settings, routing=work.routing)
+    return [[new(plan, each.corpus) for plan in fitted] for each in work.draws]
+
+
+def _with_results(record: EvaluationRecord, line: str) -> EvaluationRecord:
+    return record.from_json(line, record.record_id) if line else record
+
+
+def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
+    """How a record was made: device, batch size, seconds, system and versions."""
+    return {
+        "device": settings.placement.device_map or str(resolve_device(settings.device)),
+        "batch_size": settings.batch_size,
+        **({} if seconds is None else {"seconds": round(seconds, 2)}),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__.partition("+")[0],
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[EvaluationRecord]]:
+    """Evaluate every plan on every corpus; the records, by corpus and then by plan.
+
+    Each result is saved at once, so an interrupted run resumes after the last one. The model is
+    loaded only if something is missing. Under a launcher, processes share the samples; the first
+    one saves, and all return the same.
+    """
+    processes = join()
+    records = known_records(work, processes)
+    total = sum(map(len, records))
+    missing = work.rows_missing(records)
+    if not any(lacks for row in missing for lacks in row):
+        yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
+        return [record for row in records for record in row]
+    yield Progress("loading the model", 0, total, "evaluations")
+    batch_size = work.settings.batch_size
+    samples = [make_samples(each.sequences, batch_size, processes) for each in work.draws]
+    if not work.settings.placement.stream_layers:
+        with offload_space(work.settings.placement) as offload:
+            longest = max(work.draws, key=lambda each: each.sequences.longest)
+            with processes.together():
+                check_fits(work.model, longest.sequences, work.settings)
+                loaded = load_model(work.model, work.settings, offload)
+            candidates = MaskedCandidates(loaded, work.model.family)
+            return (yield from _measure(work, records, samples, candidates, processes))
+
+    facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
+    facts += [each.sequences.digest for each in work.draws]
+    with partial_folder(work.store.folder, facts, processes) as at:
+        wanted = [any(rows) for rows in zip(*missing, strict=True)]
+        plans = EvaluationPlans(work.plans, tuple(compress(work.plans, wanted)))
+        with processes.together():
+            ends = yield from run_plans(work.model, plans, samples, work.settings, at)
+        finished = yield from _measure(work, records, samples, ends, processes)
+        ends.clear()
+        return finished
+
+
+def _measure(
+    work: Evaluations,
+    records: RecordRows,
+    samples: Sequence[Samples],
+    candidates: Candidates,
+    processes: Processes,
+) -> Generator[Progress, None, list[EvaluationRecord]]:
+    """The completed records, each saved at once; by corpus, then by plan."""
+    total = sum(map(len, records))
+    finished: list[EvaluationRecord] = []
+    for corpus, missing in enumerate(work.rows_missing(records)):
+        row = records[corpus]
+        if not any(missing):
+            finished += row
+            continue
+        reads = any(map(_reads_text, row, missing))
+        answers = _answers(work, candidates, work.draws[corpus].questions, row, processes)
+        with ExitStack() as stack:
+            side = None
+            if reads:
+                side = yield from _full_side(work, samples[corpus], candidates, processes)
+                stack.enter_context(closing(side))
+            measured = _Corpus(work, candidates, side, answers)
+            for plan, record, lacks in zip(work.plans, row, missing, strict=True):
+                if lacks:
+                    task = measured.completed(plan, record, lacks)
+                    record = yield from _overall(task, len(finished), total)
+                    with processes.together():
+                        if processes.is_first:
+                            work.store.save(record)
+                finished.append(record)
+    return finished
+
+
+def _full_side(
+    work: Evaluations, samples: Samples, candidates: Candidates, processes: Processes
+) -> Generator[Progress, None, FullSide]:
+    if samples.sequences.positions is not None:
+        check_config(candidates.model.config)
+    hidden_of = partial(candidates.hidden, samples, None)
+    folder = work.settings.placement.hidden_states_dir
+    with processes.together():
+        return (yield from full_side(candidates.head, samples, hidden_of, folder))
+
+
+def _reads_text(record: EvaluationRecord, missing: Sequence[str]) -> bool:
+    """Whether the text is read for what is missing; a new record counts its positions too."""
+    return bool(missing) and (missing != (RIGHT,) or not record.is_measured)
+
+
+@dataclass
+class _Answers:
+    """Answers to the questions of one corpus; the original model writes its own once."""
+
+    exam: Examination
+    original: str  # digest of the plan that keeps all
+    full: Marked | None  # of the original model, if they are known
+
+    def of(self, plan: PruningPlan) -> Generator[Progress, None, RightAnswers]:
+        """The marks of a plan, beside those of the original model."""
+        if self.full is None:
+            self.full = yield from run_answers_to(self.exam, None)
+        pruned = self.full
+        if plan.digest != self.original:
+            pruned = yield from run_answers_to(self.exam, plan)
+        return RightAnswers.of(self.exam.questions, pruned, self.full)
+
+
+def _answers(
+    work: Evaluations,
+    candidates: Candidates,
+    questions: Questions | None,
+    row: Sequence[EvaluationRecord],
+    processes: Processes,
+) -> _Answers | None:
+    if questions is None:
+        return None
+    size = work.settings.batch_size
+    exam = Examination(candidates.model, work.model.family, questions, size, processes)
+    with processes.together():
+        full = _known_full(work, questions, row) if processes.is_first else None
+    full = processes.share(full)
+    known = Marked(tuple(full[0]), full[1]) if full else None
+    return _Answers(exam, keep_all(work.model).digest, known)
+
+
+def _known_full(
+    work: Evaluations, questions: Questions, row: Sequence[EvaluationRecord]
+) -> Marked | None:
+    """The original model's answers to these questions, in a record of any plan."""
+    dtype = row[0].settings["dtype"]
+    for each in chain(row, work.store.records(work.model.identity)):
+        answers: RightAnswers | None = each.right_answers
+        if answers and not _lacks_answers(each, questions) and each.settings["dtype"] == dtype:
+            return answers.full
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Corpus:
+    """What the plans are measured with on one corpus."""
+
+    work: Evaluations
+    candidates: Candidates
+    side: FullSide | None  # None if no record lacks a measure of the text
+    answers: _Answers | None  # None if nothing is asked
+
+    def completed(
+        self, plan: PruningPlan, record: EvaluationRecord, missing: Sequence[str]
+    ) -> Generator[Progress, None, EvaluationRecord]:
+        """The record with what is missing."""
+        started, result, answers = time.monotonic(), None, None
+        if self.side and _reads_text(record, missing):
+            result = yield from _evaluate(self.work, self.candidates, plan, self.side, missing)
+        if self.answers and RIGHT in missing:
+            answers = yield from self.answers.of(plan)
+        run_facts = how_made(self.work.settings, time.monotonic() - started)
+        if result:
+            record = record.with_results(result, run_facts)
+        return record.with_right_answers(answers, run_facts) if answers else record
+
+
+def _evaluate(
+    work: Evaluations,
+    candidates: Candidates,
+    plan: PruningPlan,
+    side: FullSide,
+    missing: Sequence[str],
+) -> Generator[Progress, None, Evaluation]:
+    family, seed = work.model.family, work.settings.seed
+    # Needed even if only decoding is asked for, since the record counts the positions.
+    at_positions = tuple(name for name in missing if name not in DECODED) or ("esap",)
+    settings = MeasureSettings(at_positions, seed)
+    hidden_of = partial(candidates.hidden, side.samples, plan)
+    result = yield from measure_candidate(side, settings, hidden_of)
+    model = candidates.model
+    if ACCEPTANCE in missing:
+        sums = yield from run_acceptance(model, family, plan, side.samples, Decoding(seed=seed))
+        metrics = {**result.metrics, ACCEPTANCE: summarise(sums, seed=seed)}
+        result = replace(result, metrics=metrics)
+    return result
+
+
+def _overall(
+    task: Generator[Progress, None, Result], done: int, total: int
+) -> Generator[Progress, None, Result]:
+    """The steps of one task of `total`, after `done` of them, as overall progress."""
+    while True:
+        try:
+            step = next(task)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        size = step.total or 1
+        yield Progress(step.phase, done * size + step.done, total * size, step.unit)

@@ -1,0 +1,308 @@
+"""Evaluation layer by layer, for models larger than memory: all plans in one pass over the weights.
+
+Plans that equal each other or the original model in all layers so far share their hidden states;
+they branch where they first differ.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from analysis.calibration.distributed import Processes
+from analysis.calibration.feed import run_trunk
+from analysis.calibration.free import give_back_memory
+from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.relay import Relay
+from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
+from analysis.calibration.streamed import hidden_bytes
+from analysis.corpora import TokenBatch
+from analysis.errors import CheckpointError, StatsError
+from analysis.files.durable import PARTIAL, write_durably
+from analysis.files.home import from_home
+from analysis.files.json_text import parse_json
+from analysis.model.moe_model import MoEModel
+from analysis.progress import Progress
+from pruning.engine.candidate import candidate_of
+from pruning.engine.changed_weights import ChangedWeights
+from pruning.engine.full_side import OutputHead, final_hidden
+from pruning.measures.samples import SampleBatch, Samples
+from pruning.plan.plan import PruningPlan
+
+_STATE: Final = "state.json"  # in the folder of an unfinished pass: how many layers are done
+_PLANS: Final = "plans.json"  # there too: digests of its plans
+_SAVE_EVERY_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Plans whose hidden states are equal so far."""
+
+    slot: int  # where these are stored
+    plans: tuple[int, ...]  # numbers
+
+
+def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Branch, Branch]]:
+    """Each branch after a layer, with its parent.
+
+    `cuts` has an entry per plan, equal if plans keep the same of the layer. The last child takes
+    the parent's slot, which is read until then.
+    """
+    free = len(branches)
+    pairs = []
+    for branch in branches:
+        groups: dict[object, list[int]] = {}
+        for plan in branch.plans:
+            groups.setdefault(cuts[plan], []).append(plan)
+        for number, plans in enumerate(groups.values(), start=1):
+            is_last = number == len(groups)
+            pairs.append((branch, Branch(branch.slot if is_last else free, tuple(plans))))
+            free += not is_last
+    return pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass of many plans through the layers of a model."""
+
+    model: MoEModel
+    plans: tuple[PruningPlan, ...]  # distinct; plan n has number n + 1, the original model 0
+    corpora: tuple[Samples, ...]
+    hidden: HiddenStates  # of all batches of all branches
+    skeleton: Skeleton
+    folder: Path  # an interrupted pass resumes from it
+
+    @cached_property
+    def relay(self) -> Relay:
+        """Runs one layer at a time."""
+        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, run_trunk)
+
+    @cached_property
+    def _batches(self) -> list[TokenBatch]:
+        return [batch.tokens for samples in self.corpora for batch in samples.batches()]
+
+    def run(self, *, on_disk: bool) -> Generator[Progress, None, list[Branch]]:
+        """Run all plans through all layers; resumes after the last saved layer."""
+        layers = len(self.skeleton.layers)
+        done, branches = self._resume()
+        if done:
+            yield self._progress(done, 0, 1, f"resumed after {done} of {layers} layers")
+        else:
+            self.hidden.clear()
+            yield from self._embed()
+        saved_at = time.monotonic()
+        for layer in range(done, layers):
+            children = split(branches, self._cuts(layer))
+            yield from self._layer(layer, children)
+            branches = [child for _, child in children]
+            self.hidden.advance()
+            if on_disk or time.monotonic() - saved_at > _SAVE_EVERY_SECONDS:
+                self.hidden.save()
+                write_durably(self.folder / _STATE, json.dumps({"layers": layer + 1}).encode())
+                self.hidden.clear(but=layer + 1)
+                saved_at = time.monotonic()
+        return branches
+
+    def layers(self, plan: int) -> int:
+        """Layers in which a plan is the first of its branch: summed over plans, those that ran."""
+        after = [self._branches(layer + 1) for layer in range(len(self.skeleton.layers))]
+        return sum(branch.plans[0] == plan for branches in after for branch in branches)
+
+    def _branches(self, layers: int) -> list[Branch]:
+        """The branches after so many layers."""
+        branches = [Branch(0, tuple(range(len(self.plans) + 1)))]
+        for layer in range(layers):
+            branches = [child for _, child in split(branches, self._cuts(layer))]
+        return branches
+
+    def _resume(self) -> tuple[int, list[Branch]]:
+        """Layers that are done and whose hidden states are there, and the branches after them."""
+        path = self.folder / _STATE
+        done = int(parse_json(path.read_bytes())["layers"]) if path.is_file() else 0
+        branches = self._branches(done)
+        try:
+            if done:
+                self.hidden.resume(done, len(branches) * len(self._batches))
+        except CheckpointError:  # deleted, or in another --hidden-states-dir
+            self.hidden.restart()
+            return 0, self._branches(0)
+        return done, branches
+
+    def _cuts(self, layer: int) -> list[object]:
+        """What each plan keeps of a layer, by number of the plan."""
+        count = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
+        cuts: list[object] = [None]
+        for plan in self.plans:
+            kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
+            repaired = plan.repair is not None and plan.repair.file(layer).is_file()
+            repair = plan.repair.digest if plan.repair and repaired else ""
+            bits = plan.bits if count else ""
+            top_k = plan.top_k if count else 0
+            cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits, top_k)
+            cuts.append(cut if any(cut) else None)
+        return cuts
+
+    def _embed(self) -> Generator[Progress, None, None]:
+        self.skeleton.load(EMBEDDINGS)
+        for number, batch in enumerate(self._batches):
+            yield self._progress(0, number, len(self._batches))
+            with torch.no_grad():
+                self.hidden.put(0, number, self.relay.embed(batch))
+        self.skeleton.drop(EMBEDDINGS)
+
+    def _layer(
+        self, layer: int, children: Sequence[tuple[Branch, Branch]]
+    ) -> Generator[Progress, None, None]:
+        self.skeleton.load(layer)
+        count = len(self._batches)
+        for at, (parent, child) in enumerate(children):
+            plan, changed = self._plan(child.plans[0], layer), ChangedWeights()
+            for number, batch in enumerate(self._batches):
+                yield self._progress(layer, at * count + number, len(children) * count)
+                before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
+                # Masked only while it computes: between steps the caller may do anything.
+                model, family = self.skeleton.model, self.model.family
+                with torch.no_grad(), candidate_of(model, family, plan, changed):
+                    after = self.relay.layer(layer, batch, before)
+                self.hidden.put(layer + 1, child.slot * count + number, after)
+        self.skeleton.drop(layer)
+
+    def _plan(self, number: int, layer: int) -> PruningPlan | None:
+        """What a plan does to one layer."""
+        if not number:
+            return None
+        return self.plans[number - 1].of_layer(layer)
+
+    def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
+        layers = len(self.skeleton.layers)
+        phase = f"running layer {layer} for {len(self.plans)} plans"
+        return Progress(phase, layer * total + done, layers * total, "batches", note)
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The plans after a pass, with the hidden states of the last layer and the head loaded."""
+
+    through: Pass
+    branches: Sequence[Branch]
+    states: Path  # folder of the hidden states, if they are on disk
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, with weights in its head only."""
+        return self.through.skeleton.model
+
+    @property
+    def head(self) -> OutputHead:
+        """The head of the model."""
+        token_BTD = self.through.hidden.get(0)[:1, :1].to(self.through.skeleton.device)
+        with self.through.relay.after_layers(token_BTD):
+            return OutputHead(self.model)
+
+    def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+        """`final_hidden` of the candidate; None is the original model."""
+        corpora = self.through.corpora
+        batches = [sum(1 for _ in each.batches()) for each in corpora]
+        before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
+        number = self._number(plan)
+        branch = next(each for each in self.branches if number in each.plans)
+        batch_place = batch.number // samples.processes.world
+        place = branch.slot * sum(batches) + before + batch_place
+        hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
+        with self.through.relay.after_layers(hidden_BTD):
+            return final_hidden(self.model, batch)
+
+    def layers(self, plan: PruningPlan) -> int:
+        """Decoder layers that ran for a plan: from where it branches off all earlier plans."""
+        return self.through.layers(self._number(plan))
+
+    def _number(self, plan: PruningPlan | None) -> int:
+        digests = [each.digest for each in self.through.plans]
+        return 0 if plan is None else digests.index(plan.digest) + 1
+
+    def clear(self) -> None:
+        """Delete the hidden states on disk, with their folder if they have their own."""
+        self.through.hidden.clear()
+        if self.states != self.through.folder and self.states.is_dir():
+            self.states.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlans:
+    """The plans of an evaluation."""
+
+    plans: Sequence[PruningPlan]  # all
+    missing: Sequence[PruningPlan]  # those that lack results
+
+
+@contextmanager
+def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -> Iterator[Path]:
+    """The locked folder from which an unfinished pass resumes; deleted after success.
+
+    Each process has its own.
+    """
+    if processes.world > 1:
+        facts = [*facts, processes.rank, processes.world]
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    folder = store / f"evaluating-{key}{PARTIAL}"
+    lock = FileLock(store / f".{folder.name}.lock", timeout=0)
+    store.mkdir(parents=True, exist_ok=True)
+    try:
+        with lock:
+            folder.mkdir(exist_ok=True)
+            yield folder
+            shutil.rmtree(folder)
+            Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout as error:
+        raise StatsError(
+            "These corpora are being evaluated on by another process; wait for it to finish."
+        ) from error
+
+
+def run_plans(
+    model: MoEModel,
+    plans: EvaluationPlans,
+    corpora: Sequence[Samples],
+    settings: CalibrationSettings,
+    folder: Path,
+) -> Generator[Progress, None, Ends]:
+    """Run the original model and the plans, layer by layer, over the samples of all corpora.
+
+    Hidden states between layers are in memory, or on disk if they are large or the settings name a
+    folder. An interrupted pass of the same plans resumes from `folder`.
+    """
+    give_back_memory()
+    plans_by_digest = {plan.digest: plan for plan in plans.plans}
+    missing = {plan.digest: plan for plan in plans.missing}
+    path = folder / _PLANS
+    before = parse_json(path.read_bytes()) if path.is_file() else []
+    if set(missing) <= set(before) <= set(plans_by_digest):
+        distinct = tuple(plans_by_digest[digest] for digest in before)
+    else:  # that pass lacks a plan, or has one of other work
+        for entry in folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        write_durably(path, json.dumps(list(missing)).encode())
+        distinct = tuple(missing.values())
+    place = settings.placement.hidden_states_dir
+    nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
+    on_disk = bool(place) or are_too_large(nbytes * (len(distinct) + 1))
+    states = from_home(place) / folder.name if place else folder
+    hidden = HiddenStates(states, on_disk=on_disk)
+    skeleton = Skeleton(model, settings)
+    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder)
+    branches = yield from through.run(on_disk=on_disk)
+    skeleton.load(HEAD)
+    skeleton.load(OUTPUT)
+    return Ends(through, branches, states)

@@ -1,1 +1,0 @@
-"""How much a pruned model differs from the original: samples, measures, results."""

@@ -1,0 +1,214 @@
+"""Points: allocations whose loss was measured on every sample, and which to measure.
+
+A point is a base allocation in which one layer loses a different number; the base of a curve
+removes nothing. `sensitivity.parquet` has a row per point and sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from analysis.corpora import TokenSequences
+from analysis.lazy import pd
+from analysis.numbers.arrays import FloatArray
+from pruning.measures.result import check_possible
+from pruning.plan.allocation import Removed
+from pruning.plan.constraints import Room
+
+MEASURES = ("esap", "kl", "nll")
+COLUMNS: Mapping[str, str] = {
+    "base": "object",  # removed from each layer, joined by dots; empty if nothing is
+    "layer": "int64",  # decoder index of the layer that differs from the base; -1 if none
+    "removed": "int64",  # what that layer loses; the sum of the base if none
+    "sample": "object",  # see `sample_ids`
+    "document": "int64",  # of the sample, see `TokenSequences.documents`; -1 if unknown
+    **dict.fromkeys(MEASURES, "float64"),  # means over the scored positions of the sample
+}
+WHOLE = -1
+_UNKNOWN = -1
+_DIGITS = 16
+
+
+class Point(NamedTuple):
+    """An allocation to measure."""
+
+    base: Removed  # removed from each layer
+    position: int  # of the layer that differs from it, among those with experts; WHOLE if none
+    level: int  # what that layer loses; the sum of the base if none
+
+    @property
+    def removed(self) -> Removed:
+        """What each layer loses."""
+        if self.position == WHOLE:
+            return self.base
+        return (*self.base[: self.position], self.level, *self.base[self.position + 1 :])
+
+
+def whole_point(removed: Sequence[int]) -> Point:
+    """The point of a whole allocation."""
+    return Point(tuple(removed), WHOLE, sum(removed))
+
+
+def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
+    """16 hex digits per sample: a hash of its tokens, counted positions and document positions."""
+    ids = []
+    for number, row in enumerate(sequences.rows):
+        sha = hashlib.sha256(row.astype("<i4").tobytes())
+        for name, parts in (("counted", sequences.counted), ("positions", sequences.positions)):
+            if parts is not None:
+                sha.update(name.encode() + parts[number].astype("<i4").tobytes())
+        ids.append(sha.hexdigest()[:_DIGITS])
+    return tuple(ids)
+
+
+def sample_documents(sequences: TokenSequences) -> dict[str, int]:
+    """Id -> document of each sample, of equal samples the first; empty if unknown."""
+    pairs = zip(sample_ids(sequences), sequences.documents or (), strict=False)
+    return dict(reversed(list(pairs)))
+
+
+class Points:
+    """Measured values: allocation and sample -> MEASURES."""
+
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        """`sizes` are experts or neurons of each layer with experts, by decoder index."""
+        self._layers, self._sizes = tuple(sizes), tuple(sizes.values())
+        self._points: dict[Removed, Point] = {}
+        self._values: dict[Removed, dict[str, tuple[float, ...]]] = {}
+        self._documents: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, point: Point, samples: Iterable[str], values: Iterable[Sequence[float]]) -> None:
+        """Add values of a point, one tuple per sample; known values stay.
+
+        Raises:
+            ValueError: a value or a number cannot be.
+        """
+        for level, size in zip(point.removed, self._sizes, strict=True):
+            if not 0 <= level <= size:
+                raise ValueError(f"it removes {level} of {size} in a layer")
+        self._points.setdefault(point.removed, point)
+        by_sample = self._values.setdefault(point.removed, {})
+        for sample, each in zip(samples, values, strict=True):
+            for name, value in zip(MEASURES, each, strict=True):
+                check_possible(name, value)
+            by_sample.setdefault(sample, tuple(each))
+
+    def add_documents(self, documents: Mapping[str, int]) -> None:
+        """Say of which documents samples are, by id; known ones stay."""
+        new_documents = {each: number for each, number in documents.items() if number != _UNKNOWN}
+        self._documents = new_documents | self._documents
+
+    def documents(self, samples: Sequence[str]) -> tuple[int, ...] | None:
+        """The document of each sample; None unless all are known."""
+        numbers = [self._documents[each] for each in samples if each in self._documents]
+        return tuple(numbers) if len(numbers) == len(samples) else None
+
+    def document(self, sample: str) -> int:
+        """The document of a sample, as in COLUMNS."""
+        return self._documents.get(sample, _UNKNOWN)
+
+    def knows(self, removed: Removed, samples: Iterable[str]) -> bool:
+        """Whether an allocation was measured on all of these samples."""
+        by_sample = self._values.get(removed, {})
+        return all(sample in by_sample for sample in samples)
+
+    def values(self, removed: Removed, samples: Sequence[str]) -> FloatArray:
+        """(samples, measures) of an allocation; all samples must be known."""
+        by_sample = self._values[removed]
+        return np.array([by_sample[sample] for sample in samples], dtype=np.float64)
+
+    def samples(self) -> tuple[str, ...]:
+        """The samples on which the original was measured, in order of measurement."""
+        return tuple(self._values.get((0,) * len(self._layers), {}))
+
+    def on_all(self, samples: Sequence[str]) -> Iterator[Point]:
+        """The points measured on all of these samples, by allocation."""
+        for removed in sorted(self._points):
+            if self.knows(removed, samples):
+                yield self._points[removed]
+
+    def table(self) -> pd.DataFrame:
+        """Table of COLUMNS."""
+        rows = []
+        for removed, point in self._points.items():
+            base = ".".join(map(str, point.base)) if any(point.base) else ""
+            layer = WHOLE if point.position == WHOLE else self._layers[point.position]
+            for sample, values in self._values[removed].items():
+                at = (base, layer, point.level, sample, self.document(sample))
+                rows.append((*at, *values))
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
+
+    def add_table(self, table: pd.DataFrame) -> None:
+        """Add a table of COLUMNS; ValueError if it is of other layers."""
+        places = {layer: position for position, layer in enumerate(self._layers)} | {WHOLE: WHOLE}
+        for row in table[list(COLUMNS)].itertuples(index=False, name=None):
+            base, layer, level, sample, _, *values = row
+            removed = tuple(map(int, str(base).split("."))) if base else (0,) * len(self._layers)
+            if len(removed) != len(self._layers) or layer not in places:
+                raise ValueError("it has other layers than the model")
+            self.add(Point(removed, places[layer], int(level)), [str(sample)], [values])
+        self.add_documents(dict(zip(table["sample"], table["document"].tolist(), strict=True)))
+
+    def add_line(self, raw: Any, samples: Sequence[str]) -> None:
+        """Add a line of a log of these samples, see `line_of`.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is no such line.
+        """
+        point = Point(tuple(map(int, raw["base"])), int(raw["position"]), int(raw["removed"]))
+        values = np.array([raw[name] for name in MEASURES], dtype=np.float64).T
+        self.add(point, samples, values.tolist())
+
+
+def line_of(point: Point, values: Mapping[str, FloatArray], layers: int) -> dict[str, Any]:
+    """A measured point as a line of a log; `layers`: how many ran."""
+    return {
+        "base": list(point.base),
+        "position": point.position,
+        "removed": point.level,
+        **{name: values[name].tolist() for name in MEASURES},
+        "layers": layers,
+    }
+
+
+DEFAULT_LEVELS = 8
+MOVES = (-8, -4, -2, 2, 4, 8)
+# A refinement moves by parts of a layer's experts or neurons, for steps alike in every model.
+_PARTS = 32
+
+
+def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
+    """The original, and each layer alone at 1/levels, 2/levels ... of its size.
+
+    Levels are rounded to what the room allows; the last is the most that the layer can lose.
+    """
+    nothing = (0,) * len(rooms)
+    points = [whole_point(nothing)]
+    for position, room in enumerate(rooms):
+        shares = (int(Fraction(room.size * part, levels)) for part in range(1, levels + 1))
+        counts = {room.nearest(share) for share in shares} | {room.most}
+        points += [Point(nothing, position, number) for number in sorted(counts - {0})]
+    return points
+
+
+def moved_points(
+    rooms: Sequence[Room], base: Removed, scale: Fraction = Fraction(1)
+) -> list[Point]:
+    """A plan, and the plan with one layer moved by each of MOVES, within its room.
+
+    A move counts steps of 1/32 of the layer, times `scale`, rounded to what the room allows.
+    """
+    points = [whole_point(base)]
+    for position, (room, level) in enumerate(zip(rooms, base, strict=True)):
+        step = max(1, round(room.size / _PARTS / room.step)) * room.step
+        counts = {room.nearest(level + int(step * move * scale)) for move in MOVES}
+        points += [Point(base, position, number) for number in sorted(counts - {level})]
+    return points

@@ -1,0 +1,317 @@
+"""Records next to the statistics: one small JSON file each, or many in one, in a folder per kind.
+
+Many that belong together, such as a grid of plans, are one file of JSON lines. New records are
+written as files of their own, which count before those in lines.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from analysis.cache_keys import most_results
+from analysis.errors import StatsError
+from analysis.files.content import read_whole
+from analysis.files.durable import write_durably
+from analysis.files.json_text import parse_json_once
+from analysis.model.moe_model import ModelRef
+from analysis.stats.store import digest_of, now, run_name
+
+SCHEMA_VERSION = 1
+_LINES = ".jsonl"  # suffix of files of many records, one a line
+SEAL = "sha256"  # the last field of a file: `seal_of` the others
+_NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers; it goes on one line
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content of a JSON file, as 64 hex digits, however the file is laid out."""
+    return digest_of(json.loads(json.dumps(content, allow_nan=False)))
+
+
+def check_seal(seal: object, content: Mapping[str, Any]) -> None:
+    """Refuse content that is not what was written, with a ValueError."""
+    if seal is None:
+        raise ValueError(f"it lacks {SEAL}")
+    if seal != digest_of(content):
+        raise ValueError(f"its values are not those that were written; its {SEAL} differs")
+
+
+def _words(*words: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """A check that these keys of a JSON object are strings."""
+
+    def check(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        if strange := [word for word in words if not isinstance(facts.get(word), str)]:
+            raise ValueError(f"it needs a word for {strange[0]!r}")
+        return facts
+
+    return check
+
+
+def _check_documents(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    count = facts.get("num_documents", 0)
+    if count is not None and (type(count) is not int or count < 1):
+        raise ValueError(f"its samples are of {count!r} documents")
+    return facts
+
+
+SampleFacts = Annotated[
+    Mapping[str, Any],
+    AfterValidator(_words("name", "digest")),
+    # `num_documents` is null for windows of one text.
+    AfterValidator(_check_documents),
+]
+RunFacts = Annotated[Mapping[str, Any], AfterValidator(_words("dtype"))]
+
+
+class RecordPart(BaseModel):
+    """A JSON object of known keys inside a record; all numbers are finite."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_by_name=True
+    )
+
+
+class Record(RecordPart):
+    """A stored result, with what it is of and how it was made."""
+
+    folder: ClassVar[str]  # of the files, in a statistics directory
+    word: ClassVar[str]  # for a record, in messages
+    command: ClassVar[str]  # that reproduces it
+    measured: ClassVar[str]  # the field of its results
+    optional: ClassVar[frozenset[str]] = frozenset()  # fields that a file may lack
+
+    schema_version: Literal[1] = 1
+    record_id: str  # readable name and 8 hex digits of the digest; the file's name
+    digest: str  # of all that changes the numbers
+    model: ModelRef  # the original model
+    settings: Mapping[str, Any]  # those that change the numbers
+    made: Mapping[str, Any] = {}  # `created_at`, and what changes no number, such as `device`
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has results; only such records have a file."""
+        return bool(getattr(self, self.measured))
+
+    @property
+    def created_at(self) -> str:
+        """When it was measured; empty if unknown."""
+        return str(self.made.get("created_at", ""))
+
+    @classmethod
+    def begun(cls, words: Iterable[str], deciding: Mapping[str, Any], **fields: Any) -> Self:
+        """A record without results, named by `words`, with the digest of `deciding`."""
+        digest = digest_of({"schema_version": SCHEMA_VERSION, **deciding})
+        return cls(record_id=run_name(*words, digest=digest), digest=digest, **fields)
+
+    def finished(self, run_facts: Mapping[str, Any], **results: Any) -> Self:
+        """The record with results."""
+        return self.model_copy(update={**results, "made": {"created_at": now(), **run_facts}})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON, sealed."""
+        facts = self.model_dump(by_alias=True, exclude_unset=True)
+        last = {name: facts.pop(name) for name in ("settings", "made")}
+        content = {"schema_version": self.schema_version, **facts, **last}
+        return {**content, SEAL: seal_of(content)}
+
+    def to_line(self) -> str:
+        """The record as one line of a file of many."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_json(self) -> str:
+        """The content of the file."""
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        return _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> Self:
+        """Parse the text of a file of this name; a StatsError if it is no such record."""
+        again = f"delete it and make it again with `moeprune {cls.command}`."
+        try:
+            raw = parse_json_once(text)
+            version = raw.get("schema_version") if isinstance(raw, dict) else None
+            if version != SCHEMA_VERSION:
+                raise StatsError(
+                    f"The {cls.word} {name} has another schema than {SCHEMA_VERSION}; {again}"
+                )
+            seal = raw.pop(SEAL, None)
+            # This program writes nothing that it could not write again, such as NaN.
+            plain = json.dumps(raw, ensure_ascii=False, allow_nan=False)
+            record = cls.model_validate_json(plain, strict=True)
+            problem = "" if record.is_measured else "it has no results"
+            if missing := sorted(cls.model_fields.keys() - record.model_fields_set - cls.optional):
+                problem = f"it lacks {', '.join(missing)}"
+            if not problem:
+                check_seal(seal, raw)
+        except (ValueError, RecursionError) as error:
+            record, problem = None, first_problem(error)
+        if record is None or problem:
+            raise StatsError(f"The {cls.word} {name} cannot be read ({problem}); {again}")
+        return record
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The record in a file; a StatsError if it cannot be read."""
+        return cls.from_json(cls._content(path), path.name)
+
+    @classmethod
+    def read_lines(cls, path: Path) -> Sequence[Self | StatsError]:
+        """The record in each line of a file, or why it cannot be read; kept until it changes."""
+        try:
+            state = path.stat()
+            return cls._read_lines(path, state.st_mtime_ns, state.st_size)
+        except (OSError, StatsError) as error:
+            return [StatsError(str(error))]
+
+    @classmethod
+    def find_line(cls, path: Path, digest: str) -> Self | None:
+        """The record of this digest in a file of lines; others are not parsed."""
+        try:
+            state = path.stat()
+            lines = cls._lines(path, state.st_mtime_ns, state.st_size)
+        except (OSError, StatsError):
+            return None
+        for line in lines:
+            if digest.encode() in line:  # of the record, or of something in it
+                try:
+                    record = cls.from_json(line, path.name)
+                except StatsError:
+                    continue
+                if record.digest == digest:
+                    return record
+        return None
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def _lines(cls, path: Path, _changed: int, _size: int) -> Sequence[bytes]:
+        return cls._content(path).splitlines()
+
+    @classmethod
+    @lru_cache(maxsize=16)
+    def _read_lines(cls, path: Path, changed: int, size: int) -> Sequence[Self | StatsError]:
+        records: list[Self | StatsError] = []
+        for number, line in enumerate(cls._lines(path, changed, size), 1):
+            try:
+                records.append(cls.from_json(line, f"{path.name}:{number}"))
+            except StatsError as error:
+                records.append(error)
+        return records
+
+    @classmethod
+    def _content(cls, path: Path) -> bytes:
+        try:
+            return read_whole(path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StatsError(f"The {cls.word} {path.name} cannot be read ({reason}).") from error
+
+
+def first_problem(error: Exception) -> str:
+    """An error in one line; of several errors of pydantic, the first."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return " ".join(": ".join(filter(None, (".".join(map(str, first["loc"])), message))).split())
+
+
+Kept = TypeVar("Kept", bound=Record)
+
+
+class RecordStore(Generic[Kept]):
+    """Records of one kind in one or more statistics directories; new ones go to the first."""
+
+    kind: type[Kept]
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._folders = tuple(directory / self.kind.folder for directory in directories)
+
+    @property
+    def folder(self) -> Path:
+        """Where new records are written."""
+        return self._folders[0]
+
+    def path(self, record: Kept) -> Path:
+        """Where a new record is written."""
+        return self.folder / f"{record.record_id}.json"
+
+    def find(self, new: Kept) -> Kept:
+        """The stored record with this digest, or `new` itself."""
+        for folder in self._folders:
+            path = folder / f"{new.record_id}.json"
+            if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
+                return record
+        in_lines = (self.kind.find_line(path, new.digest) for path in self._files_of_lines())
+        return next((each for each in in_lines if each is not None), new)
+
+    def save(self, record: Kept) -> Path:
+        """Write a record, replacing the stored one."""
+        path = self.path(record)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, record.to_json().encode())
+        return path
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no file."""
+        return not any(map(_folder_state, self._folders))
+
+    @property
+    def cache_key(self) -> tuple[str, str]:
+        """It changes when a file of the store does."""
+        return type(self).__name__, repr([_folder_state(folder) for folder in self._folders])
+
+    def records(
+        self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
+    ) -> list[Kept]:
+        """Records by id, of one model or of all; unreadable ones go to `on_problem`."""
+        records: dict[str, Kept] = {}
+        for record in self._readings():
+            if isinstance(record, StatsError):
+                if on_problem:
+                    on_problem(record)
+            elif identity in (None, record.model.identity):
+                records.setdefault(record.record_id, record)
+        return [records[name] for name in sorted(records)]
+
+    def _readings(self) -> Iterator[Kept | StatsError]:
+        """What each file holds, those of one record first."""
+        for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
+            try:
+                yield self.kind.read(path)
+            except StatsError as error:
+                yield error
+        yield from self._in_lines()
+
+    def _in_lines(self) -> Iterator[Kept | StatsError]:
+        for path in self._files_of_lines():
+            yield from self.kind.read_lines(path)
+
+    def _files_of_lines(self) -> Iterator[Path]:
+        return (path for each in self._folders for path in sorted(each.glob(f"*{_LINES}")))
+
+
+def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, modification time and bytes of each file; fast, since pages ask at every click."""
+    try:
+        with os.scandir(folder) as entries:
+            names = (".json", _LINES)
+            files = [(each.name, each.stat()) for each in entries if each.name.endswith(names)]
+    except FileNotFoundError:  # no record yet, or one deleted a moment ago
+        return []
+    return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)
+
+
+@most_results(8)
+def readable_records(
+    store: RecordStore[Kept], identity: str
+) -> tuple[tuple[Kept, ...], tuple[StatsError, ...]]:
+    """The records of a model, and the errors of unreadable files."""
+    problems: list[StatsError] = []
+    return tuple(store.records(identity, problems.append)), tuple(problems)

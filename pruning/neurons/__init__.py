@@ -1,1 +1,0 @@
-"""Plans that remove neurons inside experts: choice, mask and widths."""

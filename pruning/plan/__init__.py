@@ -1,0 +1,1 @@
+"""What goes, in numbers: plans, limits, budgets and sizes. No model runs here."""

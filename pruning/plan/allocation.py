@@ -1,0 +1,144 @@
+"""How many experts each layer keeps, and a total spread over layers."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.numbers.sparsity import as_percent
+from pruning.plan.constraints import Room, check_total
+
+# Experts or neurons that each layer loses, in order of the layers.
+Removed = tuple[int, ...]
+
+
+def count_problem(layer: MoELayer, keep: int) -> str | None:
+    """Why a layer cannot keep this many experts, and the nearest numbers that work; None if it can.
+
+    A router that chooses among groups needs the same number of experts in each.
+    """
+    sentences = _reason_and_remedy(layer, keep)
+    return f"{'; '.join(filter(None, sentences))}." if sentences else None
+
+
+def count_reason(layer: MoELayer, keep: int) -> str | None:
+    """The reason of `count_problem` alone."""
+    sentences = _reason_and_remedy(layer, keep)
+    return sentences[0] if sentences else None
+
+
+def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
+    count, groups = layer.num_experts, layer.num_groups
+    most = as_percent(count - layer.least_kept, count)
+    if keep > count:
+        return f"Layer {layer.index} would keep {keep} experts, but it has only {count}", ""
+    would = f"Layer {layer.index} would keep {keep} of {count} experts, but its router"
+    if keep < layer.top_k:
+        return f"{would} picks {layer.top_k} per token", f"at most {most} of them can go"
+    if keep < layer.least_kept:
+        needs = f"needs {layer.least_per_group} in each of {groups} groups"
+        return f"{would} {needs}", f"at most {most} can go"
+    if keep % groups == 0:
+        return None
+    below, above = keep // groups * groups, (keep // groups + 1) * groups
+    near = [number for number in (below, above) if number >= layer.least_kept]
+    shares = [f"{number} ({as_percent(count - number, count)} sparsity)" for number in near]
+    chooses = f"chooses among {groups} groups, each of which must keep as many"
+    return f"{would} {chooses}", f"nearest: {' or '.join(shares)}"
+
+
+def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
+    """Refuse kept experts that break the layer's router or its groups."""
+    if problem := count_problem(layer, len(ids)):
+        raise PlanError(problem)
+    size = layer.num_experts // layer.num_groups
+    counts = [sum(expert // size == group for expert in ids) for group in range(layer.num_groups)]
+    if len(set(counts)) > 1:
+        raise PlanError(
+            f"The plan keeps {', '.join(map(str, counts))} experts in the {layer.num_groups} "
+            f"groups of layer {layer.index}, but a router that chooses among groups needs the same "
+            f"number in each; here {len(ids) // layer.num_groups} in each would work."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Experts kept in each layer: top_k <= keep <= num_experts, the same number in each group."""
+
+    layers: tuple[MoELayer, ...]  # the sparse layers, in decoder order
+    keep: tuple[int, ...]  # experts kept, one number for each of them
+
+    def __post_init__(self) -> None:
+        if len(self.layers) != len(self.keep):
+            raise ValueError(f"{len(self.layers)} layers but {len(self.keep)} counts")
+        for layer, keep in zip(self.layers, self.keep, strict=True):
+            if problem := count_problem(layer, keep):
+                raise PlanError(problem)
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """Layer -> experts that it keeps."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return {layer.index: keep for layer, keep in pairs}
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """Experts removed from each layer, in order of the layers."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return tuple(layer.num_experts - keep for layer, keep in pairs)
+
+    @property
+    def ratios(self) -> tuple[Fraction, ...]:
+        """r_l, the fraction removed from each layer, exact."""
+        pairs = zip(self.layers, self.removed, strict=True)
+        return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
+
+
+def apportion(
+    total: int, weights: Sequence[int], rooms: Sequence[Room], what: str = "experts"
+) -> tuple[int, ...]:
+    """Numbers that sum to `total`, in proportion to `weights`, by largest remainder.
+
+    Each layer's quota is level * weight, clamped to its room, at the one level where the quotas sum
+    to `total`: what a bound denies one layer goes to the others. Quotas are rounded down to whole
+    steps, and the remaining steps go to the largest remainders, ties to the lower layer. All in
+    exact fractions. `weights` are positive; `rooms` share one step; `what` names what is spread.
+    """
+    if min(weights) < 1:
+        raise ValueError("weights must be positive")
+    check_total(total, rooms, what)
+    level = _level(total, weights, rooms)
+    steps = [
+        (_clamp(level * weight, room) - room.least) / room.step
+        for weight, room in zip(weights, rooms, strict=True)
+    ]
+    counts = [int(step) for step in steps]
+    missing = (total - sum(room.least for room in rooms)) // rooms[0].step - sum(counts)
+    by_remainder = sorted(range(len(rooms)), key=lambda i: (counts[i] - steps[i], i))
+    for position in by_remainder[:missing]:
+        counts[position] += 1
+    return tuple(room.least + room.step * count for room, count in zip(rooms, counts, strict=True))
+
+
+def _clamp(quota: Fraction, room: Room) -> Fraction:
+    return min(max(quota, Fraction(room.least)), Fraction(room.most))
+
+
+def _level(total: int, weights: Sequence[int], rooms: Sequence[Room]) -> Fraction:
+    """The level at which the quotas sum to `total`: they grow with it, linear between bounds."""
+    pairs = list(zip(weights, rooms, strict=True))
+
+    def filled(level: Fraction) -> Fraction:
+        return sum((_clamp(level * weight, room) for weight, room in pairs), Fraction(0))
+
+    bounds = sorted(
+        {Fraction(end, weight) for weight, room in pairs for end in (room.least, room.most)}
+    )
+    after = bisect_left(bounds, Fraction(total), key=filled)
+    if after == 0:
+        return bounds[0]
+    below, above = bounds[after - 1], bounds[after]
+    start, end = filled(below), filled(above)
+    return below + (above - below) * (total - start) / (end - start)

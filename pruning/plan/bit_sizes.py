@@ -1,0 +1,67 @@
+"""Bytes of experts in fewer bits, see `pruning.plan.bits`."""
+
+from collections import Counter
+from functools import lru_cache
+
+from analysis.errors import PlanError
+from analysis.families import SlotKind
+from analysis.model.moe_model import MoEModel, is_expert_weight
+from analysis.model.widths import computed_widths
+from pruning.plan.bits import FORMATS, OWN
+from pruning.plan.plan import PruningPlan
+
+_BITS_OF_A_BYTE = 8
+_K_ROW = 256  # weights; rows of llama.cpp's types of K are multiples
+
+
+def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
+    """Bytes of what a complete plan keeps of a layer's experts in its bits; biases as they are."""
+    neurons = plan.kept_neurons.get(layer, {})
+    widths = computed_widths(model)[layer]
+    kept = [len(neurons.get(expert, range(widths[expert]))) for expert in plan.kept[layer]]
+    slots = [item for item in model.located[layer] if item.slot.kind is not SlotKind.ROUTER]
+    # Matrices of a neuron's input: gate and up, or up alone.
+    inner = 2 if any("gate" in str(item.slot.projection) for item in slots) else 1
+    columns, form = model.expert_output_size, FORMATS[plan.bits]
+    biases = sum(item.entry.nbytes for item in slots if item.slot.role == "bias")
+    nbytes = biases * sum(kept) // max(sum(widths), 1)
+    for width, experts in Counter(kept).items():
+        nbytes += experts * inner * width * form.row_bytes(columns)
+        nbytes += experts * columns * form.row_bytes(width)
+    return nbytes
+
+
+def fits_k_types(model: MoEModel) -> bool:
+    """Whether the experts' rows fit llama.cpp's types of K; it takes a larger type if not."""
+    widths = {width for layer in computed_widths(model).values() for width in layer}
+    return not any(row % _K_ROW for row in {model.expert_output_size, *widths})
+
+
+@lru_cache(maxsize=4)
+def own_bits(model: MoEModel) -> float:
+    """Bits that an expert weight takes in the checkpoint, its scales included."""
+    nbytes = weights = 0
+    for layer in model.layers:
+        for item in model.located[layer.index]:
+            if item.slot.kind is SlotKind.ROUTER or item.slot.holds_ids:
+                continue
+            nbytes += item.entry.nbytes
+            weights += model.num_weights(item.entry) * is_expert_weight(item.slot)
+    return _BITS_OF_A_BYTE * nbytes / weights
+
+
+def fewer_bits(model: MoEModel) -> tuple[str, ...]:
+    """The formats that make the checkpoint's experts smaller, the most bits first."""
+    stored = own_bits(model)
+    return tuple(name for name, form in FORMATS.items() if form.per_weight < stored)
+
+
+def check_fewer(model: MoEModel, bits: str) -> None:
+    """Refuse bits that would not make the checkpoint's experts smaller."""
+    fewer = fewer_bits(model)
+    if bits != OWN and bits not in fewer:
+        raise PlanError(
+            f"{model.name} stores its experts in {own_bits(model):.3g} bits a weight, and {bits} "
+            f"would take {FORMATS[bits].per_weight:.3g}; give "
+            f"{', '.join(fewer) or 'no --bits'}, or {OWN} for what is stored."
+        )

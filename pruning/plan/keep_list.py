@@ -1,0 +1,258 @@
+"""Lists of the experts that stay, or go, as this and other programs write them.
+
+JSON or JSON lines. A layer is a number, or the name of a module with one (`model.layers.3.mlp`);
+its experts are a list of ids, an object with lists under words such as `kept` and `pruned`, or
+objects and pairs of a layer and an expert. Facts besides, such as counts and scores, are left out.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import PlanError
+from analysis.families import MoELayer
+from analysis.files.json_text import parse_json_once
+from analysis.files.text_file import read_text_file
+from pruning.plan.allocation import check_kept
+from pruning.plan.constraints import MOST_DIGITS, ranges
+from pruning.plan.plan import EXPERT_GRANULARITY, plan_from_json
+
+KEEP_LIST_NAME = "kept_experts.json"  # in an export
+
+
+class _Says(StrEnum):
+    """What a list says of its experts."""
+
+    KEPT = "kept"
+    REMOVED = "removed"
+    NOTHING = "listed"  # by no word: they stay, unless the file's name speaks of removal
+
+
+_WORDS = {
+    _Says.KEPT: frozenset(
+        ("kept", "keep", "keeps", "retained", "retain", "remaining", "survivors", "preserved")
+    ),
+    _Says.REMOVED: frozenset(
+        ("pruned", "prune", "removed", "remove", "dropped", "drop", "discarded", "deleted")
+    ),
+}
+_LAYER_KEYS = ("layer", "layer_idx", "layer_index", "layer_id", "layer_name", "module", "name")
+_EXPERT_KEYS = ("expert", "expert_id", "expert_idx", "expert_index", "id", "index")
+# Keys around lists of ids that say nothing of them.
+_NEUTRAL = frozenset(
+    ("layers", "experts", "expert_ids", "expert_indices", "ids", "indices", "moe_layers", "plan")
+)
+_LAYER = re.compile(r"(?:.*[._ /])?(?:layers?|blocks?|h)[._ ]?(\d+)(?:[._ /].*)?")
+_MOST_EXPERTS = 1 << 20  # in a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """Experts of a layer, and what is said of them."""
+
+    layer: int
+    says: _Says
+    experts: tuple[int, ...]
+    is_single: bool = False  # one of several statements on the same layer
+
+
+def read_keep_list(path: Path, layers: Sequence[MoELayer]) -> dict[int, tuple[int, ...]]:
+    """Layer -> ids of the experts that stay, ascending; layers that are not named stay whole.
+
+    A folder is an export's.
+
+    Raises:
+        PlanError: the file cannot be read, does not say what stays, contradicts itself, or names
+            layers or experts that the model does not have, or too few.
+    """
+    file = path / KEEP_LIST_NAME if path.is_dir() else path
+    text = read_text_file("keep list", file)
+    try:
+        return _kept(_of_plan(text) or _joined(_read(text)), layers, file)
+    except (PlanError, ValueError, RecursionError) as error:
+        raise PlanError(f"The keep list {file} cannot be used: {error}") from error
+
+
+def _of_plan(text: str) -> dict[int, dict[_Says, tuple[int, ...]]]:
+    """What a plan.json or an export's manifest keeps, of whatever model; empty if it is none."""
+    try:
+        raw = parse_json_once(text)
+    except ValueError:
+        return {}
+    if not isinstance(raw, dict) or not {"plan_digest", "granularity"} & raw.keys():
+        return {}
+    plan = plan_from_json(text)
+    if plan.granularity != EXPERT_GRANULARITY:
+        raise PlanError("it is a plan of neurons; give it as --kept-neurons.")
+    return {layer: {_Says.KEPT: ids} for layer, ids in plan.kept.items()}
+
+
+def _read(text: str) -> Iterator[_Statement]:
+    """What JSON, or else each line of it, says."""
+    try:
+        raw = parse_json_once(text)
+    except ValueError as whole:
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        if len(lines) < 2:
+            raise PlanError(f"it is not valid JSON: {whole}.") from whole
+        for number, line in lines:
+            try:
+                raw = parse_json_once(line)
+            except ValueError as error:
+                raise PlanError(f"line {number} is not valid JSON: {error}.") from error
+            yield from _statements(raw, _Says.NOTHING, None)
+        return
+    yield from _statements(raw, _Says.NOTHING, None)
+
+
+def _statements(raw: Any, says: _Says, layer: int | None) -> Iterator[_Statement]:
+    if isinstance(raw, Mapping):
+        yield from _of_object(raw, says, layer)
+    elif isinstance(raw, list):
+        yield from _of_list(raw, says, layer)
+    else:
+        raise PlanError(f"it holds {str(raw)[:40]!r} where experts should be listed.")
+
+
+def _of_object(raw: Mapping[str, Any], says: _Says, layer: int | None) -> Iterator[_Statement]:
+    layers = (_layer_of(str(raw[key])) for key in _LAYER_KEYS if key in raw)
+    layer = next((number for number in layers if number is not None), layer)
+    expert = next((raw[key] for key in _EXPERT_KEYS if key in raw), None)
+    if layer is not None and type(expert) is int:
+        flags = [(_says(key), value) for key, value in raw.items() if isinstance(value, bool)]
+        for word, is_true in flags:
+            if word is not _Says.NOTHING:
+                says = word if is_true else _opposite(word)
+        yield _Statement(layer, says, (expert,), is_single=True)
+        return
+    for key, value in raw.items():
+        word, number = _says(key), _layer_of(key)
+        if not isinstance(value, Mapping | list):
+            continue
+        if number is not None and layer is not None:
+            raise PlanError(f"layer {layer} holds {key!r}, which is no list of its experts.")
+        if number is not None:
+            yield from _statements(value, says, number)
+        elif word is not _Says.NOTHING:
+            yield from _statements(value, word, layer)
+        elif key in _NEUTRAL:
+            yield from _statements(value, says, layer)
+
+
+def _of_list(raw: list[Any], says: _Says, layer: int | None) -> Iterator[_Statement]:
+    if all(isinstance(each, Mapping) for each in raw) and raw:
+        for each in raw:
+            yield from _of_object(each, says, layer)
+    elif layer is not None:
+        if any(type(each) is not int for each in raw):
+            raise PlanError(
+                f"layer {layer} has {str(next(e for e in raw if type(e) is not int))[:40]!r} among "
+                "its experts; list their ids, which are whole numbers."
+            )
+        yield _Statement(layer, says, tuple(raw))
+    elif raw and all(_is_pair(each) for each in raw):
+        for number, expert in raw:
+            yield _Statement(number, says, (expert,), is_single=True)
+    elif any(type(each) is int for each in raw):
+        raise PlanError("it lists experts without their layer; write {layer: [ids]}.")
+
+
+def _is_pair(raw: Any) -> bool:
+    return isinstance(raw, list) and [type(each) for each in raw] == [int, int]
+
+
+def _opposite(word: _Says) -> _Says:
+    return _Says.REMOVED if word is _Says.KEPT else _Says.KEPT
+
+
+def _says(key: str) -> _Says:
+    words = set(re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).lower()))
+    matches = [word for word, vocabulary in _WORDS.items() if words & vocabulary]
+    return matches[0] if len(matches) == 1 else _Says.NOTHING
+
+
+def _layer_of(name: str) -> int | None:
+    number = name if name.isascii() and name.isdigit() else ""
+    if not number and (match := _LAYER.fullmatch(name)):
+        number = match[1]
+    return int(number) if number and len(number) <= MOST_DIGITS else None
+
+
+def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int, ...]]]:
+    """Layer -> what is said -> of which experts."""
+    lists: defaultdict[int, dict[_Says, tuple[int, ...]]] = defaultdict(dict)
+    count = 0
+    of_layers = sorted(statements, key=lambda each: (each.layer, each.says))
+    for (layer, says), group in groupby(of_layers, key=lambda each: (each.layer, each.says)):
+        each = list(group)
+        if len(each) > 1 and not all(one.is_single for one in each):
+            raise PlanError(f"it names layer {layer} twice; keep one of its lists.")
+        experts = [expert for one in each for expert in one.experts]
+        if len(set(experts)) < len(experts):
+            twice = next(expert for expert in experts if experts.count(expert) > 1)
+            hint = " (a list of 0 and 1 is a mask: list ids)" if set(experts) <= {0, 1} else ""
+            raise PlanError(f"layer {layer} lists expert {twice} twice{hint}.")
+        lists[layer][says] = tuple(sorted(experts))
+        count += len(experts)
+        if count > _MOST_EXPERTS:
+            raise PlanError(f"it lists more than {_MOST_EXPERTS:,} experts.")
+    if not lists:
+        raise PlanError(
+            'it lists no experts; write {"3": [0, 2]}, or lines such as '
+            '{"layer": 3, "experts": [0, 2]}.'
+        )
+    return dict(lists)
+
+
+def _kept(
+    found: Mapping[int, Mapping[_Says, tuple[int, ...]]], layers: Sequence[MoELayer], file: Path
+) -> dict[int, tuple[int, ...]]:
+    by_index = {layer.index: layer for layer in layers}
+    kept = {}
+    for index, lists in found.items():
+        if index not in by_index:
+            raise PlanError(
+                f"it names layer {index}, which has no routed experts; the sparse layers are "
+                f"{ranges(by_index)}."
+            )
+        layer = by_index[index]
+        for expert in (each for experts in lists.values() for each in experts):
+            if not 0 <= expert < layer.num_experts:
+                raise PlanError(
+                    f"it names expert {expert} of layer {index}, which has {layer.num_experts} "
+                    f"experts (0..{layer.num_experts - 1})."
+                )
+        kept[index] = _kept_of_layer(layer, lists, file)
+        check_kept(layer, kept[index])
+    return kept
+
+
+def _kept_of_layer(
+    layer: MoELayer, lists: Mapping[_Says, tuple[int, ...]], file: Path
+) -> tuple[int, ...]:
+    stay, go = lists.get(_Says.KEPT), lists.get(_Says.REMOVED)
+    if stay is None and go is None:
+        if _says(file.stem) is _Says.REMOVED:
+            raise PlanError(
+                f"its name speaks of experts that go, and nothing in it says whether those of "
+                f'layer {layer.index} are kept or removed; write {{"removed": {{...}}}} or '
+                '{"kept": {...}} around them.'
+            )
+        return lists[_Says.NOTHING]
+    if stay is None:
+        return tuple(each for each in range(layer.num_experts) if each not in (go or ()))
+    if go is None:
+        return stay
+    if both := sorted(set(stay) & set(go)):
+        raise PlanError(f"expert {both[0]} of layer {layer.index} is both kept and removed.")
+    if neither := sorted(set(range(layer.num_experts)) - {*stay, *go}):
+        raise PlanError(
+            f"it does not say whether expert {neither[0]} of layer {layer.index} is kept or "
+            "removed; leave one of the two lists out, or complete it."
+        )
+    return stay

@@ -1,0 +1,452 @@
+"""PruningPlan: which experts stay, why, and of which model. Reads and writes plan.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from analysis.checkpoint.index import TensorEntry
+from analysis.errors import PlanError, wrong_schema
+from analysis.families.base import MOST_LAYERS
+from analysis.files.durable import write_durably
+from analysis.files.json_text import parse_json_once
+from analysis.files.own_package import tool_version
+from analysis.files.text_file import read_text_file
+from analysis.lazy import pd
+from analysis.model.moe_model import ModelRef, MoEModel
+from pruning.plan.allocation import Allocation, check_kept
+from pruning.plan.bits import FORMATS
+from pruning.plan.constraints import MOST_DIGITS, Constraints, order_within, ranges
+from pruning.plan.experts_per_token import check_top_k
+from pruning.plan.kept_neurons import (
+    KeptNeurons,
+    fit_neurons,
+    neurons_from_json,
+    neurons_text,
+    neurons_to_json,
+    ordered_neurons,
+)
+from pruning.plan.repair_reference import Repair, repair_from_json
+from pruning.plan.shown import DisplayMixin, Facts
+
+SCHEMA_VERSION = 1
+# A key of another JSON file that people have -> what that file is.
+_OTHER_FILES = {
+    **dict.fromkeys(("metrics", "evaluations"), "a result of `moeprune evaluate`"),
+    "benchmarks": "a result of `moeprune benchmark`",
+    "architectures": "the configuration of a model",
+}
+_PLANS_IN_FOLDERS = ("plan.json", "moeprune_manifest.json")  # of a search, of an export
+EXPERT_GRANULARITY = "expert"
+NEURON_GRANULARITY = "neuron"
+_ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
+_GRANULARITIES = (EXPERT_GRANULARITY, NEURON_GRANULARITY)
+
+
+def digest_word(granularity: str) -> str:
+    """A granularity as digests of plans and records have it."""
+    return _ATOMIC if granularity == NEURON_GRANULARITY else granularity
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How a plan was made; not part of its digest."""
+
+    criterion: str = ""  # name or `b,alpha,beta`
+    gate: str = ""  # `applied` or `renormalized`; empty if the criterion uses no gate weights
+    corpora: tuple[str, ...] = ()  # names of the calibration corpora
+    runs: tuple[str, ...] = ()  # ids of the calibration runs
+    schedule: str = ""  # name of the schedule
+    sparsity: str = ""  # fraction removed, as asked for
+    tool_version: str = ""  # version of the program that made the plan
+    # Plain JSON, absent in plans of earlier versions: `Budget.to_dict`, what else the schedule was
+    # given, such as its file, and `Constraints.to_dict`.
+    budget: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schedule_parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    constraints: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # `PlanSpec.to_json`: all that was asked for. Empty for plans that are made otherwise.
+    spec: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    # Corpus -> `conversations`, `tools` and `skipped_rows`, of those with tools or rows left out.
+    rows: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
+    tokens: int = 0  # of the part of the runs that ranked; 0: all that the runs counted
+
+    @property
+    def amount(self) -> str:
+        """How much was asked to go, for people: a sparsity, or a share or size with its kind."""
+        kind = self.budget.get("kind")
+        is_size = kind in ("shrink", "params", "size")
+        return self.sparsity or (f"{kind} {self.budget.get('asked')}" if is_size else "")
+
+
+@dataclass(frozen=True, repr=False)
+class PruningPlan(DisplayMixin):
+    """The kept experts of each layer, and the kept neurons of experts."""
+
+    model: ModelRef
+    # Decoder index -> ids of the kept experts, ascending. A layer that is absent stays whole.
+    kept: Mapping[int, tuple[int, ...]] = field(hash=False)
+    provenance: Provenance = Provenance()
+    granularity: str = EXPERT_GRANULARITY  # plans of neurons may remove whole experts too
+    # Decoder index -> expert -> ids of its kept neurons, ascending; an expert that is absent keeps
+    # all. Only in plans of neurons.
+    kept_neurons: KeptNeurons = field(default_factory=dict, hash=False)
+    repair: Repair | None = None  # of what stays
+    # Name of the format that evaluations simulate for the experts' weights; empty: as they are.
+    # Exports ignore it.
+    bits: str = ""
+    # Experts per token that routers select, fewer than the model's own; 0: as many as those.
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.granularity not in _GRANULARITIES:
+            raise PlanError(
+                f"The plan removes parts of kind {self.granularity!r}; this version handles "
+                f"{' and '.join(map(repr, _GRANULARITIES))}."
+            )
+        if self.kept_neurons and self.granularity != NEURON_GRANULARITY:
+            raise PlanError(
+                "The plan names neurons in 'kept_neurons', but its granularity is "
+                f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
+            )
+        if self.bits not in ("", *FORMATS):
+            raise PlanError(
+                f"The plan's 'bits' is {self.bits!r}; this version simulates {', '.join(FORMATS)}."
+            )
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise PlanError(
+                f"The plan's 'top_k' is {self.top_k!r}; give experts per token, 1 or more."
+            )
+        object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
+        for layer, ids in self.kept.items():
+            _check_ids(layer, ids)
+        in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
+        object.__setattr__(self, "kept", MappingProxyType(in_order))
+
+    @property
+    def shown(self) -> Facts:
+        """The facts that a console or a notebook shows."""
+        made = self.provenance
+        kept = [len(ids) for ids in self.kept.values()]
+        return {
+            "model": self.model.name,
+            "criterion": made.criterion or "none",
+            "corpora": " + ".join(made.corpora) or "none",
+            "schedule": made.schedule or "none",
+            "asked": made.amount or "none",
+            "granularity": self.granularity,
+            "experts_kept": f"{sum(kept)} in {len(kept)} layers",
+            "repaired": self.repair is not None,
+            "bits": self.bits or "as they are",
+            "experts_per_token": self.top_k or "the model's own",
+            "digest": self.digest[:8],
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what decides the result: model, what is kept, repair, bits, top-k."""
+        by_neuron = self.granularity == NEURON_GRANULARITY
+        decides = {
+            "model": self.model.identity,
+            "granularity": digest_word(self.granularity),
+            "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
+            **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
+            **({"repair": self.repair.digest} if self.repair else {}),
+            **({"bits": self.bits} if self.bits else {}),
+            **({"top_k": self.top_k} if self.top_k else {}),
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def cache_key(self) -> str:
+        """The digest."""
+        return self.digest
+
+    @property
+    def unrepaired(self) -> PruningPlan:
+        """The same without its repair."""
+        return replace(self, repair=None)
+
+    @property
+    def in_own_bits(self) -> PruningPlan:
+        """The same with weights as the checkpoint has them, as exports write it."""
+        return replace(self, bits="") if self.bits else self
+
+    def of_layer(self, layer: int) -> PruningPlan:
+        """What it does to one layer; all others stay whole."""
+        kept = {number: ids for number, ids in self.kept.items() if number == layer}
+        neurons = {
+            number: experts for number, experts in self.kept_neurons.items() if number == layer
+        }
+        return replace(self, kept=kept, kept_neurons=neurons)
+
+    def _neurons(self) -> dict[str, Any]:
+        """`kept_neurons` as JSON; empty in a plan of whole experts."""
+        if self.granularity != NEURON_GRANULARITY:
+            return {}
+        return {"kept_neurons": neurons_to_json(self.kept_neurons)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of plan.json."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": asdict(self.model),
+            "granularity": self.granularity,
+            "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
+            **self._neurons(),
+            **{
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in asdict(self.provenance).items()
+                if key not in ("spec", "rows", "tokens") or value
+            },
+            **({"repair": self.repair.to_dict()} if self.repair else {}),
+            **({"bits": self.bits} if self.bits else {}),
+            **({"top_k": self.top_k} if self.top_k else {}),
+        }
+
+    def to_json(self) -> str:
+        """plan.json as text, one line per layer or expert; the same plan gives the same bytes."""
+        raw = self.to_dict()
+        neurons = neurons_text(raw["kept_neurons"]) if "kept_neurons" in raw else "{}"
+        raw = {**raw, **({"kept_neurons": {}} if "kept_neurons" in raw else {})}
+        kept = ",\n".join(f'    "{layer}": {json.dumps(ids)}' for layer, ids in raw["kept"].items())
+        raw["kept"] = {}
+        text = json.dumps(raw, indent=2, ensure_ascii=False)
+        body = f"{{\n{kept}\n  }}" if kept else "{}"
+        text = text.replace('\n  "kept": {}', f'\n  "kept": {body}', 1)
+        return text.replace('\n  "kept_neurons": {}', f'\n  "kept_neurons": {neurons}', 1) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write plan.json at once: a reader sees the old file or the new one."""
+        try:
+            write_durably(Path(path), self.to_json().encode())
+        except OSError as error:
+            raise PlanError(f"The plan cannot be written to {path}: {error.strerror}.") from error
+
+
+def _check_ids(layer: int, ids: Sequence[int]) -> None:
+    if layer < 0:
+        raise PlanError(f"The plan names layer {layer}; layers count from 0.")
+    if not ids:
+        raise PlanError(
+            f"The plan keeps no expert in layer {layer}; list at least as many as its router picks "
+            "per token, or leave the layer out to keep all."
+        )
+    repeated = sorted(expert for expert, times in Counter(ids).items() if times > 1)
+    if repeated:
+        raise PlanError(f"The plan lists expert {repeated[0]} of layer {layer} twice.")
+    if min(ids) < 0:
+        raise PlanError(f"The plan keeps expert {min(ids)} in layer {layer}; ids count from 0.")
+    if list(ids) != sorted(ids):
+        raise PlanError(f"The plan lists the experts of layer {layer} out of order.")
+
+
+def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
+    """The plan checked against its model, with absent layers filled in."""
+    if plan.model.identity != model.identity:
+        raise PlanError(
+            f"The plan is for {plan.model.name} (identity {plan.model.identity[:8]}), not for "
+            f"{model.name} (identity {model.identity[:8]}). Make a plan for {model.name}; if it is "
+            f"a quantised copy, export it with --plan-model {plan.model.name}."
+        )
+    if plan.top_k:
+        check_top_k(model, plan.top_k)
+    layers = {layer.index: layer for layer in model.layers}
+    for index, ids in plan.kept.items():
+        if index not in layers:
+            raise PlanError(
+                f"The plan names layer {index}, which has no routed experts in {model.name}; "
+                f"its sparse layers are {ranges(layers)}."
+            )
+        layer = layers[index]
+        if ids[-1] >= layer.num_experts:
+            raise PlanError(
+                f"The plan keeps expert {ids[-1]} in layer {index}, which has "
+                f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
+            )
+        check_kept(layer, ids)
+    all_experts = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
+    kept = {**all_experts, **plan.kept}
+    return replace(plan, kept=kept, kept_neurons=fit_neurons(plan.kept_neurons, kept, model))
+
+
+def model_ref(model: MoEModel) -> ModelRef:
+    """How plans refer to this model."""
+    return ModelRef(model.name, model.identity)
+
+
+def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan keeps all experts and neurons; its export has the source's bytes."""
+    return sum(map(len, plan.kept.values())) == model.num_experts and not plan.kept_neurons
+
+
+def changes_nothing(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan also selects as many experts per token: it computes as the model."""
+    return removes_nothing(plan, model) and not plan.top_k
+
+
+def takes_repair(plan: PruningPlan, model: MoEModel) -> bool:
+    """Whether a complete plan can be repaired: it changes something and is not repaired yet."""
+    return plan.repair is None and not changes_nothing(plan, model)
+
+
+def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
+    """The embedding that a file for engines holds again as the head, as they cannot tie the two.
+
+    Such a file is the export of a plan that changes something, and any model in fewer bits.
+    """
+    is_source = changes_nothing(plan, model) and not plan.bits
+    return None if is_source else model.tied_embedding
+
+
+def with_top_k(plan: PruningPlan, model: MoEModel, top_k: int | None) -> PruningPlan:
+    """The plan with this many experts per token; None leaves it as it is."""
+    if top_k is None or top_k == plan.top_k:
+        return plan
+    check_top_k(model, top_k)
+    if plan.repair:
+        raise PlanError(
+            "The plan's repair was fitted with other experts per token; plan with --top-k, and "
+            "repair that plan."
+        )
+    return replace(plan, top_k=top_k)
+
+
+def keep_all(model: MoEModel) -> PruningPlan:
+    """The plan that removes nothing."""
+    kept = {layer.index: tuple(range(layer.num_experts)) for layer in model.layers}
+    return PruningPlan(model_ref(model), kept, Provenance(tool_version=tool_version()))
+
+
+def select_experts(
+    ranking: pd.DataFrame,
+    allocation: Allocation,
+    *,
+    model: ModelRef,
+    provenance: Provenance | None = None,
+    constraints: Constraints | None = None,
+) -> PruningPlan:
+    """Keep the first experts of each layer's ranking, the same number in each of its groups.
+
+    The ranking has columns layer, expert, rank; rank 0 is the first to keep in its layer. Layers
+    outside the allocation are ignored. Pinned experts stay and dropped ones go whatever their rank.
+    """
+    limits = constraints or Constraints()
+    by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
+    kept: dict[int, tuple[int, ...]] = {}
+    for layer, keep in zip(allocation.layers, allocation.keep, strict=True):
+        rows = by_layer.get(layer.index, ranking[:0])
+        ids, ranks = rows["expert"].tolist(), rows["rank"].tolist()
+        if sorted(ids) != list(range(layer.num_experts)):
+            raise PlanError(
+                f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
+                f"rank each of its {layer.num_experts} experts once."
+            )
+        if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
+            raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
+        pinned = limits.pinned.get(layer.index, frozenset())
+        dropped = limits.dropped.get(layer.index, frozenset())
+        order = [int(expert) for _, expert in sorted(zip(ranks, ids, strict=True))]
+        order = order_within(order, pinned, dropped)
+        size, share = layer.num_experts // layer.num_groups, keep // layer.num_groups
+        groups = [[e for e in order if e // size == group] for group in range(layer.num_groups)]
+        stays = tuple(sorted(expert for group in groups for expert in group[:share]))
+        if pinned - set(stays) or dropped & set(stays):
+            raise PlanError(
+                f"Layer {layer.index} keeps {keep} of {layer.num_experts} experts, which leaves no "
+                f"room for its {len(pinned)} pinned and {len(dropped)} dropped ones."
+            )
+        kept[layer.index] = stays
+    return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
+
+
+def plan_from_dict(raw: object) -> PruningPlan:
+    """The plan in parsed JSON."""
+    if not isinstance(raw, dict):
+        raise PlanError("The plan is not a JSON object; `moeprune plan` writes one.")
+    schema = raw.get("schema_version")
+    if schema != SCHEMA_VERSION:
+        again = "make the plan again with `moeprune plan`"
+        raise PlanError(wrong_schema("The plan", schema, SCHEMA_VERSION, again))
+    if raw.get("granularity") == _ATOMIC:
+        raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}
+    granularity = raw.get("granularity", EXPERT_GRANULARITY)
+    kept_raw = raw.get("kept", None if granularity == EXPERT_GRANULARITY else {})
+    if not isinstance(kept_raw, dict):
+        raise PlanError("The plan has no 'kept': layer -> ids of the experts that stay.")
+    neurons = raw.get("kept_neurons", None if granularity == NEURON_GRANULARITY else {})
+    try:
+        model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
+        kept = {}
+        if (depth := len(kept_raw)) > MOST_LAYERS:
+            raise PlanError(f"The plan names {depth} layers; no model has more than {MOST_LAYERS}.")
+        for key, ids in kept_raw.items():
+            if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
+                raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
+            if not isinstance(ids, list) or any(type(expert) is not int for expert in ids):
+                raise PlanError(f"The plan's experts of layer {key} are not a list of integers.")
+            kept[int(key)] = tuple(sorted(ids))
+        provenance = _provenance(raw)
+    except (KeyError, TypeError, AttributeError) as error:
+        what = f"at {error}" if isinstance(error, KeyError) else "in its model, kept or how it came"
+        raise PlanError(f"The plan is malformed {what}.") from error
+    repair = repair_from_json(raw.get("repair"))
+    neurons, bits, top_k = neurons_from_json(neurons), raw.get("bits", ""), raw.get("top_k", 0)
+    return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits, top_k)
+
+
+def _provenance(raw: Mapping[str, Any]) -> Provenance:
+    words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
+    lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
+    names = ("budget", "schedule_parameters", "constraints", "spec", "rows")
+    objects = {key: raw.get(key, {}) for key in names}
+    for key, value in lists.items():
+        if not isinstance(value, list):
+            raise PlanError(f"The plan's {key!r} is not a list.")
+    for key, value in objects.items():
+        if not isinstance(value, dict):
+            raise PlanError(f"The plan's {key!r} is not an object.")
+    values: dict[str, Any] = {key: str(raw.get(key, "")) for key in words} | objects
+    values |= {key: tuple(map(str, each)) for key, each in lists.items()}
+    if type(tokens := raw.get("tokens", 0)) is not int:
+        raise PlanError("The plan's 'tokens' is no number.")
+    values["tokens"] = tokens
+    return Provenance(**values)
+
+
+def plan_from_json(text: str | bytes) -> PruningPlan:
+    """The plan in the text of a plan.json, or of an export's manifest."""
+    try:
+        raw = parse_json_once(text)
+    except ValueError as error:
+        raise PlanError(
+            f"The plan is not valid JSON: {error}; `moeprune plan` writes one."
+        ) from error
+    if isinstance(raw, dict):
+        for key, kind in _OTHER_FILES.items():
+            if key in raw and "kept" not in raw:
+                raise PlanError(f"It is {kind}, not a plan; give the plan.json of `moeprune plan`.")
+    if not isinstance(raw, dict) or "plan_digest" not in raw:
+        return plan_from_dict(raw)
+    plan = plan_from_dict(raw.get("plan"))  # in the manifest of an export
+    if plan.digest != raw["plan_digest"]:
+        raise PlanError("It is damaged: its plan does not have its plan_digest; export again.")
+    return plan
+
+
+def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
+    """Read plan.json, or the plan of a search's or an export's folder; `model` is `fit_plan`'s."""
+    files = (path / name for name in _PLANS_IN_FOLDERS)
+    path = next((file for file in files if file.is_file()), path)
+    text = read_text_file("plan", path)
+    try:
+        plan = plan_from_json(text)
+        return plan if model is None else fit_plan(plan, model)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error

@@ -1,0 +1,343 @@
+"""Bins of experts or neurons by saliency: does a low score predict a low cost of removal?
+
+After HEAPr, Fig. 3: tenths of all neurons, each removed alone, against their importance.
+The figure bins by position (order "index"); bins by saliency show whether a score ranks well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from analysis.criteria.base import Granularity
+from analysis.errors import StatsError
+from analysis.lazy import pd
+from analysis.model.moe_model import MoEModel
+from analysis.ranking.norms import NeuronScores
+from pruning.measures.result import (
+    Evaluation,
+    SampleCount,
+    SampleValues,
+    check_interval,
+    check_possible,
+    interval_or_none,
+)
+from pruning.measures.store import Count, Record, RecordStore, RunFacts, SampleFacts
+from pruning.plan.neuron_cuts import field_of
+from pruning.plan.plan import (
+    NEURON_GRANULARITY,
+    Provenance,
+    PruningPlan,
+    digest_word,
+    fit_plan,
+    model_ref,
+)
+
+Scope = Literal["layer", "global"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+Order = Literal["saliency", "index"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+DEFAULT_BINS = 10
+_ROUNDING = 1e-6
+BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "high", "pooled")
+
+
+@dataclass(frozen=True, slots=True)
+class Binning:
+    """How experts or neurons are split into bins."""
+
+    bins: int = DEFAULT_BINS  # how many; empty ones are left out
+    scope: Scope = "layer"  # each bin has its share of every layer, or of all layers together
+    order: Order = "saliency"  # the least salient first, or by layer, expert and neuron
+
+
+@dataclass(frozen=True, eq=False)
+class Bin:
+    """One bin of experts or neurons, and the plan that removes it alone."""
+
+    number: int  # from 0, in order
+    plan: PruningPlan
+    removed: int  # experts or neurons
+    saliency: float  # their mean
+    share: float  # of the saliency of all; nan if that is 0
+
+
+def bin_numbers(
+    saliency: NDArray[np.float64], layers: NDArray[np.int64], how: Binning
+) -> NDArray[np.int64]:
+    """(entries,) the bin of each entry: equal parts of the order.
+
+    `saliency` (entries,) is higher = keep, `layers` (entries,) the layer of each. Of equal entries
+    the later one ranks lower, as in rankings.
+    """
+    groups = layers if how.scope == "layer" else np.zeros_like(layers)
+    numbers = np.empty(len(saliency), dtype=np.int64)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        if how.order == "saliency":
+            members = members[np.lexsort((-members, saliency[members]))]
+        numbers[members] = np.arange(len(members)) * how.bins // len(members)
+    return numbers
+
+
+def expert_bins(ranking: pd.DataFrame, model: MoEModel, how: Binning) -> list[Bin]:
+    """Bins of experts, from a table `layer, expert, saliency` of all experts."""
+    layers, experts = ranking["layer"].to_numpy(), ranking["expert"].to_numpy()
+    saliency = ranking["saliency"].to_numpy(dtype=np.float64)
+    numbers = bin_numbers(saliency, layers, how)
+    bins = []
+    for number in np.unique(numbers).tolist():
+        cut = set(zip(layers[numbers == number], experts[numbers == number], strict=True))
+        kept = {
+            layer.index: tuple(
+                expert for expert in range(layer.num_experts) if (layer.index, expert) not in cut
+            )
+            for layer in model.layers
+        }
+        plan = fit_plan(PruningPlan(model_ref(model), kept, Provenance()), model)
+        bins.append(_bin(number, plan, saliency, numbers))
+    return bins
+
+
+def neuron_bins(scores: NeuronScores, model: MoEModel, how: Binning) -> list[Bin]:
+    """Bins of neurons, from scores of all neurons; higher = keep."""
+    field = field_of(scores)
+    numbers = bin_numbers(field.saliency, np.repeat(field.layers, field.widths), how)
+    owners = list(zip(field.layers.tolist(), field.experts.tolist(), strict=True))
+    parts = np.split(numbers, np.cumsum(field.widths)[:-1])
+    bins = []
+    for number in np.unique(numbers).tolist():
+        neurons: dict[int, dict[int, tuple[int, ...]]] = {}
+        for (layer, expert), part in zip(owners, parts, strict=True):
+            if (part == number).any():
+                stays = tuple(np.flatnonzero(part != number).tolist())
+                neurons.setdefault(layer, {})[expert] = stays
+        cut = PruningPlan(model_ref(model), {}, Provenance(), NEURON_GRANULARITY, neurons)
+        bins.append(_bin(number, fit_plan(cut, model), field.saliency, numbers))
+    return bins
+
+
+def _bin(
+    number: int, plan: PruningPlan, saliency: NDArray[np.float64], numbers: NDArray[np.int64]
+) -> Bin:
+    bin_saliency, total = saliency[numbers == number], saliency.sum()
+    share = float(bin_saliency.sum() / total) if total else float("nan")
+    return Bin(number, plan, len(bin_saliency), float(bin_saliency.mean()), share)
+
+
+def bin_table(
+    bins: Sequence[Bin], evaluations: Mapping[int, Evaluation], *, seed: int = 42
+) -> pd.DataFrame:
+    """Table of BIN_COLUMNS: the loss increase without each bin, in nats per token.
+
+    `loss_change` is the mean over samples, `low` and `high` its paired 95% interval by documents,
+    `pooled` the mean over all positions. The evaluations, by bin number, have the measure `nll`.
+    """
+    rows = []
+    for each in bins:
+        samples = evaluations[each.number].samples
+        after, before = samples["nll"], samples["full_nll"]
+        change = after.means - before.means
+        pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
+        facts = (each.number, each.removed, each.saliency, each.share)
+        ends = interval_or_none(SampleValues(change, after.documents), seed)
+        rows.append((*facts, change.mean(), *ends, pooled))
+    table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
+    return table.astype({"low": "float64", "high": "float64"})  # of one document unknown: NaN
+
+
+def rank_agreement(table: pd.DataFrame) -> float:
+    """Spearman's correlation of saliency and loss increase over bins; 1: in perfect order.
+
+    nan if one of them is constant, or there are fewer than two bins.
+    """
+    if len(table) < 2 or table["saliency"].nunique() < 2 or table["loss_change"].nunique() < 2:
+        return float("nan")
+    from scipy.stats import spearmanr  # slow to import
+
+    return float(spearmanr(table["saliency"], table["loss_change"]).statistic)
+
+
+BINS_TABLE_COLUMNS = (
+    "record",
+    "granularity",
+    "criterion",
+    "gate",
+    "calibrated_on",
+    "corpus",
+    "order",
+    "scope",
+    "bins",
+    "removed",
+    "agreement",
+    "first",
+    "last",
+    "full_loss",
+    "num_samples",
+    "num_documents",
+    "num_tokens",
+    "dtype",
+    "created_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedBy:
+    """The order of the experts or neurons."""
+
+    criterion: str
+    gate: str
+    corpora: tuple[str, ...]  # of the statistics, with weights; empty if none were read
+    runs: tuple[str, ...]  # as `corpora`
+    granularity: Granularity
+    how: Binning
+
+
+@dataclass(frozen=True, slots=True)
+class BinRow:
+    """A bin of a record, with BIN_COLUMNS; None if undefined."""
+
+    bin: int
+    removed: Annotated[int, Field(ge=1)]
+    saliency: float | None
+    share: float | None
+    loss_change: float
+    low: float | None
+    high: float | None
+    pooled: float | None
+
+
+class BinsRecord(Record):
+    """The loss without each bin, on one set of samples.
+
+    The digest covers model, order, plans of the bins, samples and settings.
+    """
+
+    folder = "bins"
+    word = "record of bins"
+    command = "bins"
+    measured = "rows"
+
+    ranked: RankedBy
+    corpus: SampleFacts  # of the samples: `name`, `digest`, and which documents were drawn
+    rows: tuple[BinRow, ...] = ()  # one per bin
+    full_loss: float = (
+        0.0  # of the original model on the samples, nats per token, mean over samples
+    )
+    num_samples: Count = 0
+    num_tokens: Count = 0  # scored positions of all samples
+    settings: RunFacts  # `dtype`, `seed` (of the bootstrap)
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        numbers = [row.bin for row in self.rows]
+        if numbers != sorted({*numbers} & {*range(self.ranked.how.bins)}):
+            raise ValueError(f"it has bins {numbers} of {self.ranked.how.bins}")
+        for row in self.rows:
+            check_interval(row.low, row.high)
+        losses = (row.loss_change + self.full_loss for row in self.rows)
+        check_possible("nll", self.full_loss, *losses)
+        shares = [row.share for row in self.rows if row.share is not None]
+        if shares and abs(sum(shares) - 1) > _ROUNDING * max(1, *map(abs, shares)):
+            raise ValueError(f"its shares of saliency sum to {sum(shares):g}, not 1")
+        return self
+
+    @classmethod
+    def new(
+        cls,
+        model: MoEModel,
+        ranked: RankedBy,
+        bins: Sequence[Bin],
+        corpus: Mapping[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Self:
+        """A record without results; `settings` are those that change the numbers."""
+        order = asdict(ranked) | {"granularity": digest_word(ranked.granularity)}
+        del order["runs"]  # a run repeated with more groups has another id and equal numbers
+        deciding = {
+            "model": model.identity,
+            "ranked": order,
+            "plans": [each.plan.digest for each in bins],
+            "corpus": corpus["digest"],
+            "settings": dict(settings),
+        }
+        names = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
+        fields = {"model": model_ref(model), "ranked": ranked, "corpus": corpus}
+        words = [Path(name).stem for name in names]
+        return cls.begun(words, deciding, **fields, settings=settings)
+
+    @property
+    def count(self) -> SampleCount:
+        """How many samples of how many documents."""
+        return SampleCount(self.num_samples, self.corpus["num_documents"])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Table of BIN_COLUMNS, see `bin_table`."""
+        table = pd.DataFrame(list(self.rows), columns=list(BIN_COLUMNS))
+        return table.astype(dict.fromkeys(BIN_COLUMNS[2:], "float64"))
+
+    def with_results(
+        self, table: pd.DataFrame, measured: tuple[float, int, int], run_facts: Mapping[str, Any]
+    ) -> Self:
+        """The record with `full_loss`, `num_samples`, `num_tokens` and a table of BIN_COLUMNS."""
+        if not np.isfinite(table["loss_change"]).all():
+            raise StatsError(
+                "The loss without a bin is no finite number; the model gives infinite or undefined "
+                "logits, perhaps for lack of range: try --dtype bfloat16 or float32."
+            )
+        plain = table[list(BIN_COLUMNS)].astype(object).where(np.isfinite(table), None)
+        rows = tuple(BinRow(*values) for values in plain.itertuples(index=False, name=None))
+        full_loss, num_samples, num_tokens = measured
+        return self.finished(
+            run_facts,
+            rows=rows,
+            full_loss=full_loss,
+            num_samples=num_samples,
+            num_tokens=num_tokens,
+        )
+
+
+class BinsStore(RecordStore[BinsRecord]):
+    """Records of bins of one or more statistics directories; new ones go to the first."""
+
+    kind = BinsRecord
+
+
+def bins_overview(records: Iterable[BinsRecord]) -> pd.DataFrame:
+    """Table of BINS_TABLE_COLUMNS, one row per record.
+
+    `removed` is of all bins together, `agreement` see `rank_agreement`, `first` and `last` the loss
+    increase without the first and the last bin, in nats per token.
+    """
+    rows = []
+    for record in records:
+        ranked, table = record.ranked, record.table
+        changes = table["loss_change"]
+        row = {
+            "record": record.record_id,
+            **asdict(ranked),
+            **asdict(ranked.how),
+            "calibrated_on": "+".join(ranked.corpora),
+            "corpus": record.corpus["name"],
+            "bins": len(table),
+            "removed": int(table["removed"].sum()),
+            "agreement": rank_agreement(table),
+            "first": changes.iloc[0],
+            "last": changes.iloc[-1],
+            "full_loss": record.full_loss,
+            "num_samples": record.num_samples,
+            "num_documents": record.count.documents,
+            "num_tokens": record.num_tokens,
+            "dtype": record.settings["dtype"],
+            "created_at": record.created_at,
+        }
+        rows.append(row)
+    overview = pd.DataFrame(rows, columns=list(BINS_TABLE_COLUMNS))
+    return overview.astype({"num_documents": "Int64"})

@@ -1,0 +1,129 @@
+"""Plans from trajectories: the union of the heaviest paths, or a budget cut from their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from analysis.criteria.trajectory import PAPER, Trajectories, Weighing, follow_paths, follow_until
+from analysis.errors import PlanError
+from analysis.files.own_package import tool_version
+from analysis.lazy import pd
+from analysis.model.moe_model import MoEModel
+from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
+from analysis.stats.samples import SampleStats
+from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
+from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
+from pruning.schedules.base import allocation_of
+
+PATHFINDER = "pathfinder"
+PATHS = "paths"  # the schedule of a plan that has no budget
+
+
+@dataclass(frozen=True)
+class PathPlan:
+    """A plan made from paths."""
+
+    plan: PruningPlan
+    count: int  # paths of each sample
+    union: int  # experts on these paths
+
+
+def path_ranking(trajectories: Trajectories, count: int) -> pd.DataFrame:
+    """The order of `Trajectories.table` as a ranking with RANKING_COLUMNS.
+
+    The score is the number of samples with the expert on a path; the saliency, how many experts of
+    the model come after it.
+    """
+    table, grid = trajectories.table(count), trajectories.grid
+    saliency = (len(table) - 1 - table["rank"]).astype("float64")
+    ranks = rank_of(keeping_order(grid.fold(saliency), grid))[grid.present]
+    return table[["layer", "expert"]].assign(
+        score=table["num_samples"].astype("float64"),
+        saliency=saliency,
+        rank=ranks,
+        num_tokens=pd.Series(pd.NA, index=table.index, dtype="Int64"),
+    )[list(RANKING_COLUMNS)]
+
+
+def union_plan(
+    model: MoEModel, stats: SampleStats, count: int, weighing: Weighing = PAPER
+) -> PathPlan:
+    """The paper's plan: the experts on the first `count` paths of any sample, its m.
+
+    A layer with fewer of them than its router needs also keeps the next in the order.
+    """
+    paths = follow_paths(stats, count, weighing)
+    ranking = path_ranking(paths, count)
+    kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
+    removed = []
+    # The smallest counts that the routers allow and that hold the experts on paths.
+    for room, needed in zip(rooms_of(model.layers, Constraints()), kept.tolist(), strict=True):
+        most = min(room.most, room.size - needed)
+        removed.append(most - (most - room.least) % room.step)
+    allocation = allocation_of(model.layers, removed)
+    provenance = _provenance(PATHS, count, weighing)
+    plan = select_experts(ranking, allocation, model=model_ref(model), provenance=provenance)
+    return PathPlan(plan, count, paths.union_size(count))
+
+
+def _provenance(schedule: str, count: int, weighing: Weighing) -> Provenance:
+    measured = {"transitions": weighing.steps} if weighing.steps != PAPER.steps else {}
+    return Provenance(
+        criterion=PATHFINDER,
+        schedule=schedule,
+        tool_version=tool_version(),
+        schedule_parameters={"paths": count, "weights": weighing.parts, **measured},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the order of the experts on paths becomes a plan of a budget."""
+
+    schedule: str = "global"  # spreads the budget by the order alone
+    # Paths of each sample; None for as many as it takes to reach what stays, at most MOST_PATHS.
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if not get_schedule(self.schedule).needs <= {"saliency"}:
+            fit = [each for each, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
+            raise PlanError(
+                f"The schedule {self.schedule} needs more than the order of the paths; choose from "
+                f"{', '.join(fit)}."
+            )
+
+
+GLOBAL_CUT = Cut()
+
+
+def budget_plan(
+    model: MoEModel,
+    stats: SampleStats,
+    spending: Spending,
+    cut: Cut = GLOBAL_CUT,
+    weighing: Weighing = PAPER,
+) -> PathPlan:
+    """The plan that removes exactly the budget, by the order of the experts on paths."""
+    budget, constraints = spending.budget, spending.constraints
+    num_kept = max(model.num_experts - budget.total, 1)
+    if cut.count is None:
+        paths = follow_until(stats, num_kept, weighing)
+        count = paths.smallest_count(num_kept)
+    else:
+        paths, count = follow_paths(stats, cut.count, weighing), cut.count
+    ranking = path_ranking(paths, count)
+    evidence = Evidence(fold_ranking(ranking, model.layers))
+    plan = select_experts(
+        ranking,
+        allocate(cut.schedule, spending, evidence),
+        model=model_ref(model),
+        provenance=replace(
+            _provenance(cut.schedule, count, weighing),
+            sparsity=budget.text if budget.kind == "sparsity" else "",
+            budget=budget.to_dict(),
+            constraints=constraints.to_dict(),
+        ),
+        constraints=constraints,
+    )
+    return PathPlan(plan, count, paths.union_size(count))

@@ -1,1 +1,0 @@
-"""Sensitivity: what removal costs in each layer alone, and the allocations that follow."""

@@ -1,0 +1,1 @@
+"""Programs that serve an export: which of them read it, and by which command."""

@@ -1,0 +1,215 @@
+"""The options of a plan: how much goes, from where, and what is left alone."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from analysis.corpora import parse_corpus
+from analysis.numbers.sparsity import parse_sparsity
+from pruning.measures.curves import Across as AcrossName
+from pruning.measures.curves import CostName
+from pruning.plan.budget import TargetDtype as TargetDtypeName
+from pruning.plan.budget import parse_gib
+from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges
+from pruning.plan.neuron_selection import parse_scope
+from pruning.schedules import SCHEDULES, get_schedule
+from pruning.spec.base import Option, checked, checked_by
+from pruning.spec.options import CorpusName, Switch, Text, Whole, decimal
+
+
+def _layers(value: Any) -> Any:
+    """Numbers in order, from these or from texts such as "0,5-7"."""
+    parts = (value,) if isinstance(value, str | int) else value
+    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+        return value
+    numbers: list[Any] = []
+    for part in parts:
+        numbers += parse_numbers(part, what="layers") if isinstance(part, str) else [part]
+    try:
+        return tuple(sorted(set(numbers)))
+    except TypeError:
+        return tuple(numbers)  # refused by its type
+
+
+def _experts(value: Any) -> Any:
+    """Layer -> its experts, from these or from texts such as "3:5,7-9"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return dict(parse_experts((value,) if isinstance(value, str) else value))
+
+
+def _counts(value: Any) -> Any:
+    """Layer -> experts that it keeps, from these or from texts such as "0-2=24"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return parse_counts((value,) if isinstance(value, str) else value)
+
+
+def layers_words(layers: Iterable[int]) -> list[str]:
+    """Layers as the command line takes them: 0,5-7."""
+    return [ranges(layers)] if layers else []
+
+
+def experts_words(experts: Mapping[int, Iterable[int]]) -> list[str]:
+    """Experts as the command line takes them: LAYER:EXPERTS."""
+    return [f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids]
+
+
+def counts_words(kept: Mapping[int, int]) -> list[str]:
+    """Counts as the command line takes them, layers with equal counts together."""
+    return [
+        f"{ranges(layer for layer, number in kept.items() if number == count)}={count}"
+        for count in sorted(set(kept.values()), reverse=True)
+    ]
+
+
+ModeName = Literal["uniform", "per-layer", "ragged"]
+
+
+_Share = Annotated[
+    str,
+    decimal("give a number or a percentage, such as 0.5 or 50%"),
+    checked_by(parse_sparsity),
+]
+# How much goes, from where.
+Sparsity = Annotated[
+    _Share,
+    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",), takes="FRACTION"),
+]
+Shrink = Annotated[
+    _Share,
+    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4.", takes="FRACTION"),
+]
+ParamsShare = Annotated[
+    _Share,
+    Option("Remove this share of all parameters: 20% or 0.2.", takes="FRACTION"),
+]
+Remove = Annotated[
+    Whole,
+    Field(ge=0, le=10**12),
+    Option("Remove this many experts, or neurons, in all.", takes="N"),
+]
+TargetSize = Annotated[
+    str,
+    decimal("give a number of GiB, or a size such as 30GiB"),
+    checked_by(parse_gib),
+    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB.", takes="SIZE"),
+]
+TargetDtype = Annotated[
+    TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
+]
+Uneven = Annotated[
+    Switch,
+    Option(
+        "Let layers keep different numbers of experts, closer to the target; serving engines need "
+        "equal numbers."
+    ),
+]
+TopK = Annotated[
+    Whole,
+    Field(ge=1, le=10**4),
+    Option("Experts per token, fewer than the model selects: less work.", takes="K"),
+]
+Schedule = Annotated[
+    Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
+]
+MeasuredOn = Annotated[
+    CorpusName,
+    checked_by(parse_corpus),
+    Option(
+        "With --schedule measured, corpus of the sensitivity; repeatable. Default: all.",
+        ("--measured-on",),
+        takes="CORPUS",
+    ),
+]
+Cost = Annotated[CostName, Option("With --schedule measured, the cost to minimise.")]
+Across = Annotated[
+    AcrossName, Option("With several --measured-on, minimise their mean or the worst.")
+]
+Levels = Annotated[
+    Whole,
+    Field(ge=2, le=128),
+    Option("Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons."),
+]
+Refine = Annotated[
+    Whole,
+    Field(ge=0, le=50),
+    Option("With a budget, refine its plan in at most this many rounds.", takes="ROUNDS"),
+]
+ScheduleFile = Annotated[
+    Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
+]
+KeptExperts = Annotated[
+    Path,
+    Option(
+        "JSON or JSON lines: layer -> ids of the experts that stay, or go; an export's "
+        "kept_experts.json, or another program's.",
+        ("--keep-list",),
+    ),
+]
+MultipleOf = Annotated[
+    Whole,
+    Field(ge=1, le=4096),
+    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit.", takes="N"),
+]
+Floor = Annotated[
+    Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.", takes="N")
+]
+KeepSuper = Annotated[
+    Switch,
+    Option(
+        "Keep the super experts: those with outlying largest outputs in the calibration "
+        "(arXiv:2507.23279)."
+    ),
+]
+Number = Annotated[Whole, Field(ge=0, le=10**6)]
+Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
+Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
+Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
+Protect = Annotated[
+    Layers,
+    Option("Layers that lose nothing: 0,5-7; repeatable.", takes="LAYERS", words=layers_words),
+]
+Pin = Annotated[
+    Experts,
+    Option("Experts that stay: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
+]
+Drop = Annotated[
+    Experts,
+    Option("Experts that go: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
+]
+LayerSet = Annotated[
+    dict[Index, Number],
+    BeforeValidator(checked(_counts)),
+    Option(
+        "Layers that keep a number of experts: 0-2=24; repeatable.",
+        ("--set", "--layer-set"),
+        takes="LAYERS=N",
+        words=counts_words,
+    ),
+]
+Lock = Annotated[
+    Layers,
+    Option(
+        "Layers that keep what they had before --set: 0,5-7; repeatable.",
+        takes="LAYERS",
+        words=layers_words,
+    ),
+]
+NeuronScope = Annotated[
+    Text,
+    checked_by(parse_scope),
+    Option(
+        "Neurons compete within an expert, a layer, or all layers (global).",
+        takes="expert|layer|global",
+    ),
+]
+KeptNeurons = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
+WidthMode = Annotated[ModeName, Option("Width mode whose size a budget in bytes counts.")]
+WidthMultipleOf = Annotated[
+    Whole,
+    Field(ge=1, le=1 << 16),
+    Option("Widths of an export are rounded up to a multiple of this.", takes="NEURONS"),
+]
