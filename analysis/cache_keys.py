@@ -6,10 +6,24 @@ Arguments of cached functions have a property `cache_key`: plain values that say
 from collections.abc import Callable
 from functools import cached_property
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 Made = TypeVar("Made", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 _numbers = count()
+
+
+class Cache(Protocol):
+    """Calls a function, or returns its cached result for equal arguments."""
+
+    def __call__(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+        """The result of the function."""
+
+
+def uncached(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    """Call a function without a cache, as commands do."""
+    return function(*args, **named)
 
 
 class Numbered:

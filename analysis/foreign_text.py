@@ -24,7 +24,10 @@ def _is_shown(character: str) -> bool:
 
 def in_terminal(text: object) -> str:
     """The text on one line, without characters that a terminal would obey."""
-    return "".join(each if _is_shown(each) else " " for each in str(text))
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(each if _is_shown(each) else " " for each in plain)
 
 
 def in_markdown(text: object) -> str:

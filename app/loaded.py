@@ -1,93 +1,97 @@
 """What charts and pages are drawn from: a model, a person's choices, and the data that follow."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any
 
-from analysis.cache_keys import most_results
 from analysis.corpora import name_among
-from analysis.criteria import Criterion
-from analysis.drain import drain
+from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
-from analysis.ranking.choose import (
-    choose_stats,
-    corpus_weight_text,
-    notes_on_others,
-    parse_corpus_weight,
-    run_by_corpus,
-)
+from analysis.ranking.choose import corpus_weight_text, notes_on_others, parse_corpus_weight
 from analysis.ranking.compare import Comparison
-from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
-from analysis.stats.tables import ExpertStats, Gate, WeightStats
+from analysis.stats.store import Run, StatsStore
+from analysis.stats.tables import ExpertStats, Gate
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.measures.curves import Sensitivity
-from pruning.measures.store import readable_records
-from pruning.measures.sum_error import SumError
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
-from pruning.planning.choice import corpora_words, scopes_of
-from pruning.planning.comparing import (
-    SpecPair,
-    decision,
-    pair_of,
-    second_spec,
-    with_counts_of,
-)
-from pruning.planning.make import CurrentPlan, file_evidence, make_plan, spending_of
-from pruning.planning.measured import (
-    Order,
-    find_sensitivity,
-    order_of,
-    order_sensitivity,
-    without_budget,
-)
-from pruning.planning.predicted import (
-    PredictedLoss,
-    predicted_in_bits,
-    predicted_loss,
-    sum_error,
-)
-from pruning.planning.ranking import Selection, criterion_badge, select, select_measured
-from pruning.records.evaluation import EvaluationStore
-from pruning.records.sensitivity import SensitivityStore
+from pruning.plan.repair_reference import tokens_words, variant_words
+from pruning.planning.choice import corpora_words, schedule_words, scopes_of
+from pruning.planning.comparing import SpecPair, decision, pair_of, second_spec, with_counts_of
+from pruning.planning.make import PLAN_FILE
+from pruning.planning.predicted import PredictedLoss
+from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
-from pruning.search.store import KnownSearch, SearchStore, read_known
-from pruning.spec.spec import BudgetSpec, PlanSpec, spec_of
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Keep(Protocol):
-    """Calls a function, or returns its cached result for equal arguments."""
-
-    def __call__(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-        """The result of the function."""
+from pruning.requests.repair import RepairRequest
+from pruning.schedules import Spending
+from pruning.search.store import KnownSearch
+from pruning.spec.base import command_line
+from pruning.spec.spec import PlanSpec, spec_of
+from pruning.study import Study
 
 
-def call(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
-    """Call a function without a cache, as commands do."""
-    return function(*args, **named)
+@dataclass(frozen=True, eq=False)
+class CurrentPlan:
+    """The plan on screen, one for all pages, and where it comes from."""
 
+    plan: PruningPlan  # complete, for the model on screen
+    ranking: Ranking | None = None  # None for a plan from a file
+    file: str = ""  # name of that file
+    repaired_by: RepairRequest | None = None  # makes its repair; None if it has none, or its file
 
-@most_results(32)
-def shared_selection(selection: Selection) -> Selection:
-    """A selection; kept, so that equal selections share their computed values."""
-    return selection
+    @property
+    def kept(self) -> dict[int, int]:
+        """Layer -> experts kept."""
+        return {layer: len(ids) for layer, ids in self.plan.kept.items()}
 
+    @property
+    def name(self) -> str:
+        """Its name for people: its file, or criterion, corpora, schedule, sparsity; its repair."""
+        provenance = self.plan.provenance
+        label = get_criterion(provenance.criterion).label if provenance.criterion else ""
+        schedule = (
+            "by hand"
+            if provenance.constraints.get("fixed")
+            else schedule_words(provenance.schedule)
+        )
+        words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
+        name = self.file or ", ".join(filter(None, words))
+        repair, changes = self.plan.repair, (self.plan.bits, self.plan.top_k)
+        if repair is None or not name:
+            return name + variant_words("", "", *changes)
+        if self.file and self.repaired_by is None:
+            fitted = f" (repaired on {tokens_words(repair.tokens)})"
+            return name + fitted + variant_words("", "", *changes)
+        fitted, ranked = "+".join(repair.corpora), "+".join(provenance.corpora)
+        return name + variant_words(fitted, ranked, *changes, tokens=repair.tokens)
 
-@most_results(8)
-def rank_for(request: SpecRequest, model: MoEModel, store: StatsStore) -> Selection:
-    """The scores of every neuron; measures weights without statistics."""
-    return drain(select_measured(request, model, store))
+    @property
+    def file_name(self) -> str:
+        """The file that holds it, or that its commands write."""
+        return self.repaired_by.writes if self.repaired_by else self.file or PLAN_FILE
+
+    def plan_command(self, model: str) -> str:
+        """The command line that makes the plan, or shows the file that holds it.
+
+        Its repair has another line, see `commands`.
+        """
+        if self.ranking is not None:
+            return self.ranking.place.request(self.ranking.spec).command()
+        return command_line("plans", "show", self.file, "--model", model)
+
+    def commands(self, model: str) -> list[str]:
+        """The command lines that make the plan and its repair."""
+        repairs = []
+        if self.repaired_by:
+            repairs = [self.repaired_by.command((self.file or PLAN_FILE,))]
+        return [self.plan_command(model), *repairs]
 
 
 def made_by(*facts: str) -> str:
@@ -100,20 +104,21 @@ def made_by(*facts: str) -> str:
 class Loaded:
     """A model, what a person chose, and what follows from that, computed on first use."""
 
-    model: MoEModel
-    store: StatsStore  # the statistics
+    study: Study
     choices: Choices
-    named: str = ""  # MODEL of command lines
-    stats_dir: Path | None = None  # --stats-dir of command lines
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
     search: KnownSearch | None = None  # the search on screen; None: that of the recipe
-    keep: Keep = call  # calls functions; that of the dashboard caches
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
 
     def choosing(self, **values: Any) -> "Loaded":
         """The same with other values of these choices."""
         return replace(self, choices=replace(self.choices, **values))
+
+    @property
+    def model(self) -> MoEModel:
+        """The model."""
+        return self.study.model
 
     # Plans.
 
@@ -124,7 +129,7 @@ class Loaded:
         if pair.a.plan.by_neuron or not pair.a.plan.spread.is_measured:
             return pair
         try:
-            return with_counts_of(self.plan_by(self.selection(pair.a)), pair)
+            return with_counts_of(self.study.plan(pair.a.plan), pair)
         except PlanError:  # its order has no curves yet
             return pair
 
@@ -136,20 +141,22 @@ class Loaded:
             "with_corpora": self.choices.corpora if baseline.source == "routed" else (),
             "with_gate": self.choices.gate,
         }
-        return SecondRequest(model=self.named, stats_dir=self.stats_dir, **own | values)
+        place = self.study.place
+        return SecondRequest(model=place.model, stats_dir=place.stats_dir, **own | values)
+
+    @property
+    def spec(self) -> PlanSpec:
+        """What is asked of the plan; before there is one, without counts by hand and searches."""
+        if self.shown and self.shown.ranking:
+            return self.shown.ranking.spec
+        if self.choices.criterion is None:
+            raise PlanError(SAME_SCORE)
+        return self.choices.spec
 
     @property
     def request(self) -> SpecRequest:
-        """The plan; before there is one, without counts by hand and searches."""
-        if self.shown and self.shown.selection:
-            return self.shown.selection.request
-        if self.choices.criterion is None:
-            raise PlanError(SAME_SCORE)
-        return self.request_for(self.choices.spec)
-
-    def request_for(self, spec: PlanSpec) -> SpecRequest:
-        """A plan of the model, as a command asks for it."""
-        return SpecRequest(model=self.named, plan=spec, stats_dir=self.stats_dir)
+        """The plan, as a command asks for it."""
+        return self.study.request(self.spec)
 
     @cached_property
     def sparsity(self) -> str:
@@ -160,8 +167,13 @@ class Loaded:
             return share
         if spec.by_neuron:
             return "0%"  # a number or a size, whose share the chart of the plan shows
-        spending = spending_of(spec, self.model, file_evidence(spec, self.model))
-        return as_percent(spending.budget.total, self.model.num_experts)
+        removed = self.study.spending(spec).budget.total
+        return as_percent(removed, self.model.num_experts)
+
+    @cached_property
+    def spending(self) -> Spending:
+        """Budget and limits of a plan of experts, without counts by hand."""
+        return self.study.spending(self.choices.spec, by_hand=bool(self.choices.kept))
 
     @property
     def fraction(self) -> Fraction:
@@ -194,15 +206,14 @@ class Loaded:
         weights = {name_among(self.runs, part.corpus): part.weight for part in parts}
         return {corpus: weights.get(corpus, 0.0) for corpus in self.runs}
 
-    def request_by(self, criterion: Criterion, gate: Gate | None = None) -> SpecRequest:
+    def spec_by(self, criterion: Criterion, gate: Gate | None = None) -> PlanSpec:
         """The plan by another criterion, without schedule and limits."""
-        spec = spec_of(
+        return spec_of(
             criterion=criterion.name,
             corpora=self.choices.corpora if criterion.source == "routed" else (),
             gate=gate or (self.choices.gate if criterion.uses_gate else "applied"),
             sparsity=self.sparsity,
         )
-        return self.request_for(spec)
 
     def command_for(self, view: str, options: Sequence[str] = ()) -> str:
         """The command that draws a chart of this plan."""
@@ -220,7 +231,7 @@ class Loaded:
         """The same with neurons to remove, in the widest scope if it removes experts."""
         if self.choices.spec.by_neuron:
             return self
-        ranking = self.request.plan.ranking
+        ranking = self.spec.ranking
         spec = spec_of(
             criterion=ranking.criterion,
             corpora=ranking.corpora,
@@ -231,9 +242,9 @@ class Loaded:
         return self.choosing(spec=spec)
 
     @property
-    def neuron_request(self) -> SpecRequest:
-        """The requested plan of neurons."""
-        return self.request_for(self.of_neurons().choices.spec)
+    def neuron_spec(self) -> PlanSpec:
+        """What is asked of the plan of neurons."""
+        return self.of_neurons().choices.spec
 
     def source_of(self, criterion: Criterion) -> str:
         """What a criterion reads, in a few words."""
@@ -245,139 +256,68 @@ class Loaded:
     @cached_property
     def runs(self) -> dict[str, Run]:
         """The run of each calibrated corpus."""
-        runs = self.store.of_model(self.model.identity, "routed")
-        return run_by_corpus(runs, self.choices.criterion)
+        return self.study.runs(self.choices.criterion)
 
     @property
     def run_notes(self) -> tuple[str, ...]:
         """A line for each corpus with several runs."""
-        every = self.store.of_model(self.model.identity, "routed")
+        every = self.study.store.of_model(self.model.identity, "routed")
         return notes_on_others(self.runs.values(), every, self.choices.criterion)
 
-    def stats_of(self, run: Run) -> ExpertStats:
-        """Statistics of a calibration run."""
-        return self.keep(load_expert_stats, run)
-
-    @property
-    def weight_run(self) -> Run | None:
-        """The model's weight statistics, if there are any."""
-        return next(iter(self.store.of_model(self.model.identity, "weights")), None)
-
-    @property
-    def weight_stats(self) -> WeightStats | None:
-        """Statistics of the model's weights, if they were measured."""
-        return self.keep(load_weight_stats, run) if (run := self.weight_run) else None
-
-    def selection(self, request: SpecRequest) -> Selection:
-        """A recipe with its statistics, and its sensitivity if the schedule needs it."""
-        selection = select(
-            request, self.model, self.store, choose=lambda *args: self.keep(choose_stats, *args)
-        )
-        kept = self.keep(shared_selection, selection)
-        if not request.plan.spread.is_measured:
-            return kept
-        curves = SensitivityStore(self.store.directories)
-        sensitivity = self.keep(find_sensitivity, kept, request.plan, curves)
-        return self.keep(shared_selection, replace(kept, sensitivity=sensitivity))
-
     @cached_property
-    def first(self) -> Selection:
-        """The recipe with its statistics."""
-        request = self.both.a
-        if request.plan.by_neuron:
-            return replace(self.neuron_ranking(request), request=request)
-        return self.selection(request)
+    def first(self) -> Ranking:
+        """The ranking of the plan."""
+        return self.study.ranking(self.spec)
 
     @property
-    def ranking(self) -> Selection:
-        """The recipe of the plan on screen, if there is one."""
-        if self.shown and self.shown.selection:
-            return self.shown.selection
+    def ranking(self) -> Ranking:
+        """The ranking of the plan on screen, if there is one."""
+        if self.shown and self.shown.ranking:
+            return self.shown.ranking
         return self.first
 
     @cached_property
-    def neurons(self) -> Selection:
-        """The recipe of neurons with its statistics."""
-        request = self.neuron_request
-        return replace(self.neuron_ranking(request), request=request)
+    def neurons(self) -> Ranking:
+        """The ranking of neurons."""
+        return replace(self.scores, spec=self.neuron_spec)
 
-    def neuron_ranking(self, request: SpecRequest) -> Selection:
-        """The scores of every neuron by the criterion and corpora of a request; see `rank_for`."""
-        bare = PlanSpec(ranking=request.plan.ranking, budget=BudgetSpec(sparsity="0"))
-        plain = SpecRequest(model=request.model, plan=bare)
-        return self.keep(rank_for, plain, self.model, self.store)
+    @property
+    def scores(self) -> Ranking:
+        """The saliency of every neuron, see `Study.scores`."""
+        return self.study.scores(self.neuron_spec)
 
-    @cached_property
-    def order(self) -> Order:
-        """The order in which layers lose experts or neurons."""
-        ranking = without_budget(self.ranking)
-        return self.keep(order_of, ranking, ranking.spec)
-
-    @cached_property
-    def has_sensitivity(self) -> bool:
-        """Whether any sensitivity of this granularity was measured."""
-        curves = SensitivityStore(self.store.directories)
-        if curves.is_empty:
-            return False
-        records, _ = self.keep(readable_records, curves, self.model.identity)
-        granularity = self.choices.spec.ranking.granularity
-        return any(each.order["granularity"] == granularity for each in records)
-
-    @cached_property
+    @property
     def sensitivity(self) -> Sensitivity | None:
         """Curves of the loss increase in the plan's order, on every measured corpus."""
         try:
-            return self.added_losses(self.ranking) if self.has_sensitivity else None
+            return self.study.added_losses(self.ranking) if self.has_sensitivity else None
         except UserError:  # beside a plan from a file, the recipe may lack statistics
             return None
 
-    def added_losses(self, ranking: Selection) -> Sensitivity | None:
-        """Curves of the loss increase in the order of a recipe, on every measured corpus."""
-        if not self.has_sensitivity:
-            return None
-        curves, free = SensitivityStore(self.store.directories), without_budget(ranking)
-        spread = free.spec.spread.model_copy(update={"cost": "nll"})
-        spec = free.spec.model_copy(update={"spread": spread})
-        return self.keep(order_sensitivity, free, spec, curves)
-
-    def sum_error(self, ranking: Selection) -> SumError | None:
-        """What curves of a recipe's order predict, with how far they were off; None without any."""
-        curves = self.added_losses(ranking)
-        if curves is None:
-            return None
-        stores = (
-            EvaluationStore(self.store.directories),
-            SensitivityStore(self.store.directories),
-        )
-        free = without_budget(ranking)
-        return self.keep(sum_error, free, curves, *stores, self.known_searches)
+    @property
+    def has_sensitivity(self) -> bool:
+        """Whether any sensitivity of this granularity was measured."""
+        return self.study.has_curves(self.choices.spec.ranking.granularity)
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:
-        """Predicted loss increase of the plan: of its order's curves, or in fewer bits a sum.
-
-        Curves predict none of repaired plans; sums need what the plan loses in its own bits.
-        """
+        """Predicted loss increase of the plan on screen, see `Study.predicted`."""
         if self.shown is None:
             return None
-        if self.shown.plan.bits:
-            store = EvaluationStore(self.store.directories)
-            return self.keep(predicted_in_bits, self.shown.plan, self.model, store)
-        if self.shown.plan.repair or self.sensitivity is None:
+        try:
+            return self.study.predicted(self.shown.plan, self.ranking)
+        except UserError:  # beside a plan from a file, the recipe may lack statistics
             return None
-        if (error := self.sum_error(self.ranking)) is None:
-            return None
-        return self.keep(predicted_loss, self.order, self.shown.plan, self.model, error)
 
     @cached_property
-    def second(self) -> Selection:
-        """The compared recipe with its statistics."""
-        return self.selection(self.both.b)
+    def second(self) -> Ranking:
+        """The ranking of the second plan."""
+        return self.study.ranking(self.both.b.plan)
 
     @cached_property
     def calibrated(self) -> dict[str, ExpertStats]:
         """The statistics of each corpus."""
-        return {corpus: self.stats_of(run) for corpus, run in self.runs.items()}
+        return {corpus: self.study.stats_of(run) for corpus, run in self.runs.items()}
 
     @cached_property
     def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
@@ -386,7 +326,7 @@ class Loaded:
         if not self.models:
             return {self.model.name: stats}
         return {
-            name: {corpus: self.stats_of(run) for corpus, run in runs.items()}
+            name: {corpus: self.study.stats_of(run) for corpus, run in runs.items()}
             for name, runs in self.models.items()
         }
 
@@ -407,31 +347,20 @@ class Loaded:
         self.check_removes()
         return self.calibrated
 
-    def ranked(self, selection: Selection) -> Ranked:
-        """Scores and saliency of every expert under a recipe."""
-        criterion, stats = selection.criterion, selection.choice.stats
-        return self.keep(rank, criterion, stats, selection.gate)
+    def ranked(self, ranking: Ranking) -> Ranked:
+        """Scores and saliency of every expert."""
+        return self.study.cached(rank, ranking.criterion, ranking.choice.stats, ranking.gate)
 
     @cached_property
     def comparison(self) -> Comparison:
         """The recipe (A) compared with the second (B)."""
         a = decision(self.first, self.shown_plan)
-        return Comparison(a, decision(self.second, self.plan_by(self.second)))
+        return Comparison(a, decision(self.second, self.study.plan_of(self.second)))
 
     @property
     def shown_plan(self) -> PruningPlan:
         """The plan on screen; for a command, that of the recipe."""
-        return self.shown.plan if self.shown else self.plan_by(self.first)
-
-    def plan_by(self, selection: Selection) -> PruningPlan:
-        """The plan of a recipe."""
-        return self.keep(make_plan, selection, selection.spec).plan
-
-    @cached_property
-    def known_searches(self) -> tuple[KnownSearch, ...]:
-        """The searches of the model."""
-        store = SearchStore(self.store.directories)
-        return tuple(store.of_model(self.model, read=lambda path: self.keep(read_known, path)))
+        return self.shown.plan if self.shown else self.study.plan_of(self.first)
 
     # Checks before drawing.
 
@@ -487,11 +416,11 @@ class Loaded:
         return file or _in_words(self.first), _in_words(self.second)
 
 
-def _in_words(selection: Selection) -> str:
-    source = corpora_words(selection.choice.corpora) or criterion_badge(selection.criterion)
-    gate = ", renormalized" if selection.gate != "applied" else ""
-    amount = next(iter(selection.spec.budget.amounts.values()), "")
-    return f"{selection.criterion.label}, {source}{gate}, {amount}"
+def _in_words(ranking: Ranking) -> str:
+    source = corpora_words(ranking.choice.corpora) or criterion_badge(ranking.criterion)
+    gate = ", renormalized" if ranking.gate != "applied" else ""
+    amount = next(iter(ranking.spec.budget.amounts.values()), "")
+    return f"{ranking.criterion.label}, {source}{gate}, {amount}"
 
 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:
@@ -499,4 +428,4 @@ def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loade
     spec, ranking = request.plan, request.plan.ranking
     b = second_spec(spec, request).ranking.rule
     choices = Choices(spec, b, corpora=ranking.corpora, gate=ranking.gate, second=request)
-    return Loaded(model, store, choices, named=request.model, stats_dir=request.stats_dir)
+    return Loaded(Study.of(request, model, store), choices)

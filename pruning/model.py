@@ -16,15 +16,16 @@ from analysis.stats.store import Run, stats_store
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
-from pruning.planning.make import make_plan, plan_from_stats
+from pruning.planning.make import make_plan, plan_of_files
 from pruning.planning.measured import with_sensitivity
-from pruning.planning.ranking import Ranking, select_measured
+from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
 from pruning.spec.base import Request, validated
+from pruning.study import Study
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
 from pruning.tasks.evaluation import evaluate_run
@@ -91,7 +92,7 @@ class Model(DisplayMixin):
             options: `gate`, `runs`; `granularity="neuron"` ranks neurons.
         """
         fields = {"criterion": criterion, "corpora": _several(corpus), "sparsity": "0"}
-        return self._select_ranking(self._request(SpecRequest, **fields, **options))
+        return self._ranking(self._request(SpecRequest, **fields, **options))
 
     def plan(
         self, ranking: str | Ranking = "", corpus: str | Sequence[str] = (), **options: Any
@@ -108,12 +109,14 @@ class Model(DisplayMixin):
             fields = {"criterion": ranking, "corpora": _several(corpus), **options}
             request = self._request(SpecRequest, **fields)
             if request.plan.spread.full_file:
-                decision, _ = self._drain(plan_from_stats(request, self.described, self.store))
-                return decision.plan
-            return make_plan(self._select_ranking(request), request.plan).plan
-        fields = {"criterion": ranking.criterion.name, "granularity": ranking.granularity}
+                return plan_of_files(request.plan, self.described)
+            return make_plan(self._ranking(request), request.plan)
+        fields = {
+            "criterion": ranking.criterion.name,
+            "granularity": ranking.spec.ranking.granularity,
+        }
         spec = self._request(SpecRequest, **fields, gate=ranking.gate, **options).plan
-        return make_plan(with_sensitivity(ranking, spec, self.store), spec).plan
+        return make_plan(with_sensitivity(ranking, spec, self.store), spec)
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""
@@ -148,9 +151,9 @@ class Model(DisplayMixin):
             verify_export(Path(out), level=level, source=source, directories=directories)
         )
 
-    def _select_ranking(self, request: SpecRequest) -> Ranking:
-        ranking = self._drain(select_measured(request, self.described, self.store))
-        return with_sensitivity(ranking, request.plan, self.store)
+    def _ranking(self, request: SpecRequest) -> Ranking:
+        study = Study.of(request, self.described, self.store)
+        return self._drain(study.rank(request.plan))
 
     def _request(self, kind: type[Kind], **values: Any) -> Kind:
         """A request with this model's name, revision and statistics folder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 from analysis.criteria.base import Criterion, Granularity
 from analysis.criteria.damage import DAMAGE
@@ -42,6 +43,7 @@ _PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")
 _SEED = re.compile(rf"{RANDOM.name}:(\d{{1,9}})")
 
 
+@cache
 def get_criterion(name: str) -> Criterion:
     """The criterion of this name, or the unified variant of exponents such as "1,0,2".
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -37,6 +38,7 @@ def _factor(symbol: str, exponent: int) -> str:
     return f" {symbol}" + (f"^{exponent}" if exponent > 1 else "") if exponent else ""
 
 
+@cache
 def unified(b: int, alpha: int, beta: int) -> Criterion:
     """The member (b, alpha, beta); higher = keep.
 

@@ -353,6 +353,15 @@ class StatsStore:
     def __init__(self, own: Path, shipped: Path | None = None) -> None:
         self.target: Path = from_home(own)  # where new runs are written
         self.shipped: Path | None = shipped
+        self._runs: tuple[Run, ...] | None = None
+        self._key: list[tuple[str, ...]] | None = None
+
+    def snapshot(self) -> StatsStore:
+        """The same with the runs of this moment, which are not read again."""
+        taken = StatsStore(self.target, self.shipped)
+        taken._runs = tuple(self.runs())
+        taken._key = taken.cache_key
+        return taken
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -362,7 +371,7 @@ class StatsStore:
     @property
     def cache_key(self) -> list[tuple[str, ...]]:
         """All of its runs, on any of which a function of a store may depend."""
-        return [run.cache_key for run in self.runs()]
+        return self._key or [run.cache_key for run in self.runs()]
 
     def check_target(self) -> None:
         """Refuse a folder that new runs cannot be written to, before any work."""
@@ -374,6 +383,8 @@ class StatsStore:
 
     def runs(self, on_problem: Callable[[StatsError], None] | None = None) -> list[Run]:
         """Finished runs by name; unreadable ones are reported and skipped."""
+        if self._runs is not None:
+            return list(self._runs)
         runs: dict[str, Run] = {}
         for folder in filter(None, (self.shipped, self.target)):
             for run in _runs_in(folder, on_problem):

@@ -176,7 +176,7 @@ def chosen_scores(loaded: Loaded) -> tuple[pd.DataFrame, str]:
     """Benchmark results of the model's candidates, and the setup to show."""
     results = loaded.choices.results.table
     if results is None:
-        store = BenchmarkStore(loaded.store.directories)
+        store = BenchmarkStore(loaded.study.store.directories)
         results = benchmark_scores(store.records(loaded.model.identity))
     if results.empty:
         raise StatsError(

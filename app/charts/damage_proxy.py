@@ -45,7 +45,9 @@ def draw(loaded: Loaded) -> Drawing:
     """How well a score predicts exact damage."""
     corpora = [parse_corpus_weight(text) for text in loaded.choices.corpora][:1]
     damage = CRITERIA["damage"]
-    stats = loaded.keep(choose_stats, damage, loaded.store, loaded.model, corpora).stats
+    stats = loaded.study.cached(
+        choose_stats, damage, loaded.study.store, loaded.model, corpora
+    ).stats
     if not isinstance(stats, ExpertStats):
         raise StatsError("The exact damage is measured on routed tokens.")
     # The current variant, else the paper's proxy.

@@ -20,7 +20,7 @@ _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}
 def draw(loaded: Loaded) -> Drawing:
     """What each exponent does."""
     means = [
-        loaded.keep(variant_means, stats, loaded.choices.gate, loaded.fraction)
+        loaded.study.cached(variant_means, stats, loaded.choices.gate, loaded.fraction)
         for stats in loaded.models_stats.values()
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())

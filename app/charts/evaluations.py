@@ -28,8 +28,8 @@ def evaluations(loaded: Loaded) -> pd.DataFrame:
     """Table of `evaluation_results` of the model, not empty."""
     if loaded.choices.results.table is not None:
         return loaded.choices.results.table
-    store = EvaluationStore(loaded.store.directories)
-    results = loaded.keep(stored_results, store, loaded.model.identity)
+    store = loaded.study.evaluations
+    results = loaded.study.cached(stored_results, store, loaded.model.identity)
     if results.empty:
         raise StatsError(
             f"{loaded.model.name} has no evaluations yet; make some with `moeprune evaluate`."

@@ -70,8 +70,8 @@ def bins_drawing(record: BinsRecord, *, name: str = "") -> Drawing:
 
 
 def _draw(loaded: Loaded, granularity: str) -> Drawing:
-    records = BinsStore(loaded.store.directories).records(loaded.model.identity)
-    ranking = loaded.request.plan.ranking
+    records = BinsStore(loaded.study.store.directories).records(loaded.model.identity)
+    ranking = loaded.spec.ranking
     name = ranking.criterion
     record = record_of(records, granularity, name, ranking.corpora)
     if record is None:

@@ -19,9 +19,9 @@ from app.charts.traces import annotation, padded, stroke
 from app.loaded import Loaded, made_by
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.predicted import PredictedLoss
-from pruning.records.evaluation import EvaluationStore, plan_facts
+from pruning.records.evaluation import plan_facts
 from pruning.records.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
-from pruning.records.quality import PlanLoss, loss_of, stored_losses
+from pruning.records.quality import PlanLoss, loss_of
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
 _KINDS: Final = {
@@ -40,9 +40,9 @@ _RANDOM: Final = {False: "rgba(201, 160, 90, 0.25)", True: "rgba(240, 190, 110, 
 @chart("loss-by-size", "start")
 def draw(loaded: Loaded) -> Drawing:
     """What each size costs: fewer experts, fewer bits, or both."""
-    store = EvaluationStore(loaded.store.directories)
-    front = loaded.keep(stored_front, store, loaded.model)
-    losses = loaded.keep(stored_losses, store, loaded.model.identity)
+    store = loaded.study.evaluations
+    front = loaded.study.cached(stored_front, store, loaded.model)
+    losses = loaded.study.losses
     rows = front.table
     is_shown = pd.Series(False, index=rows.index)
     if loaded.shown:

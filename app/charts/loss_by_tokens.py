@@ -23,7 +23,7 @@ def draw(loaded: Loaded) -> Drawing:
 
     Loss increase of plans ranked by parts of the calibration tokens, and of repairs on fewer.
     """
-    store = SubsetStore(loaded.store.directories)
+    store = SubsetStore(loaded.study.store.directories)
     records, _ = readable_records(store, loaded.model.identity)
     if not records:
         raise StatsError(

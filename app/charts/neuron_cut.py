@@ -1,6 +1,5 @@
 """Which neurons a plan prunes, and the effect of each scope."""
 
-from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
@@ -28,14 +27,9 @@ from pruning.plan.neuron_cuts import (
 from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import SCOPES, scopes_of
-from pruning.planning.make import make_plan
-from pruning.planning.measured import find_sensitivity
-from pruning.planning.neurons import Arena, arena_of
-from pruning.planning.ranking import Ranking, Selection
+from pruning.planning.ranking import Ranking
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
-from pruning.records.sensitivity import SensitivityStore
-from pruning.requests.plan import SpecRequest
-from pruning.spec.spec import BudgetSpec, PlanSpec, SpreadSpec
+from pruning.spec.spec import SpreadSpec
 
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),
@@ -55,38 +49,34 @@ def ranks_within(field: NeuronField, scope: NeuronScope) -> NDArray[np.int32]:
 
 
 def field(loaded: Loaded) -> NeuronField:
-    """The saliency of every neuron; see `Loaded.neuron_ranking`."""
-    return loaded.keep(neuron_field, loaded.neuron_ranking(loaded.neuron_request))
+    """The saliency of every neuron; see `Study.scores`."""
+    return loaded.study.cached(neuron_field, loaded.scores)
 
 
 def pruned(loaded: Loaded) -> BoolArray:
     """(neurons,): True if the plan prunes the neuron."""
-    return loaded.keep(neurons_pruned_by, field(loaded), _plan(loaded))
+    return loaded.study.cached(neurons_pruned_by, field(loaded), _plan(loaded))
 
 
 def _plan(loaded: Loaded) -> PruningPlan:
     """The plan on screen, else that of the choices."""
     if loaded.shown and loaded.shown.plan.granularity == NEURON_GRANULARITY:
         return loaded.shown.plan
-    request = loaded.neuron_request
-    ranking, spread = loaded.neuron_ranking(request), request.plan.spread
-    if spread.is_measured:
-        ranking = measured_ranking(loaded, request)
-    return make_plan(ranking, request.plan, arena(loaded, request, spread.scope)).plan
+    return loaded.study.plan(loaded.neuron_spec)
 
 
 def _by_corpus(loaded: Loaded, corpus: str) -> BoolArray:
     """(neurons,): True if the same share of every pool, by this corpus alone, has the neuron."""
     loaded = loaded.on((corpus,))
     neurons, scope = field(loaded), loaded.choices.spec.spread.scope
-    ranks = loaded.keep(ranks_within, neurons, scope)
+    ranks = loaded.study.cached(ranks_within, neurons, scope)
     return pruned_neurons(ranks, neurons.pools(scope), loaded.fraction)
 
 
 def about(loaded: Loaded, *facts: str) -> str:
     """Provenance line of a chart of neurons."""
     scope = loaded.of_neurons().choices.spec.spread.scope
-    runs = loaded.neuron_ranking(loaded.neuron_request).choice.runs
+    runs = loaded.scores.choice.runs
     return made_by(
         loaded.head,
         ", ".join(run.manifest.run_id for run in runs),
@@ -137,8 +127,10 @@ def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
             "lacks; calibrate with `--group gradient`."
         )
     weighted = [parse_corpus_weight(text) for text in loaded.choices.corpora]
-    stats = loaded.keep(choose_stats, heapr, loaded.store, loaded.model, weighted).stats
-    ranked = loaded.keep(rank, heapr, stats, loaded.choices.gate)
+    stats = loaded.study.cached(
+        choose_stats, heapr, loaded.study.store, loaded.model, weighted
+    ).stats
+    ranked = loaded.study.cached(rank, heapr, stats, loaded.choices.gate)
     present = ranked.grid.present
     experts = ranked.grid.index().assign(
         saliency=ranked.saliency[present], gone=ranked.pruned(loaded.fraction)[present]
@@ -151,28 +143,9 @@ def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
     return table.assign(tenth=(place * 10 // counts).astype("int64"))[list(COMPARISON_COLUMNS)]
 
 
-def arena(loaded: Loaded, request: SpecRequest, scope: NeuronScope) -> Arena:
-    """The neurons that compete in a scope, under the constraints of a request."""
-    free = {"budget": BudgetSpec(), "spread": SpreadSpec(neuron_scope=str(scope))}
-    spec = request.plan.model_copy(update=free)
-    return loaded.keep(arena_of, loaded.neuron_ranking(request), spec)
-
-
 def scopes(loaded: Loaded) -> SideBySide:
     """Sparsity per layer and FLOPs saved, in every scope and, if measured, by sensitivity."""
-    request = loaded.neuron_request
-    possible = scopes_of(request.plan.ranking.criterion)
-    arenas = {scope: arena(loaded, request, scope) for scope in possible}
-    ranking = measured_ranking(loaded, request)
-    return loaded.keep(scopes_side_by_side, ranking, request.plan.budget, arenas)
-
-
-def measured_ranking(loaded: Loaded, request: SpecRequest) -> Selection:
-    """The scores of every neuron, with the sensitivity of their order if it was measured."""
-    store = SensitivityStore(loaded.store.directories)
-    return loaded.keep(with_curves, loaded.neuron_ranking(request), request.plan, store)
-
-
-def with_curves(ranking: Selection, spec: PlanSpec, store: SensitivityStore) -> Selection:
-    """The ranking with the sensitivity that the measured schedule reads."""
-    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, store))
+    study, spec = loaded.study, loaded.neuron_spec
+    arenas = {scope: study.arena(spec, scope) for scope in scopes_of(spec.ranking.criterion)}
+    ranking = study.with_curves(loaded.neurons)
+    return study.cached(scopes_side_by_side, ranking, spec.budget, arenas)

@@ -367,8 +367,7 @@ def draw_layers(loaded: Loaded) -> Drawing:
 @chart("neuron-flops", "plan", granularity=NEURON_GRANULARITY)
 def draw_flops(loaded: Loaded) -> Drawing:
     """What removing neurons saves of a token's computation."""
-    table, request = _scopes(loaded).flops, loaded.neuron_request
-    measured = loaded.neuron_ranking(request).routing is not None
+    table, measured = _scopes(loaded).flops, loaded.scores.routing is not None
     alt, about = describe_flops(table, measured=measured), neuron_cut.about(loaded)
     return Drawing(partial(flops_lines, table, measured=measured), table, alt, about)
 

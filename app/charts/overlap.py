@@ -21,7 +21,7 @@ from pruning.plan.plan import NEURON_GRANULARITY
 
 def pair_overlaps(loaded: Loaded) -> pd.DataFrame:
     """Table of `criterion_overlap` of the pairs of corpora."""
-    return loaded.keep(
+    return loaded.study.cached(
         overlaps.criterion_overlap,
         loaded.routed_criterion(),
         loaded.calibrated,

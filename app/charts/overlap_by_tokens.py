@@ -55,7 +55,7 @@ def draw(loaded: Loaded) -> Drawing:
     if not loaded.runs:
         raise StatsError(f"{loaded.model.name} has not been calibrated; see `moeprune calibrate`.")
     parts = {
-        corpus: loaded.keep(parts_of, run)
+        corpus: loaded.study.cached(parts_of, run)
         for corpus, run in loaded.runs.items()
         if SHARDS in run.manifest.files
     }
@@ -71,7 +71,7 @@ def draw(loaded: Loaded) -> Drawing:
         criteria = [each for each in map(get_criterion, names) if can_rank(each, part)]
     if not criteria:
         raise PlanError("Choose a criterion above.")
-    table = loaded.keep(parts_table, parts, criteria, loaded.choices.gate, loaded.fraction)
+    table = loaded.study.cached(parts_table, parts, criteria, loaded.choices.gate, loaded.fraction)
     about = loaded.about(f"gate {loaded.choices.gate}")
     return Drawing(partial(parts_curve, table), table, describe(table), about)
 

@@ -47,7 +47,7 @@ _BLOCK_STEP: Final = 3.6  # gap between the two values of b, with the label of t
 def draw(loaded: Loaded) -> Drawing:
     """Which variants depend on the corpus."""
     stats, selected = loaded.corpora_stats, loaded.choices.ranking_criterion.exponents
-    means = loaded.keep(variant_means, stats, loaded.choices.gate, loaded.fraction)
+    means = loaded.study.cached(variant_means, stats, loaded.choices.gate, loaded.fraction)
     about = loaded.about(f"gate {loaded.choices.gate}")
     alt = describe(means, loaded.removed_at(loaded.fraction))
     return Drawing(partial(variant_map, means, selected=selected), means, alt, about)

@@ -36,7 +36,7 @@ def path_table(run: Run, choice: PathChoice) -> pd.DataFrame:
 
 def runs_with_samples(loaded: Loaded) -> dict[str, Run]:
     """The run of each corpus with sample statistics."""
-    runs = run_by_corpus(loaded.store.of_model(loaded.model.identity, "routed"), PATHFINDER)
+    runs = run_by_corpus(loaded.study.store.of_model(loaded.model.identity, "routed"), PATHFINDER)
     return {corpus: run for corpus, run in runs.items() if "dense" in run.manifest.groups}
 
 
@@ -48,7 +48,7 @@ def draw(loaded: Loaded) -> Drawing:
         raise StatsError(
             f"{loaded.model.name} has no statistics of samples; calibrate with --group dense."
         )
-    tables = {corpus: loaded.keep(path_table, run, choice) for corpus, run in runs.items()}
+    tables = {corpus: loaded.study.cached(path_table, run, choice) for corpus, run in runs.items()}
     counts = {corpus: int(table["samples"].iloc[0]) for corpus, table in tables.items()}
     together = pd.concat(tables, names=["corpus"]).reset_index(level=0)
     return Drawing(

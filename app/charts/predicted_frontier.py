@@ -30,13 +30,15 @@ _POINTS: Final = {
 @chart("predicted-frontier", "plan")
 def draw(loaded: Loaded) -> Drawing:
     """Predicted loss of every size."""
-    recipe, error = without_budget(loaded.ranking), loaded.sum_error(loaded.ranking)
+    study, ranking = loaded.study, loaded.ranking
+    recipe, error = without_budget(ranking), study.sum_error(ranking)
     if error is None:
         raise needs_sensitivity(recipe, recipe.spec)
-    table = loaded.keep(frontier_table, recipe, error)
+    table = study.cached(frontier_table, recipe, error)
     if loaded.shown and loaded.predicted:
-        removed = removed_by(loaded.shown.plan, loaded.order.sizes, loaded.model)
-        table = with_plan(table, loaded.order, removed, error)
+        order = study.order(ranking)
+        removed = removed_by(loaded.shown.plan, order.sizes, loaded.model)
+        table = with_plan(table, order, removed, error)
     by_neuron = recipe.by_neuron
     alt = describe(table, corpora_text(error.curves), by_neuron=by_neuron)
     about = loaded.about(", ".join(each.name for each in error.curves.curves))

@@ -24,7 +24,6 @@ from pruning.planning.choice import schedule_words
 from pruning.records.evaluation import (
     VARIANT_COLUMNS,
     EvaluationRecord,
-    EvaluationStore,
     evaluation_table,
 )
 from pruning.records.quality import record_ways
@@ -100,7 +99,7 @@ def usual_size(table: pd.DataFrame) -> float:
 @chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
 def draw(loaded: Loaded) -> Drawing:
     """Neurons or whole experts of the same bytes."""
-    records = EvaluationStore(loaded.store.directories).records(loaded.model.identity)
+    records = loaded.study.evaluations.records(loaded.model.identity)
     table = same_bytes_table(records)
     if table.empty:
         raise StatsError(

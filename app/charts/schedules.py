@@ -13,15 +13,14 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
-from app.loaded import Loaded, made_by, shared_selection
-from pruning.plan.budget import sparsity_budget
+from app.loaded import Loaded, made_by
 from pruning.planning.choice import schedule_label
-from pruning.planning.make import file_evidence, spending_of
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.planning.side_by_side import schedules_table, searched_rows
 from pruning.schedules import MEASURED, Spending
 from pruning.search.store import order_digest
 from pruning.spec.spec import FREQUENCY
+from pruning.study import shared
 
 _LABELLED_LAYERS: Final = 8  # in half of a narrow page
 _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
@@ -43,8 +42,8 @@ class Sides:
         return dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
 
 
-def selection_with_tokens(loaded: Loaded) -> Selection:
-    """The recipe with its statistics, and with token counts if there are any."""
+def with_tokens(loaded: Loaded) -> Ranking:
+    """The ranking of the plan, with token counts if there are any."""
     spec = loaded.choices.spec
     by_text = loaded.choices.ranking_criterion.source == "routed"
     if not (by_text or spec.spread.is_measured):
@@ -52,44 +51,31 @@ def selection_with_tokens(loaded: Loaded) -> Selection:
         # The frequency schedule needs token counts.
         schedule = FREQUENCY if corpora else "uniform"
         spec = spec.changed(schedule=schedule, schedule_file=None, corpora=corpora)
-    return loaded.selection(loaded.request_for(spec))
+    return loaded.study.ranking(spec)
 
 
-def ranking_digest(selection: Selection) -> str:
+def ranking_digest(ranking: Ranking) -> str:
     """Digest of the ranking; see `order_digest`."""
-    return order_digest(selection.table)
+    return order_digest(ranking.table)
 
 
-def chosen_spending(loaded: Loaded) -> Spending:
-    """Budget and constraints, without manual counts."""
-    spec, layers = loaded.choices.spec, loaded.model.layers
-    if spec.limits.keep_super:
-        spec = selection_with_tokens(loaded).settled(spec)
-    if spec.budget.sparsity is None:
-        return spending_of(spec, loaded.model, file_evidence(spec, loaded.model))
-    limits, is_even = spec.constraints, spec.is_even and not loaded.choices.kept
-    # A search's recipe begins with uniform; counts by hand need not be even.
-    return Spending(layers, sparsity_budget(layers, loaded.sparsity, limits, even=is_even), limits)
-
-
-def sides_of(selection: Selection, spending: Spending, searched: pd.DataFrame) -> Sides:
+def sides_of(ranking: Ranking, spending: Spending, searched: pd.DataFrame) -> Sides:
     """Every schedule and searched ones, on one budget."""
-    return Sides(*schedules_table(selection, spending, searched))
+    return Sides(*schedules_table(ranking, spending, searched))
 
 
 def sides(loaded: Loaded) -> Sides:
     """Every schedule on the chosen budget, under its constraints."""
-    selection, spending = selection_with_tokens(loaded), chosen_spending(loaded)
-    if loaded.has_sensitivity and selection.sensitivity is None:
-        spec = selection.spec
+    ranking, spending, study = with_tokens(loaded), loaded.spending, loaded.study
+    if loaded.has_sensitivity and ranking.sensitivity is None:
+        spec = ranking.spec
         corpora = spec.ranking.corpora if spec.ranking.reads_text else ()
         spec = spec.changed(schedule=MEASURED, schedule_file=None, corpora=corpora)
-        measured = loaded.request_for(spec)
-        sensitivity = loaded.selection(measured).sensitivity
-        selection = loaded.keep(shared_selection, replace(selection, sensitivity=sensitivity))
-    order = loaded.keep(ranking_digest, selection)
-    searched = searched_rows(loaded.known_searches, spending.budget.total, order)
-    return loaded.keep(sides_of, selection, spending, searched)
+        sensitivity = study.ranking(spec).sensitivity
+        ranking = study.cached(shared, replace(ranking, sensitivity=sensitivity))
+    order = study.cached(ranking_digest, ranking)
+    searched = searched_rows(study.searches, spending.budget.total, order)
+    return study.cached(sides_of, ranking, spending, searched)
 
 
 @chart("schedules", "plan")
@@ -102,7 +88,7 @@ def draw(loaded: Loaded) -> Drawing:
         )
     counts, label = sides(loaded).counts, schedule_label(loaded.choices.schedule)
     labelled_counts = counts.assign(schedule=counts["schedule"].map(schedule_label))
-    figure = partial(loaded.keep, schedules_figure, labelled_counts, marked=label)
+    figure = partial(loaded.study.cached, schedules_figure, labelled_counts, marked=label)
     first = loaded.first
     runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
     facts = (runs, first.criterion.label, f"sparsity {loaded.sparsity}")

@@ -10,17 +10,12 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
-from app.charts.schedules import chosen_spending
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from app.loaded import Loaded, made_by
 from pruning.measures.result import MEASURES
 from pruning.plan.plan import fit_plan
-from pruning.planning.make import make_plan
-from pruning.planning.ranking import Selection
-from pruning.planning.searches import searched_selection
-from pruning.records.evaluation import EvaluationStore
-from pruning.records.quality import PlanLoss, loss_of, stored_losses, unseen
+from pruning.records.quality import PlanLoss, loss_of, unseen
 from pruning.search.store import KnownSearch, best_fitting, progress_of
 
 _MOST_TICKS: Final = 24
@@ -29,8 +24,8 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = chosen_spending(loaded).budget.total
-    known_searches = loaded.known_searches
+    removed = loaded.spending.budget.total
+    known_searches = loaded.study.searches
     if matches := tuple(each for each in known_searches if each.removed == removed):
         return matches
     others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known_searches)
@@ -63,22 +58,13 @@ def _choose_search(loaded: Loaded, name: str) -> tuple[KnownSearch, str]:
     return loaded.search, "" if is_default else f"{name}-shown"
 
 
-def selection_of_search(loaded: Loaded, search: KnownSearch) -> Selection:
-    """The selection that makes the plan of a search of the model and budget."""
-    request = loaded.request_for(search.spec)
-    return loaded.keep(searched_selection, search, request, (loaded.model, loaded.store))
-
-
 def unseen_loss(loaded: Loaded, search: KnownSearch) -> PlanLoss | None:
     """Loss of a search's best plan on held-out samples; None if it was not evaluated."""
     try:
-        selection = selection_of_search(loaded, search)
-        plan = loaded.keep(make_plan, selection, selection.spec).plan
+        plan = loaded.study.plan_of(loaded.study.ranking_of_search(search))
     except UserError:  # no local statistics give its order
         return None
-    store = EvaluationStore(loaded.store.directories)
-    losses = loaded.keep(stored_losses, store, loaded.model.identity)
-    loss = loss_of(losses, fit_plan(plan, loaded.model).digest)
+    loss = loss_of(loaded.study.losses, fit_plan(plan, loaded.model).digest)
     return unseen(loss, search.result.header["corpus"]) if loss else None
 
 

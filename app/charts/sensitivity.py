@@ -16,7 +16,6 @@ from app.loaded import Loaded
 from pruning.measures.curves import Sensitivity
 from pruning.plan.allocation import Removed
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.planning.make import make_plan
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
 
@@ -58,8 +57,8 @@ def sensitivity_table(
 
 def _draw(loaded: Loaded, figure: Callable[..., go.Figure]) -> Drawing:
     sensitivity = sensitivity_of(loaded)
-    recipe, sizes = loaded.ranking, loaded.order.sizes
-    plan = loaded.shown.plan if loaded.shown else make_plan(recipe, recipe.spec).plan
+    recipe, sizes = loaded.ranking, loaded.study.order(loaded.ranking).sizes
+    plan = loaded.shown.plan if loaded.shown else loaded.study.plan_of(recipe)
     table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, loaded.model))
     is_in_order = loaded.shown is None or loaded.predicted is not None
     alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)

@@ -21,8 +21,7 @@ from app.charts.theme import (
 from app.charts.traces import annotation
 from app.loaded import Loaded
 from pruning.plan.size_words import change_words
-from pruning.plan.sizes import ModelPart, size_report
-from pruning.planning.make import make_plan
+from pruning.plan.sizes import ModelPart
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2
@@ -34,9 +33,7 @@ _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; t
 @chart("sizes", "export")
 def draw(loaded: Loaded) -> Drawing:
     """What pruning saves."""
-    current = loaded.shown
-    plan = current.plan if current else make_plan(loaded.first, loaded.request.plan).plan
-    table = loaded.keep(size_report, loaded.model, plan).table
+    table = loaded.study.sizes(loaded.shown_plan).table
     about = loaded.about(loaded.about_plan())
     return Drawing(partial(sizes_figure, table), table, describe(table), about)
 

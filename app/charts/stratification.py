@@ -28,7 +28,7 @@ from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, se
 from app.choices import Scale
 from app.loaded import Loaded, made_by
 from app.tables.ranked import Ranked
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 
 # Scale -> its name, and what its colours compare.
 SCALES: Final[Mapping[Scale, tuple[str, str]]] = {
@@ -62,33 +62,33 @@ _HARDLY, _CLEARLY = sqrt(2), 4.0
 def draw(loaded: Loaded) -> Drawing:
     """Does a criterion separate the experts of a layer?"""
     choice = loaded.choices.strata
-    selections = {
+    rankings = {
         each.criterion.label: each
         for each in (
-            loaded.selection(loaded.request_by(get_criterion(name))) for name in choice.criteria
+            loaded.study.ranking(loaded.spec_by(get_criterion(name))) for name in choice.criteria
         )
     }
-    table = pd.concat([_panel(loaded, each) for each in selections.values()], ignore_index=True)
+    table = pd.concat([_panel(loaded, each) for each in rankings.values()], ignore_index=True)
     figure = partial(stratification_figure, table, scale=choice.scale, marked=loaded.choices.expert)
-    runs = [run.manifest.run_id for each in selections.values() for run in each.choice.runs]
+    runs = [run.manifest.run_id for each in rankings.values() for run in each.choice.runs]
     facts = (*dict.fromkeys(runs), f"colours: {choice.scale}", f"cut: {loaded.sparsity}")
     return Drawing(
         figure,
         table,
         describe(table),
-        made_by(loaded.head, " beside ".join(selections), *facts),
+        made_by(loaded.head, " beside ".join(rankings), *facts),
         options=choice.options(),
-        panels={name: partial(figure, panels=[name]) for name in selections},
+        panels={name: partial(figure, panels=[name]) for name in rankings},
     )
 
 
-def _panel(loaded: Loaded, selection: Selection) -> pd.DataFrame:
-    ranked, stats = loaded.ranked(selection), selection.choice.stats
+def _panel(loaded: Loaded, ranking: Ranking) -> pd.DataFrame:
+    ranked, stats = loaded.ranked(ranking), ranking.choice.stats
     kept = _kept(loaded, ranked.grid)
     table = ranked_experts(ranked, kept, loaded.choices.strata.scale)
     if not isinstance(stats, WeightStats):
         return table.assign(random_spread=np.nan, random_gap=np.nan)
-    chance = loaded.keep(random_separation, ranked.criterion, stats, kept)
+    chance = loaded.study.cached(random_separation, ranked.criterion, stats, kept)
     names = {"spread": "random_spread", "gap": "random_gap"}
     return table.merge(chance.rename(columns=names), on="layer", how="left")
 

@@ -57,8 +57,8 @@ def in_quotes(token: str) -> str:
 
 def lenses(loaded: Loaded) -> tuple[LensRecord, ...]:
     """Every lens of the model, by its name."""
-    store = LensStore(loaded.store.directories)
-    return loaded.keep(readable_records, store, loaded.model.identity)[0]
+    store = LensStore(loaded.study.store.directories)
+    return loaded.study.cached(readable_records, store, loaded.model.identity)[0]
 
 
 def shown_lens(loaded: Loaded) -> LensRecord:
@@ -92,7 +92,7 @@ def shown_digest(loaded: Loaded) -> str:
     """The digest of the plan on screen, or of the one that was asked for."""
     plan = loaded.shown.plan if loaded.shown else None
     if plan is None:
-        plan = loaded.plan_by(loaded.first)
+        plan = loaded.study.plan_of(loaded.first)
     return fit_plan(plan, loaded.model).digest
 
 

@@ -25,10 +25,10 @@ from pruning.spec.spec import PlanSpec
 @chart("variant-losses", "explore")
 def draw(loaded: Loaded) -> Drawing:
     """What each variant costs."""
-    store = EvaluationStore(loaded.store.directories)
-    by_spec = loaded.keep(losses_by_spec, store, loaded.model.identity)
+    store = loaded.study.evaluations
+    by_spec = loaded.study.cached(losses_by_spec, store, loaded.model.identity)
     # Also where the plan's own criterion reads no text.
-    spec = loaded.request.plan.changed(
+    spec = loaded.spec.changed(
         criterion=unified(1, 1, 1).name, corpora=loaded.choices.corpora, gate=loaded.choices.gate
     )
     table = variant_losses(by_spec, spec)

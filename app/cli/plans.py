@@ -59,13 +59,14 @@ from pruning.plan.tables import (
 )
 from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import count_plan
-from pruning.planning.make import check_spec, plan_from_stats
+from pruning.planning.make import check_spec
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending
 from pruning.schedules.trajectory_plan import Cut, budget_plan, union_plan
 from pruning.spec.base import Option
 from pruning.spec.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
+from pruning.study import Study
 
 plans = Commands("Look at plans: show, diff.")
 OfModel = Annotated[
@@ -226,16 +227,17 @@ def plan(
     out_file = out_file or Path("plan.json")
     model = load_model_index(request.model, revision=request.revision)
     check_spec(request.plan, model)
-    decision, ranking = follow(plan_from_stats(request, model, stats_store(request.stats_dir)))
-    save_plan(decision.plan, out_file, force=force)
+    study = Study.of(request, model, stats_store(request.stats_dir))
+    made, ranking = follow(study.make(request.plan))
+    save_plan(made, out_file, force=force)
     if request.plan.by_neuron:
         routing = ranking.routing if ranking else None
-        show_width_options(model, decision.plan, request.plan.budget.widths, routing)
-    say_notes(decision.notes)
+        show_width_options(model, made, request.plan.budget.widths, routing)
+    say_notes(made.notes)
     if ranking:
         say_choice(ranking.choice)
-    after = commands_after_plan(request, model, out_file, decision.plan)
-    say_plan(model, decision.plan, out_file, *after)
+    after = commands_after_plan(request, model, out_file, made)
+    say_plan(model, made, out_file, *after)
 
 
 @command(PathsRequest)

@@ -21,6 +21,7 @@ from app.cli.files import check_free, read_plan, write_csv
 from app.cli.following import export_command
 from app.cli.say import say_notes
 from app.console import counted, finish, follow, note, show_table
+from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
 from pruning.plan.plan import (
     EXPERT_GRANULARITY,
@@ -32,7 +33,6 @@ from pruning.plan.size_words import less_in_words
 from pruning.plan.sizes import size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.widths import WidthChoice
-from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import weights_measured
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore

@@ -22,7 +22,7 @@ from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
 from pruning.plan.plan import PruningPlan, keep_all, load_plan
 from pruning.plan.super_experts import super_note
-from pruning.planning.make import check_spec, plan_from_stats, plan_rounding
+from pruning.planning.make import check_spec, plan_rounding
 from pruning.records.evaluation import result_json
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
@@ -43,6 +43,7 @@ from pruning.search.store import PLAN_NAME, REPAIRED_NAME
 from pruning.serving.gguf import find_converter
 from pruning.spec.base import option_words
 from pruning.spec.options import SearchFolder
+from pruning.study import Study
 from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
@@ -74,8 +75,9 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         if measured := sensitivity_request(recipe, machine):
             for each in follow(sensitivity_run(measured, parts)).corpora:
                 out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
-        decision, _ = follow(plan_from_stats(spec_request(recipe, machine), model, store, parts))
-        plan, notes = decision.plan, decision.notes
+        asked = spec_request(recipe, machine)
+        plan, _ = follow(Study.of(asked, model, store).make(asked.plan, parts))
+        notes = plan.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
         say_search(follow(search_run(search_of_file(path, folder, machine))), folder)

@@ -1,7 +1,7 @@
 """Commands on statistics: score, overlap, compare, blend."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ from analysis.lazy import pd
 from analysis.model.moe_model import load_model_index
 from analysis.model.widths import quantised_role
 from analysis.numbers.sparsity import num_removed, parse_sparsity
+from analysis.progress import Progress
 from analysis.ranking.choose import (
     notes_on_others,
     parse_corpus_weight,
@@ -28,7 +29,7 @@ from analysis.ranking.overlap import (
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.stats.blend import Mixture
 from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import Run, StatsStore, load_expert_stats, stats_store
+from analysis.stats.store import Run, load_expert_stats, stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
@@ -38,14 +39,13 @@ from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.plan.plan import PruningPlan
 from pruning.planning.comparing import decision, pair_of, with_counts_of
 from pruning.planning.make import make_plan
-from pruning.planning.measured import with_sensitivity
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform
 from pruning.spec.base import Option, command_line, option_words, repeated
 from pruning.spec.options import Switch
-from pruning.tasks.evaluation import selection_for
+from pruning.study import Study
 
 
 @command(ScoreRequest)
@@ -56,20 +56,20 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
 
     Example: moeprune score demo --criterion reap --calibrated-on demo-code
     """
-    selection = follow(selection_for(request.into(SpecRequest, sparsity="0")))
-    write_table(selection.table, out_file)
-    say_choice(selection.choice)
-    ranked, count = selection.criterion, len(selection.table)
-    if selection.by_neuron:
+    ranking = follow(_ranking(request.into(SpecRequest, sparsity="0")))
+    write_table(ranking.table, out_file)
+    say_choice(ranking.choice)
+    ranked, count = ranking.criterion, len(ranking.table)
+    if ranking.by_neuron:
         where = "of its layer" if ranked.within_layers else "of the model"
         description = f"neurons by {ranked.label}; rank 0 is the first {where} to stay"
     else:
         larger = "prune first" if ranked.prune_larger else "keep"
         description = f"experts by {ranked.label} (larger score = {larger}); rank 0 is kept first"
     neurons = ("--granularity", "neuron", "--shrink", "40%")
-    budget = neurons if selection.by_neuron else usual_budget(selection.model)
+    budget = neurons if ranking.by_neuron else usual_budget(ranking.model)
     following = plan_command(request, ranked.name, request.ranking.corpora, budget)
-    cannot = selection.by_neuron and quantised_role(selection.model)  # be cut, only scored
+    cannot = ranking.by_neuron and quantised_role(ranking.model)  # be cut, only scored
     finish(
         f"{out_file}: {count} {description}",
         {"file": str(out_file), "rows": count, "criterion": ranked.name},
@@ -263,11 +263,17 @@ def blend(
     )
 
 
-def _planned(request: SpecRequest, store: StatsStore) -> tuple[Selection, PruningPlan]:
-    """A recipe with its statistics, and its plan."""
-    selection = follow(selection_for(request))
-    ranking = with_sensitivity(selection, request.plan, store)
-    return selection, make_plan(ranking, request.plan).plan
+def _ranking(request: SpecRequest) -> Generator[Progress, None, Ranking]:
+    """What a request ranks; weights are measured first if needed."""
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    return (yield from Study.of(request, model, store).rank(request.plan))
+
+
+def _planned(request: SpecRequest) -> tuple[Ranking, PruningPlan]:
+    """A ranking, and its plan."""
+    ranking = follow(_ranking(request))
+    return ranking, make_plan(ranking, request.plan)
 
 
 @command(CompareRequest)
@@ -279,16 +285,16 @@ def compare(
     Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
     --calibrated-on demo-code
     """
-    store, pair = stats_store(request.stats_dir), pair_of(request, request.plan)
-    first, a = _planned(pair.a, store)
+    pair = pair_of(request, request.plan)
+    first, a = _planned(pair.a)
     pair = with_counts_of(a, pair)
-    second, b = _planned(pair.b, store)
+    second, b = _planned(pair.b)
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)
-    for side, selection in zip("AB", sides, strict=True):
-        amount = next(iter(selection.spec.budget.amounts.values()), "its own counts")
-        out.print(f"{side}: {selection.criterion.label} at {amount}")
-        say_choice(selection.choice)
+    for side, ranking in zip("AB", sides, strict=True):
+        amount = next(iter(ranking.spec.budget.amounts.values()), "its own counts")
+        out.print(f"{side}: {ranking.criterion.label} at {amount}")
+        say_choice(ranking.choice)
     show_facts(
         {
             "equal decisions": comparison.agreement,

@@ -8,7 +8,6 @@ from streamlit.column_config import NumberColumn
 from analysis.ranking.compare import FATES, Comparison
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import losses_of
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
@@ -43,9 +42,9 @@ def draw(loaded: Loaded) -> None:
 
 def conclusion(loaded: Loaded) -> str:
     """Measured losses of both, and how often they decide alike; returns their right answers."""
-    known, words = losses_of(loaded.model), []
-    a = loaded.shown.plan if loaded.shown else loaded.plan_by(loaded.first)
-    plans = (a, loaded.plan_by(loaded.second))
+    known, words = loaded.study.losses, []
+    a = loaded.shown.plan if loaded.shown else loaded.study.plan_of(loaded.first)
+    plans = (a, loaded.study.plan_of(loaded.second))
     losses = [loss_of(known, plan.in_own_bits.unrepaired.digest) for plan in plans]
     first, second = losses
     apart = right_apart(first, second) if first and second else None

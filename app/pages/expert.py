@@ -12,7 +12,7 @@ from app.charts.evaluations import series_name
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
 from app.session.chosen_expert import Place
-from app.session.data import losses_of, records_of
+from app.session.data import records_of
 from app.session.prompts import own_words, shown_unasked
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.widgets.charts import folded_table, table_with_csv
@@ -139,7 +139,10 @@ def _layer_losses(loaded: Loaded, place: Place) -> pd.DataFrame | None:
     """
     if loaded.sensitivity is None or loaded.choices.spec.by_neuron:
         return None
-    order, layer = loaded.order, list(loaded.order.sizes).index(place[0])
+    order, layer = (
+        loaded.study.order(loaded.ranking),
+        list(loaded.study.order(loaded.ranking).sizes).index(place[0]),
+    )
     rooms = order.rooms
     levels = range(rooms[layer].most + 1)
     least = [room.least for room in rooms]
@@ -187,16 +190,16 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
     """
     losses = [
         each
-        for each in losses_of(loaded.model)
+        for each in loaded.study.losses
         if each.facts.removed is not None and abs(each.facts.removed - removed) < _SAME_SIZE
         if each.facts.granularity == EXPERT_GRANULARITY
         if each.facts.is_plain and not (each.is_repaired or each.missing or each.is_random)
     ]
     searched = {}
-    for known in loaded.known_searches:
+    for known in loaded.study.searches:
         try:
             spec = known.spec.changed(set=known.kept)
-            plan = loaded.plan_by(loaded.selection(loaded.request_for(spec)))
+            plan = loaded.study.plan(spec)
         except UserError:  # made of statistics that are gone
             continue
         searched[plan.digest] = plan
@@ -214,15 +217,15 @@ def _made_again(loaded: Loaded, loss: PlanLoss) -> PruningPlan | None:
     if spec is None or spec.spread.schedule_file is not None:
         return None
     try:
-        plan = loaded.plan_by(loaded.selection(loaded.request_for(spec)))
+        plan = loaded.study.plan(spec)
     except UserError:  # made of statistics that are gone
         return None
     return plan if fit_plan(plan, loaded.model).digest == loss.plan else None
 
 
 def _all_ranks(loaded: Loaded, place: Place) -> pd.DataFrame:
-    sources = Sources(loaded.calibrated, loaded.weight_stats, loaded.model.layers)
-    return loaded.keep(expert_ranks, sources, loaded.choices.gate, place)
+    sources = Sources(loaded.calibrated, loaded.study.weight_stats, loaded.model.layers)
+    return loaded.study.cached(expert_ranks, sources, loaded.choices.gate, place)
 
 
 def _ranks(loaded: Loaded, place: Place) -> None:

@@ -71,7 +71,7 @@ def report_of(loaded: Loaded, views: Sequence[Chart], title: str = DEFAULT_TITLE
 def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
     """The command that writes the same report, or shows the plan if that is from a file."""
     if loaded.shown and loaded.shown.file:
-        return loaded.shown.plan_command(loaded.named)
+        return loaded.shown.plan_command(loaded.study.place.model)
     pair = loaded.both
     every = views_of((), pair.a.plan.ranking.criterion)
     names = [] if list(views) == every else [view.name for view in views]
@@ -102,12 +102,12 @@ def _repair(loaded: Loaded) -> dict[str, str]:
 def _recipes(loaded: Loaded) -> dict[str, str]:
     """The recipe on screen and its baseline."""
     if loaded.choices.spec.by_neuron:
-        spec = loaded.neuron_request.plan
+        spec = loaded.neuron_spec
         return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
     if loaded.shown is not None and loaded.shown.file:
         return {"Plan": f"{loaded.shown.file} ({loaded.about_plan()})"}
-    if loaded.shown is not None and loaded.shown.selection is not None:
-        return {"Plan": _in_words(loaded.shown.selection.spec, "criterion", "corpora", "gate")}
+    if loaded.shown is not None and loaded.shown.ranking is not None:
+        return {"Plan": _in_words(loaded.shown.ranking.spec, "criterion", "corpora", "gate")}
     a, b = loaded.both.a.plan, loaded.both.b.plan
     words = ("criterion", "corpora", "gate")
     return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}

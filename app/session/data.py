@@ -1,7 +1,6 @@
 """Cached models, runs, statistics and records for the pages; no weights, no torch."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +23,12 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.session.keeping import remembered
 from app.settings import Settings, shown_path
-from pruning.measures.store import Kept, RecordStore, readable_records
+from pruning.measures.store import Kept, RecordStore
+from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import PlanLoss, stored_losses
 from pruning.spec.base import repeated
+from pruning.study import Study
 
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = tuple(f"*{suffix}" for suffix in SUFFIXES)
@@ -142,14 +143,8 @@ def calibration_corpora() -> list[str]:
 
 def loaded_for(model: MoEModel, choices: Choices) -> Loaded:
     """A model and what was chosen, with the statistics of this server and cached results."""
-    return Loaded(
-        model,
-        settings().store,
-        choices,
-        named=shown_model(model),
-        stats_dir=shown_stats_dir(),
-        keep=remembered,
-    )
+    place = Place(shown_model(model), stats_dir=shown_stats_dir())
+    return Loaded(Study(model, settings().store, place, remembered).now(), choices)
 
 
 def held_out_corpora(loaded: Loaded) -> list[str]:
@@ -191,7 +186,7 @@ def what_is_missing(loaded: Loaded, criterion: Criterion) -> str | None:
                     f"Collect it on the **Start** page or with `moeprune calibrate`, as "
                     f"`{' '.join(repeated('--group', groups[1:]))}` on the same corpus."
                 )
-    if criterion.source == "weights" and loaded.weight_run is None:
+    if criterion.source == "weights" and loaded.study.weight_run is None:
         return (
             f"{criterion.label} reads the weights of {literal(loaded.model.name)}, which are not "
             "measured yet. Measure them on the **Start** page; this takes seconds."
@@ -199,14 +194,13 @@ def what_is_missing(loaded: Loaded, criterion: Criterion) -> str | None:
     return None
 
 
-def records_of(loaded: Loaded, kind: Callable[[Sequence[Path]], RecordStore[Kept]]) -> list[Kept]:
+def records_of(loaded: Loaded, kind: type[RecordStore[Kept]]) -> list[Kept]:
     """All records of the model; shows a warning per unreadable file.
 
     `kind` is a store over statistics directories, such as `EvaluationStore`. Files are
     read again when they change.
     """
-    store = kind(settings().store.directories)
-    records, problems = remembered(readable_records, store, loaded.model.identity)
+    records, problems = loaded.study.records(kind)
     for problem in problems:
         st.warning(literal(problem), icon=":material/warning:")
     return list(records)

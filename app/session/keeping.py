@@ -17,7 +17,7 @@ _MOST: Final = 128  # results of a function that is not marked by `most_results`
 def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
     """The result of a function, cached for equal arguments; do not mutate it."""
     # As text: Streamlit takes 2 ms to hash the nested lists of one toggle, item by item.
-    key = repr(key_of([args, named]))
+    key = repr([*map(key_of, args), *named, *map(key_of, named.values())])
     result: T = _cached(function)(key=key, _args=args, _named=named)
     return result
 
@@ -37,7 +37,7 @@ def key_of(value: Any) -> Any:
         case Mapping():
             return [(key_of(name), key_of(each)) for name, each in value.items()]
         case list() | tuple():
-            return [key_of(each) for each in value]
+            return list(map(key_of, value))
     if not hasattr(value, "cache_key"):
         raise TypeError(f"{type(value).__name__} has no cache_key; see analysis/cache_keys.py")
     return value.cache_key

@@ -8,14 +8,13 @@ import streamlit as st
 from analysis.errors import PlanError, UserError
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
-from app.loaded import Loaded
-from app.session.data import loaded_for, losses_of, records_of
+from app.loaded import CurrentPlan, Loaded
+from app.session.data import loaded_for, records_of
 from app.session.plan_data import plan_of_controls
 from app.session.plan_state import forget_import
 from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
 from app.session.state import BITS, USUAL, asked_spec, controls_for, not_here, page_choices
 from pruning.plan.widths import WidthMode
-from pruning.planning.make import CurrentPlan
 from pruning.records.evaluation import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairStore
@@ -53,7 +52,7 @@ def controls_of_measured(loaded: Loaded, digest: str, bits: str = "") -> dict[st
         PlanError: no control asks for all of it, its repair is not here, or the statistics that it
             was made of have changed.
     """
-    losses = [each for each in losses_of(loaded.model) if each.plan == digest]
+    losses = [each for each in loaded.study.losses if each.plan == digest]
     if not losses:
         raise PlanError(f"No plan of digest {digest[:8]} was measured.")
     # The same plan may have been asked for in several ways.

@@ -7,15 +7,13 @@ import pandas as pd
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.stats.store import NEURONS
-from app.charts.neuron_cut import arena, measured_ranking
-from app.charts.schedules import chosen_spending, selection_with_tokens
+from app.charts.schedules import with_tokens
 from app.choices import SAME_SCORE
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
-from pruning.plan.allocation import Allocation
 from pruning.plan.kept_neurons import check_cuttable, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.sizes import (
@@ -28,12 +26,9 @@ from pruning.plan.sizes import (
 from pruning.plan.tables import neuron_summary
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.choice import CountsError, check_counts, counts_text
-from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.ranking import Ranking, Selection, needs_sensitivity
+from pruning.planning.ranking import Ranking, needs_sensitivity
 from pruning.records.repair_files import if_here
-from pruning.requests.plan import SpecRequest
-from pruning.schedules import budget_notes
-from pruning.spec.spec import FREQUENCY
+from pruning.spec.spec import FREQUENCY, PlanSpec
 from pruning.surgery.width_sizes import WidthOption, width_option
 
 # Largest weights that a page reads while the user waits: about a second.
@@ -48,7 +43,7 @@ def current_plan(loaded: Loaded) -> CurrentPlan:
         NoPlan: the controls give none.
     """
     if (imported := imported_plan(loaded.model)) is not None:
-        if_here(imported.plan, loaded.store.directories)
+        if_here(imported.plan, loaded.study.store.directories)
         return imported
     current, bits = plan_of_controls(loaded), loaded.choices.bits
     return replace(current, plan=replace(current.plan, bits=bits)) if bits else current
@@ -63,46 +58,41 @@ def plan_of_controls(loaded: Loaded) -> CurrentPlan:
     return made_plan(loaded)
 
 
-def prepared(loaded: Loaded) -> Selection:
-    """The statistics of the plan on screen."""
+def check_statistics(loaded: Loaded) -> None:
+    """Refuse a plan whose criterion lacks statistics."""
     missing: str | None = SAME_SCORE
     if loaded.choices.criterion is not None:
         missing = what_is_missing(loaded, loaded.choices.criterion)
     if missing is not None:
         raise NoPlan(missing)
-    return selection_with_tokens(loaded)
+
+
+def prepared(loaded: Loaded) -> Ranking:
+    """The ranking of the plan on screen, with token counts if there are any."""
+    check_statistics(loaded)
+    return with_tokens(loaded)
 
 
 def made_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the chosen criterion with a schedule or manual counts."""
-    ready, spec, kept = prepared(loaded), loaded.choices.spec, loaded.choices.kept
-    spending = chosen_spending(loaded)
-    try:
-        if kept:
-            check_counts(loaded.model, kept, spending)
-    except CountsError as error:
-        raise NoPlan(literal(error), _ways_out(error)) from error
-    if spec.spread.schedule == FREQUENCY and ready.tokens is None:
+    check_statistics(loaded)
+    study, spec, kept = loaded.study, loaded.choices.spec, loaded.choices.kept
+    if spec.spread.schedule == FREQUENCY and not loaded.runs:
         raise NoPlan(
             "The frequency schedule counts routed tokens, and there is no calibration yet; start "
             "one on the Start page."
         )
-    if spec.spread.is_measured and ready.sensitivity is None:
-        raise NoPlan(literal(needs_sensitivity(ready, spec)))
-    if kept:
-        spec = spec.changed(set=kept)
-    plan = loaded.keep(make_plan, ready, spec).plan
-    notes: tuple[str, ...] = ()
+    ranking = study.ranking(spec)
+    if spec.spread.is_measured and ranking.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(ranking, spec)))
     if not kept:
-        keep = tuple(len(plan.kept[layer.index]) for layer in spending.layers)
-        allocation = Allocation(spending.layers, keep)
-        notes = budget_notes(spec.spread.schedule, spending, allocation, ready.evidence)
-    return CurrentPlan(plan, notes, replace(ready, request=loaded.request_for(spec)))
-
-
-def plan_sizes(loaded: Loaded, plan: PruningPlan) -> SizeReport:
-    """Sizes before and after a plan."""
-    return loaded.keep(size_report, loaded.model, plan)
+        return CurrentPlan(study.plan_of(ranking), ranking)
+    try:
+        check_counts(loaded.model, kept, loaded.spending)
+    except CountsError as error:
+        raise NoPlan(literal(error), _ways_out(error)) from error
+    ranking = replace(ranking, spec=spec.changed(set=kept))
+    return CurrentPlan(replace(study.plan_of(ranking), notes=()), ranking)
 
 
 def lacks_statistics(loaded: Loaded) -> bool:
@@ -113,15 +103,16 @@ def lacks_statistics(loaded: Loaded) -> bool:
     return not used or any(NEURONS not in run.manifest.files for run in used)
 
 
-def check_page_reads(loaded: Loaded, request: SpecRequest) -> None:
+def check_page_reads(loaded: Loaded, spec: PlanSpec) -> None:
     """Check that the model's neurons can be pruned, and fast enough for a page."""
     check_cuttable(loaded.model)
     items = (item for located in loaded.model.located.values() for item in located)
     nbytes = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
     if loaded.choices.ranking_criterion.source == "weights" and nbytes > MOST_BYTES_READ:
+        command = loaded.study.request(spec).command()
         raise PlanError(
             f"{loaded.choices.ranking_criterion.name} reads {format_bytes(nbytes)} of weights, "
-            f"which a page does not wait for; run `{request.command()}` and open plan.json here."
+            f"which a page does not wait for; run `{command}` and open plan.json here."
         )
 
 
@@ -138,16 +129,12 @@ def shown_neurons(loaded: Loaded) -> CurrentPlan:
     """The chosen plan of neurons; see `check_page_reads`."""
     if lacks_statistics(loaded):
         raise NoPlan(f"{loaded.choices.ranking_criterion.label} needs statistics of neurons.")
-    request = loaded.neuron_request
-    check_page_reads(loaded, request)
-    spec, spread = request.plan, request.plan.spread
-    ranking = loaded.neurons
-    if spread.is_measured:
-        ranking = replace(measured_ranking(loaded, request), request=request)
-        if ranking.sensitivity is None:
-            raise NoPlan(literal(needs_sensitivity(ranking, spec)))
-    decision = loaded.keep(make_plan, ranking, spec, arena(loaded, request, spread.scope))
-    return CurrentPlan(decision.plan, decision.notes, ranking)
+    spec = loaded.neuron_spec
+    check_page_reads(loaded, spec)
+    ranking = loaded.study.ranking(spec)
+    if spec.spread.is_measured and ranking.sensitivity is None:
+        raise NoPlan(literal(needs_sensitivity(ranking, spec)))
+    return CurrentPlan(loaded.study.plan_of(ranking), ranking)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,18 +164,20 @@ def _neuron_sizes(
 
 def neuron_sizes(loaded: Loaded, shown: CurrentPlan) -> NeuronSizes:
     """Sizes of a plan of neurons in every width mode."""
-    ranking = None if shown.file else loaded.neuron_ranking(loaded.neuron_request)
+    ranking = None if shown.file else loaded.scores
     sizing = (loaded.model, shown.plan, loaded.choices.spec.budget.width_multiple_of, ranking)
-    return loaded.keep(_neuron_sizes, *sizing)
+    return loaded.study.cached(_neuron_sizes, *sizing)
 
 
 def bytes_after(loaded: Loaded, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export; in fewer bits, of what evaluations simulate."""
     if not loaded.choices.spec.by_neuron:
-        return plan_sizes(loaded, shown.plan).bytes_after
+        return loaded.study.sizes(shown.plan).bytes_after
     if shown.plan.bits:
-        padded = loaded.keep(_padded, loaded.model, shown.plan, loaded.choices.spec.budget.widths)
-        return plan_sizes(loaded, padded).bytes_after
+        padded = loaded.study.cached(
+            _padded, loaded.model, shown.plan, loaded.choices.spec.budget.widths
+        )
+        return loaded.study.sizes(padded).bytes_after
     table = neuron_sizes(loaded, shown).table
     row = table[table["mode"] == loaded.choices.spec.budget.width_mode].iloc[0]
     return loaded.model.checkpoint.nbytes if row["refused"] else int(row["disk"])
@@ -210,4 +199,6 @@ def _padded(model: MoEModel, plan: PruningPlan, choice: WidthChoice) -> PruningP
 def export_option(loaded: Loaded, plan: PruningPlan) -> WidthOption:
     """The export in the chosen width mode, with its bytes."""
     fitted = fit_plan(plan, loaded.model)
-    return loaded.keep(width_option, loaded.model, fitted, loaded.choices.spec.budget.widths)
+    return loaded.study.cached(
+        width_option, loaded.model, fitted, loaded.choices.spec.budget.widths
+    )

@@ -11,10 +11,10 @@ from analysis.families import MoELayer
 from analysis.model.moe_model import MoEModel
 from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.literal import literal
+from app.loaded import CurrentPlan
 from pruning.plan.constraints import Constraints, ranges
 from pruning.plan.plan import PruningPlan
 from pruning.planning.choice import HAND, counts_text, layers_in
-from pruning.planning.make import CurrentPlan
 from pruning.schedules import Spending, from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"

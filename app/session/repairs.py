@@ -7,11 +7,10 @@ from typing import Final
 from analysis.corpora import bare_name, corpus_name
 from analysis.errors import PlanError
 from analysis.ranking.choose import corpus_weight_text
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import corpus_files, records_of, shown_model, shown_stats_dir
 from app.session.job_queue import own_model
 from pruning.plan.plan import PruningPlan
-from pruning.planning.make import CurrentPlan
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import if_here
 from pruning.requests.repair import RepairRequest, ranking_corpora
@@ -27,7 +26,7 @@ def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, Repair
 
     Those whose files are not what was made are left out; see `changed_repairs`.
     """
-    store = RepairStore(loaded.store.directories)
+    store = RepairStore(loaded.study.store.directories)
     records = [each for each in _of_plan(loaded, current_plan) if store.is_whole(each)]
     words: dict[str, RepairRecord] = {}
     for record in sorted(records, key=lambda each: each.created_at, reverse=True):
@@ -44,7 +43,7 @@ def changed_repairs(loaded: Loaded, current_plan: CurrentPlan) -> list[str]:
     for record in _of_plan(loaded, current_plan):
         repaired = replace(current_plan.plan, repair=record.reference)
         try:
-            if_here(repaired, loaded.store.directories)
+            if_here(repaired, loaded.study.store.directories)
         except PlanError as error:
             problems.append(str(error))
     return problems

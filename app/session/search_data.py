@@ -7,17 +7,14 @@ from pathlib import Path
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
-from app.charts import search as search_charts
-from app.charts.schedules import chosen_spending
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import settings
 from app.session.keeping import remembered
 from app.session.plan_state import NoPlan, sparsity_controls
 from app.settings import shown_path
 from pruning.planning.choice import percent_removing
-from pruning.planning.make import CurrentPlan, make_plan
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.search.store import KnownSearch, SearchStore, read_known
 from pruning.spec.spec import PlanSpec
 
@@ -53,7 +50,7 @@ def read_cached(path: Path) -> KnownSearch:
 
 def removed_on_screen(loaded: Loaded) -> int:
     """Number of experts pruned at the chosen sparsity."""
-    return chosen_spending(loaded).budget.total
+    return loaded.spending.budget.total
 
 
 def ordered_for(loaded: Loaded, known: Sequence[KnownSearch]) -> list[KnownSearch]:
@@ -95,10 +92,9 @@ def searched_plan(loaded: Loaded) -> CurrentPlan:
         )
     if search.removed != removed_on_screen(loaded):
         raise _other_budget(loaded, search)
-    selection = search_charts.selection_of_search(loaded, search)
-    plan = make_plan(selection, selection.spec).plan
-    request = selection.request.model_copy(update={"plan": _with_shown_path(selection.spec)})
-    return CurrentPlan(plan, _notes(loaded, search, selection), replace(selection, request=request))
+    ranking = loaded.study.ranking_of_search(search)
+    plan = replace(loaded.study.plan_of(ranking), notes=_notes(loaded, search, ranking))
+    return CurrentPlan(plan, replace(ranking, spec=_with_shown_path(ranking.spec)))
 
 
 def _other_budget(loaded: Loaded, search: KnownSearch) -> NoPlan:
@@ -122,14 +118,14 @@ def _with_shown_path(spec: PlanSpec) -> PlanSpec:
     return spec.changed(schedule_file=shown_path(file)) if file else spec
 
 
-def _notes(loaded: Loaded, search: KnownSearch, selection: Selection) -> tuple[str, ...]:
+def _notes(loaded: Loaded, search: KnownSearch, ranking: Ranking) -> tuple[str, ...]:
     notes = []
-    corpora = selection.spec.ranking.corpora
-    ranked_by = f"{selection.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
+    corpora = ranking.spec.ranking.corpora
+    ranked_by = f"{ranking.criterion.label} on {' + '.join(corpora)}".removesuffix(" on ")
     choices = loaded.choices
-    other = choices.spec.ranking.criterion not in ("", selection.criterion.name)
+    other = choices.spec.ranking.criterion not in ("", ranking.criterion.name)
     moved = corpora not in ((), choices.corpora)
-    if other or moved or selection.gate != "applied" != choices.gate:
+    if other or moved or ranking.gate != "applied" != choices.gate:
         notes.append(
             f"Experts within layers are pruned in the order of the search ({ranked_by}), not the "
             "one on screen. Manual counts use the order on screen."

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from math import exp
 from statistics import fmean
 
-from app.loaded import Loaded
-from app.session.data import losses_of
+from app.loaded import CurrentPlan, Loaded
 from app.session.plan_data import bytes_after
 from pruning.plan.bits import bits_words
 from pruning.plan.size_words import change_words
-from pruning.planning.make import CurrentPlan
 from pruning.records.quality import PlanLoss, RandomLoss
 from pruning.records.right_of_plans import right_rows
 
@@ -26,7 +24,7 @@ def headline(
         about = f", perplexity about x{exp(loaded.predicted.mean):.1f}" if loaded.predicted else ""
         return f"{words}{about}."
     if loss.right:
-        return f"{words}, {_right_words(loss, losses_of(loaded.model))}."
+        return f"{words}, {_right_words(loss, loaded.study.losses)}."
     words += f", perplexity x{exp(loss.mean):.1f}"
     if chance is None or loss.is_random:
         return f"{words}."

@@ -9,14 +9,13 @@ from analysis.corpora import corpus_name
 from analysis.criteria import CRITERIA
 from analysis.stats.groups import groups_for
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import one_of
 from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
 from app.widgets.url_values import say_unknown
-from pruning.planning.make import CurrentPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import Request, bounds, validated
 

@@ -13,8 +13,8 @@ from analysis.errors import UserError
 from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.literal import literal
-from app.loaded import Loaded
-from app.session.data import held_out_corpora, losses_of, usual_corpora, usual_dtype
+from app.loaded import CurrentPlan, Loaded
+from app.session.data import held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
 from app.session.plan_state import NoPlan, forget_import, imported_plan, why_lost
@@ -26,7 +26,7 @@ from pruning.plan.bits import FORMATS, OWN
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
-from pruning.planning.make import PLAN_FILE, CurrentPlan
+from pruning.planning.make import PLAN_FILE
 from pruning.records.against_random import AgainstRandom, verdict_on
 from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
 from pruning.records.right_of_plans import in_short
@@ -104,8 +104,13 @@ def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
     """
     if shown.plan.bits:
         return Readers((), ())
-    contents, budget = contents_of(loaded.model, shown.plan), loaded.choices.spec.budget
-    if shown.plan.granularity == NEURON_GRANULARITY and budget.width_mode != "uniform":
+    has_own_widths = loaded.choices.spec.budget.width_mode != "uniform"
+    return loaded.study.cached(_programs, loaded.model, shown.plan, has_own_widths)
+
+
+def _programs(model: MoEModel, plan: PruningPlan, has_own_widths: bool) -> Readers:
+    contents = contents_of(model, plan)
+    if plan.granularity == NEURON_GRANULARITY and has_own_widths:
         contents = replace(contents, has_own_widths=True)
     return readers(verdicts(contents))
 
@@ -139,7 +144,7 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
 
     `key` is the widget's, `look` are arguments of `st.button`.
     """
-    measured = (name for each in losses_of(loaded.model)[:1] for name in each.corpora)
+    measured = (name for each in loaded.study.losses[:1] for name in each.corpora)
     compared = set(map(bare_name, measured))
     texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
     texts = texts or usual_corpora(loaded)
@@ -165,12 +170,12 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
 def _answers_count(loaded: Loaded, corpora: Sequence[str]) -> bool:
     """Whether these corpora have a check of their own, and plans were asked already."""
     has_check = any(parse_corpus(corpus).check for corpus in corpora)
-    return has_check and any(each.right for each in losses_of(loaded.model))
+    return has_check and any(each.right for each in loaded.study.losses)
 
 
 def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     """Measured loss of the plan on screen, and of Random at its sparsity."""
-    losses = losses_of(loaded.model)
+    losses = loaded.study.losses
     loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
     if loss is None or loss.way or loss.missing or loss.facts.bits:
         return loss, None
@@ -181,7 +186,7 @@ def against_chance_of(loaded: Loaded) -> AgainstRandom | None:
     """The verdict on the plan on screen, as it was measured, else as it is predicted."""
     if loaded.shown is None:
         return None
-    plan, losses = loaded.shown.plan, losses_of(loaded.model)
+    plan, losses = loaded.shown.plan, loaded.study.losses
     return verdict_on(fit_plan(plan, loaded.model), loaded.model, losses, loaded.predicted)
 
 

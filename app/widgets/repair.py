@@ -7,7 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.jobs.model import ACTIVE
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import calibration_corpora, corpus_label
 from app.session.job_queue import job_store, queue, queued_key, shown_request
 from app.session.repairs import (
@@ -23,7 +23,6 @@ from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
 from app.widgets.url_values import say_unknown
-from pruning.planning.make import CurrentPlan
 from pruning.planning.searches import duration_text, repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 

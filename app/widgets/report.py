@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import streamlit as st
 
+from analysis.cache_keys import uncached
 from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.text_lens import TEXT_CHARTS, lenses, most_lost, shown_digest
-from app.loaded import Loaded, call
+from app.loaded import CurrentPlan, Loaded
 from app.report.decision import answer_pair, decision_html, decision_of
 from app.report.page import command_of, report_html, report_of
 from app.session.data import shown_model
@@ -20,7 +21,6 @@ from app.widgets.notes import show_command
 from pruning.measures.store import readable_records
 from pruning.plan.plan import fit_plan
 from pruning.plan.super_experts import super_note
-from pruning.planning.make import CurrentPlan
 from pruning.records.against_random import verdict_on
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore
@@ -55,7 +55,12 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
-    model, store, predicted, own_prompts = loaded.model, loaded.store, loaded.predicted, own_words()
+    model, store, predicted, own_prompts = (
+        loaded.model,
+        loaded.study.store,
+        loaded.predicted,
+        own_words(),
+    )
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
@@ -76,7 +81,8 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
     # The report is made on the click, in a thread without a session.
-    alone, own_prompts = replace(loaded, keep=call), own_words()
+    alone = replace(loaded, study=replace(loaded.study, cached=uncached))
+    own_prompts = own_words()
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "
         "files open offline and print."

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -262,10 +262,10 @@ class RecordStore(Generic[Kept]):
         """Whether there is no file."""
         return not any(map(_folder_state, self._folders))
 
-    @property
+    @cached_property
     def cache_key(self) -> tuple[str, str]:
-        """It changes when a file of the store does."""
-        return type(self).__name__, repr([_folder_state(folder) for folder in self._folders])
+        """The state of its files when it is first asked for."""
+        return type(self).__name__, repr(list(map(_folder_state, self._folders)))
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None

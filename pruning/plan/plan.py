@@ -103,6 +103,7 @@ class PruningPlan(DisplayMixin):
     bits: str = ""
     # Experts per token that routers select, fewer than the model's own; 0: as many as those.
     top_k: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)  # of its making, for people; no file
 
     def __post_init__(self) -> None:
         if self.granularity not in _GRANULARITIES:

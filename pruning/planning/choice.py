@@ -23,6 +23,7 @@ from pruning.spec.plan_options import ModeName
 SPARSITY_STEP = 5
 
 
+@lru_cache(maxsize=32)
 def possible_percents(model: MoEModel) -> list[int]:
     """Slider steps: the sparsities in percent that leave every router enough experts.
 

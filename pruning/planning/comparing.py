@@ -9,7 +9,7 @@ from analysis.errors import PlanError
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
 from pruning.plan.plan import PruningPlan
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
 from pruning.spec.base import command_line, option_words, repeated
@@ -100,15 +100,15 @@ def with_counts_of(plan: PruningPlan, pair: SpecPair) -> SpecPair:
     return SpecPair(pair.a, pair.b.model_copy(update={"plan": spec}))
 
 
-def decision(selection: Selection, plan: PruningPlan) -> CriterionDecision:
-    """Saliency of a selection, and what a plan of it prunes."""
-    if selection.by_neuron:
+def decision(ranking: Ranking, plan: PruningPlan) -> CriterionDecision:
+    """Saliency of a ranking, and what a plan of it prunes."""
+    if ranking.by_neuron:
         raise PlanError(
             "Whole experts are compared, and this plan removes neurons of them; use "
             "--granularity expert."
         )
-    stats = selection.choice.stats
-    saliency = saliency_grid(selection.criterion, stats, selection.gate)
+    stats = ranking.choice.stats
+    saliency = saliency_grid(ranking.criterion, stats, ranking.gate)
     pruned = stats.grid.present.copy()
     for row, layer in enumerate(stats.grid.layers):
         pruned[row, list(plan.kept[layer.index])] = False

@@ -18,7 +18,7 @@ from pruning.plan.budget import Budget, count_budget
 from pruning.plan.constraints import Room
 from pruning.plan.neuron_budget import shares_of
 from pruning.planning.measured import Order, order_of
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.schedules import Spending, allocate
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
@@ -26,7 +26,7 @@ BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
 _BUDGETS: Final = 32  # evenly spaced, in addition to those of measured plans
 
 
-def frontier_table(selection: Selection, error: SumError) -> pd.DataFrame:
+def frontier_table(ranking: Ranking, error: SumError) -> pd.DataFrame:
     """Table of FRONTIER_COLUMNS of an order, by its curves of the loss increase.
 
     `predicted` is the mean over their corpora, without what was measured of the plan itself, `low`
@@ -35,11 +35,11 @@ def frontier_table(selection: Selection, error: SumError) -> pd.DataFrame:
     measured plans. `removed` are experts or neurons, and `bytes` those of the weights, of neurons
     without padding.
     """
-    order = order_of(selection, selection.spec)
+    order = order_of(ranking, ranking.spec)
     known = [plan for plan in error.known if not math.isnan(error.measured(plan))]
     grid = _grid(order.rooms, map(sum, known))
     best = [error.curves.solution(order.rooms, total).removed for total in grid]
-    uniform = [_even(selection, order, total) for total in grid]
+    uniform = [_even(ranking, order, total) for total in grid]
     rows = [
         *((BEST, removed) for removed in best),
         *((UNIFORM, removed) for removed in uniform),
@@ -62,15 +62,15 @@ def with_plan(table: pd.DataFrame, order: Order, removed: Removed, error: SumErr
     return pd.concat([table, pd.DataFrame([row], columns=table.columns)], ignore_index=True)
 
 
-def _even(selection: Selection, order: Order, total: int) -> Removed:
+def _even(ranking: Ranking, order: Order, total: int) -> Removed:
     """The same share of every layer."""
-    if not selection.by_neuron:
-        return allocate(UNIFORM, _spending(selection, total)).removed
+    if not ranking.by_neuron:
+        return allocate(UNIFORM, _spending(ranking, total)).removed
     return shares_of(order.rooms, Budget(total, "count", str(total)))
 
 
-def _spending(selection: Selection, total: int) -> Spending:
-    return Spending(selection.model.layers, count_budget(selection.model.layers, total))
+def _spending(ranking: Ranking, total: int) -> Spending:
+    return Spending(ranking.model.layers, count_budget(ranking.model.layers, total))
 
 
 def _grid(rooms: Sequence[Room], totals: Iterable[int]) -> list[int]:

@@ -1,15 +1,10 @@
 """Plans from rankings: criterion, statistics, budget and schedule or scope -> what is kept."""
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
-from analysis.stats.blend import Part
-from analysis.stats.store import StatsStore
 from pruning.plan.budget import (
     Budget,
     check_removes,
@@ -31,20 +26,13 @@ from pruning.plan.plan import (
     select_experts,
     with_top_k,
 )
-from pruning.plan.repair_reference import tokens_words, variant_words
-from pruning.plan.super_experts import super_note
-from pruning.planning.choice import corpora_words, row_counts, schedule_words
-from pruning.planning.measured import with_sensitivity
+from pruning.planning.choice import row_counts
 from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
 from pruning.planning.ranking import (
     Ranking,
-    Selection,
     recorded,
-    select_measured,
     sensitivity_for,
 )
-from pruning.requests.plan import SpecRequest
-from pruning.requests.repair import RepairRequest
 from pruning.schedules import (
     Evidence,
     Spending,
@@ -55,87 +43,19 @@ from pruning.schedules import (
 )
 from pruning.schedules.counts import counts_budget
 from pruning.search.store import SEARCH, order_digest, search_in
-from pruning.spec.base import command_line
 from pruning.spec.spec import PlanSpec
-from pruning.surgery.source_checks import source_notes
 
 PLAN_FILE = "plan.json"  # that commands write and read
 
 
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """A plan, and notes on it for people, one line each."""
-
-    plan: PruningPlan
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class CurrentPlan:
-    """The plan on screen, one for all pages."""
-
-    plan: PruningPlan  # complete, for the model on screen
-    notes: tuple[str, ...] = ()  # for people
-    selection: Selection | None = None  # None for a plan from a file
-    file: str = ""  # name of that file
-    repaired_by: RepairRequest | None = None  # makes its repair; None if it has none, or its file
-
-    @property
-    def kept(self) -> dict[int, int]:
-        """Layer -> experts kept."""
-        return {layer: len(ids) for layer, ids in self.plan.kept.items()}
-
-    @property
-    def name(self) -> str:
-        """Its name for people: its file, or criterion, corpora, schedule, sparsity; its repair."""
-        provenance = self.plan.provenance
-        label = get_criterion(provenance.criterion).label if provenance.criterion else ""
-        schedule = (
-            "by hand"
-            if provenance.constraints.get("fixed")
-            else schedule_words(provenance.schedule)
-        )
-        words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
-        name = self.file or ", ".join(filter(None, words))
-        repair, changes = self.plan.repair, (self.plan.bits, self.plan.top_k)
-        if repair is None or not name:
-            return name + variant_words("", "", *changes)
-        if self.file and self.repaired_by is None:
-            fitted = f" (repaired on {tokens_words(repair.tokens)})"
-            return name + fitted + variant_words("", "", *changes)
-        fitted, ranked = "+".join(repair.corpora), "+".join(provenance.corpora)
-        return name + variant_words(fitted, ranked, *changes, tokens=repair.tokens)
-
-    @property
-    def file_name(self) -> str:
-        """The file that holds it, or that its commands write."""
-        return self.repaired_by.writes if self.repaired_by else self.file or PLAN_FILE
-
-    def plan_command(self, model: str) -> str:
-        """The command line that makes the plan, or shows the file that holds it.
-
-        Its repair has another line, see `commands`.
-        """
-        if self.selection is not None:
-            return self.selection.request.command()
-        return command_line("plans", "show", self.file, "--model", model)
-
-    def commands(self, model: str) -> list[str]:
-        """The command lines that make the plan and its repair."""
-        repairs = []
-        if self.repaired_by:
-            repairs = [self.repaired_by.command((self.file or PLAN_FILE,))]
-        return [self.plan_command(model), *repairs]
-
-
-def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> Decision:
-    """What a spec keeps: a pure function that Python, commands, jobs and pages all use.
+def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> PruningPlan:
+    """What a spec keeps of a ranking; pure, and what `Study.plan` calls.
 
     `arena` is `arena_of` the spec, for a plan of neurons, if it was computed already.
     """
     if spec.by_neuron:
-        plan, notes = plan_neurons(ranking, spec, arena or arena_of(ranking, spec))
-        return Decision(with_top_k(plan, ranking.model, spec.budget.top_k), notes)
+        plan = plan_neurons(ranking, spec, arena or arena_of(ranking, spec))
+        return with_top_k(plan, ranking.model, spec.budget.top_k)
     evidence = evidence_of(ranking, spec)
     spending = spending_of(ranking.settled(spec), ranking.model, evidence)
     allocation = allocate(spec.spread.schedule, spending, evidence)
@@ -152,25 +72,14 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> D
     if (target := spec.budget.size_target) and spec.is_even:
         removed = allocation.removed
         notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
-    plan = with_top_k(plan, ranking.model, spec.budget.top_k)
-    return Decision(plan, tuple(filter(None, notes)))
+    plan = replace(plan, notes=tuple(filter(None, notes)))
+    return with_top_k(plan, ranking.model, spec.budget.top_k)
 
 
-def plan_from_stats(
-    request: SpecRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
-) -> Generator[Progress, None, tuple[Decision, Selection | None]]:
-    """The plan of a request, and its ranking; None if a file says all. See `select_measured`."""
-    spec = request.plan
-    if spec.spread.full_file:
-        by_file = plan_of_file if spec.by_neuron else plan_of_list
-        plan = with_top_k(by_file(spec, model), model, spec.budget.top_k)
-        return Decision(plan, tuple(source_notes(model, plan.kept))), None
-    selection = yield from select_measured(request, model, store, parts)
-    selection = with_sensitivity(selection, spec, store)
-    decision = make_plan(selection, spec)
-    odd = source_notes(model, decision.plan.kept)
-    notes = (*decision.notes, super_note(decision.plan, model, store), *odd)
-    return replace(decision, notes=tuple(filter(None, notes))), selection
+def plan_of_files(spec: PlanSpec, model: MoEModel) -> PruningPlan:
+    """The plan of a file that names all that stays."""
+    by_file = plan_of_file if spec.by_neuron else plan_of_list
+    return with_top_k(by_file(spec, model), model, spec.budget.top_k)
 
 
 def plan_of_list(spec: PlanSpec, model: MoEModel) -> PruningPlan:

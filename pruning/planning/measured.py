@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from analysis.cache_keys import Numbered, most_results
 from analysis.corpora import name_among
@@ -16,7 +15,7 @@ from pruning.plan.kept_neurons import kept_widths
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.planning.neurons import arena_of
-from pruning.planning.ranking import Ranking, Selection
+from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.schedules import MEASURED
 from pruning.schedules.base import allocation_of
@@ -47,9 +46,9 @@ def order_of(ranking: Ranking, spec: PlanSpec) -> Order:
     return _neurons(ranking, spec) if spec.by_neuron else _experts(ranking, spec)
 
 
-def without_budget(selection: Selection) -> Selection:
-    """The selection with a spec that has only what decides its order."""
-    spec = selection.spec
+def without_budget(ranking: Ranking) -> Ranking:
+    """The ranking with a spec that has only what decides its order."""
+    spec = ranking.spec
     free = spec.model_copy(
         update={
             "budget": BudgetSpec(),
@@ -57,7 +56,7 @@ def without_budget(selection: Selection) -> Selection:
             "limits": spec.limits.model_copy(update={"protect": (), "set": {}}),
         }
     )
-    return replace(selection, request=selection.request.model_copy(update={"plan": free}))
+    return replace(ranking, spec=free)
 
 
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
@@ -126,10 +125,7 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
     return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
 
 
-Ranked = TypeVar("Ranked", bound=Ranking)
-
-
-def with_sensitivity(ranking: Ranked, spec: PlanSpec, store: StatsStore) -> Ranked:
+def with_sensitivity(ranking: Ranking, spec: PlanSpec, store: StatsStore) -> Ranking:
     """The ranking with the sensitivity of its order, if the schedule reads it."""
     if not spec.spread.is_measured:
         return ranking

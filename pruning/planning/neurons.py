@@ -111,10 +111,8 @@ def _arena(model: MoEModel, saliency: NeuronScores, spec: PlanSpec) -> Arena:
     return Arena(Contest(saliency, rooms, spec.spread.scope), experts)
 
 
-def plan_neurons(
-    ranking: Ranking, spec: PlanSpec, arena: Arena
-) -> tuple[PruningPlan, tuple[str, ...]]:
-    """The plan of neurons, and notes on it for people, one line each."""
+def plan_neurons(ranking: Ranking, spec: PlanSpec, arena: Arena) -> PruningPlan:
+    """The plan of neurons that a spec keeps of a ranking."""
     scope, asked = spec.spread.scope, spec.budget
     schedule, parameters = f"neurons by {scope}", dict[str, Any](scope=str(scope))
     sensitivity = sensitivity_for(ranking, spec) if spec.spread.is_measured else None
@@ -143,7 +141,7 @@ def plan_neurons(
     rounded = rounding_note(budget, [pool.size for pool in contest.pools], NEURONS)
     notes = (*choice.notes, measured, rounded)
     plan = _plan(ranking.model, experts, neurons, provenance)
-    return plan, tuple(filter(None, notes))
+    return replace(plan, notes=tuple(filter(None, notes)))
 
 
 def plan_of_file(spec: PlanSpec, model: MoEModel) -> PruningPlan:

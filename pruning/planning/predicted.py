@@ -18,7 +18,7 @@ from pruning.plan.plan import PruningPlan
 from pruning.planning.make import make_plan
 from pruning.planning.measured import Order, find_sensitivity, order_of, removed_by
 from pruning.planning.neurons import Arena, arena_of
-from pruning.planning.ranking import Ranking, Selection
+from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
 from pruning.records.quality import LossIncrease, PlanLoss, stored_losses
@@ -109,7 +109,7 @@ def _removed_in(order: Order, plan: PruningPlan, model: MoEModel) -> Removed | N
 
 @most_results(8)
 def sum_error(
-    selection: Selection,
+    ranking: Ranking,
     curves: Sensitivity,
     evaluations: EvaluationStore,
     known: SensitivityStore,
@@ -125,7 +125,7 @@ def sum_error(
         for removed, loss in each.measured.items():
             if any(removed):
                 losses.setdefault(removed, {})[each.corpus] = loss
-    for removed, measured in _evaluated(selection, evaluations, known, searches):
+    for removed, measured in _evaluated(ranking, evaluations, known, searches):
         change = {each.corpus: measured.change.get(each.corpus) for each in curves.curves}
         own = {corpus: loss for corpus, loss in change.items() if loss is not None}
         losses[removed] = {**losses.get(removed, {}), **own}
@@ -133,16 +133,16 @@ def sum_error(
 
 
 def _evaluated(
-    selection: Selection,
+    ranking: Ranking,
     evaluations: EvaluationStore,
     known: SensitivityStore,
     searches: Sequence[KnownSearch],
 ) -> Iterator[tuple[Removed, PlanLoss]]:
     """The evaluated plans of an order, without a repair, with weights as they are."""
-    order, model = order_of(selection, selection.spec), selection.model
-    searched = {} if selection.by_neuron else _searched(order, model, searches)
-    own = (selection.criterion.name, order.ref.granularity, set(selection.choice.corpora))
-    again = _Again(selection, known)
+    order, model = order_of(ranking, ranking.spec), ranking.model
+    searched = {} if ranking.by_neuron else _searched(order, model, searches)
+    own = (ranking.criterion.name, order.ref.granularity, set(ranking.choice.corpora))
+    again = _Again(ranking, known)
     for loss in stored_losses(evaluations, model.identity):
         facts = loss.facts
         is_as_it_is = facts.is_plain and not (loss.way or loss.is_repaired)
@@ -169,7 +169,7 @@ def _searched(order: Order, model: MoEModel, searches: Sequence[KnownSearch]) ->
 class _Again:
     """Makes plans again from what was asked of them, and keeps what takes long."""
 
-    selection: Selection
+    ranking: Ranking
     known: SensitivityStore
     arenas: dict[str, Arena] = field(default_factory=dict)
     sensitivities: dict[str, Sensitivity | None] = field(default_factory=dict)
@@ -182,14 +182,14 @@ class _Again:
         spread = spec.spread.model_dump_json()
         key = spread + spec.limits.model_dump_json()
         try:
-            ranking: Ranking = self.selection
+            ranking = self.ranking
             if spec.spread.is_measured:
                 if spread not in self.sensitivities:
                     self.sensitivities[spread] = find_sensitivity(ranking, spec, self.known)
                 ranking = replace(ranking, sensitivity=self.sensitivities[spread])
             if spec.by_neuron and key not in self.arenas:
                 self.arenas[key] = arena_of(ranking, spec)
-            plan = make_plan(ranking, spec, self.arenas.get(key)).plan
+            plan = make_plan(ranking, spec, self.arenas.get(key))
         except UserError:  # such as statistics that are gone
             return None
         return plan if plan.digest == loss.plan else None

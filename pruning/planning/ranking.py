@@ -1,58 +1,108 @@
-"""Rankings of a model's experts or neurons by a criterion, and the statistics behind them."""
+"""Rankings of a model's experts or neurons for a spec, and the statistics behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from analysis.cache_keys import most_results
 from analysis.calibration.weights import weight_statistics
 from analysis.corpora import corpus_name
 from analysis.criteria import CRITERIA, Criterion
+from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
 from analysis.progress import Progress
-from analysis.ranking.choose import Choice, choose_stats, parse_corpus_weight, routed_choice
+from analysis.ranking.choose import Choice, parse_corpus_weight
 from analysis.ranking.experts import rank_experts
-from analysis.ranking.neurons import chosen_neurons, neuron_saliency, rank_neurons, read_neurons
+from analysis.ranking.neurons import neuron_saliency, rank_neurons, read_neurons
 from analysis.ranking.norms import NeuronScores
 from analysis.ranking.super_experts import SuperExperts, super_experts
-from analysis.stats.blend import Part
 from analysis.stats.store import StatsStore
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.tables import Gate
 from pruning.measures.curves import Sensitivity
 from pruning.plan.active import Routing
-from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.shown import DisplayMixin, Facts
+from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import Evidence, fold_ranking
 from pruning.spec.base import command_line, option_words, repeated
-from pruning.spec.spec import FREQUENCY, PlanSpec
+from pruning.spec.spec import FREQUENCY, PlanSpec, RankingSpec
 
 _OF_LIMITS = ("multiple_of", "floor", "pin", "drop", "keep_super")
 _OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Ranking(DisplayMixin):
-    """A model's experts or neurons ranked by a criterion, for any budget."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How command lines name a model and its statistics."""
 
-    model: MoEModel
-    criterion: Criterion
-    choice: Choice[Any]  # the statistics that it reads; for neurons, the table of `read_neurons`
-    tokens: Choice[Any] | None = None  # of a calibration, where schedule or limits read one
-    gate: Gate = "applied"
-    granularity: str = EXPERT_GRANULARITY
-    sensitivity: Sensitivity | None = None  # of `with_sensitivity`, for the measured schedule
+    model: str
+    revision: str | None = None
+    stats_dir: Path | None = None
+
+    @classmethod
+    def of(cls, request: ModelRequest) -> Place:
+        """Where a request looks."""
+        stats_dir: Path | None = getattr(request, "stats_dir", None)
+        return cls(request.model, request.revision, stats_dir)
+
+    def request(self, spec: PlanSpec) -> SpecRequest:
+        """A plan of the model, as a command asks for it."""
+        return SpecRequest(
+            model=self.model, revision=self.revision, plan=spec, stats_dir=self.stats_dir
+        )
 
     @property
-    def place_words(self) -> list[str]:
-        """The model and its statistics, as words of a command line."""
-        return [self.model.name]
+    def words(self) -> list[str]:
+        """As words of a command line."""
+        stats_dir = ["--stats-dir", str(self.stats_dir)] if self.stats_dir else []
+        return [self.model, *stats_dir]
+
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking(DisplayMixin):
+    """A model's experts or neurons in the order that a spec asks for; plans of any budget."""
+
+    model: MoEModel
+    spec: PlanSpec
+    choice: Choice[Any]  # the statistics that it reads; for neurons, the table of `read_neurons`
+    place: Place
+    tokens: Choice[Any] | None = None  # of a calibration, where schedule or limits read one
+    sensitivity: Sensitivity | None = None  # of the order, where the measured schedule reads one
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """What ranks."""
+        return self.spec.ranking.rule
+
+    @property
+    def gate(self) -> Gate:
+        """The gate weights that the criterion reads."""
+        return self.spec.ranking.gate
+
+    @property
+    def by_neuron(self) -> bool:
+        """Whether neurons are ranked, and not experts."""
+        return self.spec.by_neuron
+
+    @property
+    def cache_key(self) -> tuple[object, ...]:
+        """The model, the spec, and the statistics as they were read."""
+        tables = filter(None, (self.choice, self.tokens, self.sensitivity))
+        keys = [table.cache_key for table in tables]
+        return self.model.identity, self.place.cache_key, self.spec.cache_key, *keys
 
     @property
     def shown(self) -> Facts:
@@ -62,14 +112,9 @@ class Ranking(DisplayMixin):
             "criterion": self.criterion.name,
             "gate": self.gate if self.criterion.uses_gate else "none",
             "corpora": " + ".join(self.choice.corpora) or "none",
-            "granularity": self.granularity,
+            "granularity": self.spec.ranking.granularity,
             "experts": self.model.num_experts,
         }
-
-    @property
-    def by_neuron(self) -> bool:
-        """Whether neurons are ranked, and not experts."""
-        return self.granularity == NEURON_GRANULARITY
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -140,78 +185,18 @@ class Ranking(DisplayMixin):
         return Evidence(saliency, frequency, sensitivity=self.sensitivity)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Selection(Ranking):
-    """A ranking, and the request for a plan behind it."""
-
-    request: SpecRequest
-
-    @property
-    def spec(self) -> PlanSpec:
-        """What is asked of the plan."""
-        return self.request.plan
-
-    @property
-    def cache_key(self) -> tuple[object, ...]:
-        """The model, the request, and the statistics as they were read."""
-        tables = filter(None, (self.choice, self.tokens, self.sensitivity))
-        keys = [table.cache_key for table in tables]
-        return self.model.identity, self.request.cache_key, *keys
-
-    @property
-    def place_words(self) -> list[str]:
-        """The model and its statistics, as words of a command line."""
-        return [self.request.model, *option_words(self.request, only=("stats_dir",))]
+def scores_of_neurons(
+    ranking: RankingSpec, model: MoEModel, store: StatsStore
+) -> Generator[Progress, None, Choice[Any]]:
+    """The saliency of every neuron; norms of weights are measured now, which takes seconds."""
+    corpora = [parse_corpus_weight(text) for text in ranking.corpora]
+    return (yield from read_neurons(ranking.rule, store, model, corpora, ranking.runs))
 
 
-def select(
-    request: SpecRequest,
-    model: MoEModel,
-    store: StatsStore,
-    parts: Sequence[Part] = (),
-    *,
-    choose: Callable[..., Choice[Any]] = choose_stats,
-) -> Selection:
-    """Find the statistics of experts that a request reads.
-
-    `parts` are calibration runs to read instead of those that the request names; `choose` finds the
-    statistics of a criterion, a page's with a cache.
-    """
-    ranked_by = request.plan.ranking
-    criterion, runs = ranked_by.rule, ranked_by.runs
-    corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
-    routed = criterion.source == "routed"
-    tokens = routed_choice(parts) if parts else None
-    if tokens is not None:
-        choice = tokens if routed else choose(criterion, store, model)
-    elif request.plan.reads_text and not routed:
-        # The criterion reads no corpora, so a corpus or a run is for the schedule or the limits.
-        tokens = choose(CRITERIA[FREQUENCY], store, model, corpora, runs)
-        choice = choose(criterion, store, model)
-    else:
-        choice = choose(criterion, store, model, corpora, runs)
-        tokens = choice if isinstance(choice.stats, ExpertStats) else None
-    return Selection(model, criterion, choice, tokens, ranked_by.gate, request=request)
-
-
-def select_measured(
-    request: SpecRequest, model: MoEModel, store: StatsStore, parts: Sequence[Part] = ()
-) -> Generator[Progress, None, Selection]:
-    """The statistics of experts or neurons that a request reads, see `select`.
-
-    Missing statistics of weights are measured, which takes seconds.
-    """
-    ranked_by = request.plan.ranking
-    criterion = ranked_by.rule
-    if not ranked_by.by_neuron:
-        yield from weights_measured(criterion, model, store)
-        return select(request, model, store, parts)
-    if parts:
-        choice = chosen_neurons(parts)
-    else:
-        corpora = [parse_corpus_weight(text) for text in ranked_by.corpora]
-        choice = yield from read_neurons(criterion, store, model, corpora, ranked_by.runs)
-    return Selection(model, criterion, choice, granularity=NEURON_GRANULARITY, request=request)
+@most_results(8)
+def neuron_choice(ranking: RankingSpec, model: MoEModel, store: StatsStore) -> Choice[Any]:
+    """The same at once, for a page, which waits for it."""
+    return drain(scores_of_neurons(ranking, model, store))
 
 
 def weights_measured(
@@ -250,7 +235,7 @@ def needs_sensitivity(ranking: Ranking, spec: PlanSpec) -> PlanError:
     """The error that names the command to measure what a plan needs."""
     corpora = spec.spread.measured_on
     on = f" on {' and '.join(corpora)}" if corpora else ""
-    model, *statistics = ranking.place_words
+    model, *statistics = ranking.place.words
     words = ["sensitivity", model, *option_words(spec, only=_OF_ORDER), *statistics]
     words += repeated("--calibrated-on", spec.ranking.corpora)
     words += repeated("--corpus", corpora or ("CORPUS",))

@@ -10,7 +10,7 @@ from analysis.model.moe_model import DEMO_MODEL, MoEModel
 from pruning.plan.budget import Budget, possible_share
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.sizes import format_bytes, format_count, size_report, size_up
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.requests.recipe import Recipe, RepairSection
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.repair import RepairOptions, RepairRequest
@@ -18,19 +18,19 @@ from pruning.search.store import search_in
 from pruning.spec.base import validated
 
 
-def recipe_of(selection: Selection, repair: RepairRequest | None = None) -> Recipe:
-    """The recipe that reproduces the plan of a selection, and its repair, in the repair's dtype."""
-    request, spec, search = selection.request, selection.spec, None
+def recipe_of(ranking: Ranking, repair: RepairRequest | None = None) -> Recipe:
+    """The recipe that reproduces the plan of a ranking, and its repair, in the repair's dtype."""
+    place, spec, search = ranking.place, ranking.spec, None
     file = spec.spread.schedule_file
     searched = search_in(file) if file else None
     if searched and searched.recipe:
         recipe = recipe_from_yaml(searched.recipe.read_text(encoding="utf-8"))
-        return recipe.model_copy(update={"model": request.model, "repair": _section(repair)})
+        return recipe.model_copy(update={"model": place.model, "repair": _section(repair)})
     if searched:
         facts = {key: getattr(searched, key) for key in ("corpus", "samples", "fitness")}
         search, spec = {**searched.settings, **facts}, searched.spec
-    sampling = _sampling(selection) if spec.ranking.corpora else {}
-    values = {"model": request.model, "plan": spec, "search": search, **sampling}
+    sampling = _sampling(ranking) if spec.ranking.corpora else {}
+    values = {"model": place.model, "plan": spec, "search": search, **sampling}
     if repair:
         values |= {"repair": _section(repair), "dtype": repair.dtype}
     return validated(Recipe, values)
@@ -42,9 +42,9 @@ def _section(repair: RepairRequest | None) -> RepairSection | None:
     return RepairSection(**repair.model_dump(include=set(RepairOptions.model_fields)))
 
 
-def _sampling(selection: Selection) -> dict[str, Any]:
+def _sampling(ranking: Ranking) -> dict[str, Any]:
     """The settings of the calibrations if all share them, so that the recipe finds them again."""
-    manifests = [run.manifest for run in (selection.tokens or selection.choice).runs]
+    manifests = [run.manifest for run in (ranking.tokens or ranking.choice).runs]
     samplings = [
         {"tokens": sum(corpus.num_tokens for corpus in each.corpora)}
         | {key: each.settings[key] for key in ("seq_len", "seed", "dtype") if key in each.settings}

@@ -7,17 +7,15 @@ from typing import Any, Final
 
 import yaml
 
-from analysis.errors import PlanError, UserError
 from analysis.model.moe_model import MoEModel
-from analysis.stats.store import Run, StatsStore, digest_of, run_name
+from analysis.stats.store import Run, digest_of, run_name
 from pruning.plan.repair_reference import FORWARDS
-from pruning.planning.ranking import Selection, select
+from pruning.planning.ranking import Ranking
 from pruning.planning.recipes import recipe_of
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.plan import SpecRequest
 from pruning.requests.recipe import Recipe, SearchSection
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.search.store import KnownSearch, order_digest
+from pruning.search.store import KnownSearch
 from pruning.spec.options import DEFAULT_SEQ_LEN
 from pruning.spec.spec import FREQUENCY, PlanSpec, SpreadSpec
 
@@ -33,10 +31,6 @@ _CALIBRATION_SLOWER: Final = 5.0
 _START_UP: Final = (5.0, 30.0)
 # Bytes per second at which weights are assumed to load: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
-
-
-Where = tuple[MoEModel, StatsStore]
-"""A model, and its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,44 +143,19 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
 
 
-def searched_selection(search: KnownSearch, request: SpecRequest, where: Where) -> Selection:
-    """The selection for the plan of a search: its counts, in the order that it searched in.
-
-    It reads the runs of the search where newer ones of its corpora hide them.
-    """
-    model, store = where
-    ranking, spread = search.spec.ranking, SpreadSpec(schedule_file=search.path)
-    by_run = ranking.model_copy(update={"corpora": (), "runs": search.runs})
-    for each in dict.fromkeys((ranking, by_run)):
-        plan = search.spec.model_copy(update={"ranking": each, "spread": spread})
-        try:
-            selection = select(request.model_copy(update={"plan": plan}), model, store)
-        except UserError:
-            continue  # the run is not here
-        if order_digest(selection.table) == search.order:
-            return selection
-    raise PlanError(
-        f"The search {search.search_id} used an order by {search.criterion} that no statistics of "
-        f"{model.name} here reproduce, perhaps because it was calibrated again since. Its counts "
-        f"still work with the order of any criterion: `moeprune plan --schedule-file "
-        f"{search.path.name}`."
-    )
-
-
-def searching_recipe(selection: Selection, spec: PlanSpec, asked: Mapping[str, Any]) -> Recipe:
-    """The recipe of a search in the order of a selection, under the constraints of a spec.
+def searching_recipe(ranking: Ranking, spec: PlanSpec, asked: Mapping[str, Any]) -> Recipe:
+    """The recipe of a search in the order of a ranking, under the constraints of a spec.
 
     The schedule of the spec is among the first candidates. `asked` is the recipe's key search.
     """
-    ranking, schedule = selection.spec.ranking, spec.spread.schedule
+    ranked_by, schedule = ranking.spec.ranking, spec.spread.schedule
     limits = spec.limits.model_copy(update={"set": {}})
     reads_text = schedule == FREQUENCY or limits.keep_super
-    if selection.criterion.source != "routed" and not reads_text:
-        ranking = ranking.model_copy(update={"corpora": ()})
-    changes = {"ranking": ranking, "limits": limits, "spread": SpreadSpec(schedule=schedule)}
-    plan = selection.spec.model_copy(update=changes)
-    request = selection.request.model_copy(update={"plan": plan})
-    base = recipe_of(replace(selection, request=request)).to_dict()
+    if ranking.criterion.source != "routed" and not reads_text:
+        ranked_by = ranked_by.model_copy(update={"corpora": ()})
+    changes = {"ranking": ranked_by, "limits": limits, "spread": SpreadSpec(schedule=schedule)}
+    start = ranking.spec.model_copy(update=changes)
+    base = recipe_of(replace(ranking, spec=start)).to_dict()
     return recipe_from_yaml(yaml.safe_dump({**base, "search": dict(asked)}), name="of the search")
 
 

@@ -20,7 +20,7 @@ from pruning.plan.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.plan.sizes import weight_bytes
 from pruning.planning.choice import SCOPES
 from pruning.planning.neurons import Arena
-from pruning.planning.ranking import Ranking, Selection
+from pruning.planning.ranking import Ranking
 from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Spending, side_by_side
 from pruning.search.store import SEARCH, KnownSearch
 from pruning.spec.spec import BudgetSpec
@@ -46,7 +46,7 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
 
 
 def schedules_table(
-    selection: Selection, spending: Spending, searched: pd.DataFrame
+    ranking: Ranking, spending: Spending, searched: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     """Every schedule on one budget: the summary, the counts, and why some are impossible.
 
@@ -54,16 +54,16 @@ def schedules_table(
     kept in all, fewest and most in a layer, layers that differ from uniform, share of the pruned
     experts that uniform prunes as well, bytes of the weights, digest of the plan.
     """
-    counts, refused = side_by_side(spending, selection.evidence)
+    counts, refused = side_by_side(spending, ranking.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {}
     for name, rows in counts.groupby("schedule", sort=False):
         kept = dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
         keep = tuple(int(kept[layer.index]) for layer in spending.layers)
         allocation = Allocation(spending.layers, keep)
-        ref = model_ref(selection.model)
+        ref = model_ref(ranking.model)
         plans[str(name)] = select_experts(
-            selection.table, allocation, model=ref, constraints=spending.constraints
+            ranking.table, allocation, model=ref, constraints=spending.constraints
         )
     uniform, summary = plans.get("uniform"), []
     for name, plan in plans.items():
@@ -71,8 +71,8 @@ def schedules_table(
         changed, overlap = None, float("nan")
         if uniform:
             changed = sum(len(ids) != len(uniform.kept[layer]) for layer, ids in plan.kept.items())
-            overlap = _pruned_overlap(plan, uniform, selection.model)
-        size = weight_bytes(selection.model, plan)
+            overlap = _pruned_overlap(plan, uniform, ranking.model)
+        size = weight_bytes(ranking.model, plan)
         spread = (sum(numbers), min(numbers), max(numbers))
         summary.append((name, *spread, changed, overlap, size, plan.digest))
     return pd.DataFrame(summary, columns=list(SIDE_TABLE_COLUMNS)), counts, refused

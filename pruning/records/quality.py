@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -253,6 +253,14 @@ def random_at(
     Without a repair: Random is what chance alone gives. `corpora`: on these alone, if any of them
     was measured.
     """
+    names = None if corpora is None else frozenset(corpora)
+    return _random_at(tuple(losses), share, granularity, names)
+
+
+@lru_cache(maxsize=32)
+def _random_at(
+    losses: tuple[PlanLoss, ...], share: float, granularity: str, corpora: frozenset[str] | None
+) -> RandomLoss | None:
     draws = [
         each
         for each in losses_at(losses, share)

@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import chain
+from itertools import repeat as endlessly
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -68,6 +70,7 @@ PANELS = {
 }
 
 
+@cache
 def option_of(field: FieldInfo) -> Option | None:
     """The option of a field; None if it has none."""
     merged = None
@@ -77,11 +80,13 @@ def option_of(field: FieldInfo) -> Option | None:
     return merged
 
 
+@cache
 def default_of(field: FieldInfo) -> Any:
-    """The value of a field that is not given."""
+    """The value of a field that is not given; do not change it."""
     return field.get_default(call_default_factory=True)
 
 
+@cache
 def flags_of(name: str, field: FieldInfo) -> tuple[str, ...]:
     """The flags of a field's option; a switch that is on by default also has an off flag."""
     option, word = option_of(field), name.replace("_", "-")
@@ -178,9 +183,15 @@ class Section(Request):
     """Fields that belong together; commands, recipes and Python name them without their section."""
 
 
-def _section_of(field: FieldInfo) -> type[Section] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+@cache
+def _sections_of(kind: type[Request]) -> Mapping[str, type[Section]]:
+    """The fields of a request that are sections."""
+    kinds = {name: field.annotation for name, field in kind.model_fields.items()}
+    return {
+        name: each
+        for name, each in kinds.items()
+        if isinstance(each, type) and issubclass(each, Section)
+    }
 
 
 @cache
@@ -188,9 +199,21 @@ def flat_fields(kind: type[Request]) -> Mapping[str, FieldInfo]:
     """The fields of a request by name, those of its sections in their place."""
     fields: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
-        section = _section_of(field)
+        section = _sections_of(kind).get(name)
         fields |= flat_fields(section) if section else {name: field}
     return fields
+
+
+@cache
+def _in_order(kind: type[Request]) -> tuple[str, ...]:
+    """The fields of a request as its command line has them: required first, constraints last."""
+    fields = flat_fields(kind)
+    return tuple(
+        sorted(
+            fields,
+            key=lambda name: (not fields[name].is_required(), PANELS.get(name) == "Constraints"),
+        )
+    )
 
 
 def flat_values(request: Request) -> dict[str, Any]:
@@ -207,20 +230,22 @@ def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values with those fields put into sections that stand outside of theirs."""
     filled = {name: value for name, value in values.items() if name in kind.model_fields}
     outside = {name: value for name, value in values.items() if name not in filled}
-    for name, field in kind.model_fields.items():
-        section, section_values = _section_of(field), filled.get(name, {})
-        if section is None or not isinstance(section_values, Mapping):
+    for name, section in _sections_of(kind).items():
+        section_values = filled.get(name, {})
+        if not isinstance(section_values, Mapping):
             continue
-        moved = {each: outside.pop(each) for each in list(outside) if _holds(section, each)}
-        if moved or section_values or field.is_required():
+        held = outside.keys() & _names_in(section)
+        moved = {each: outside.pop(each) for each in list(outside) if each in held}
+        if moved or section_values or kind.model_fields[name].is_required():
             filled[name] = nested(section, {**section_values, **moved})
     return filled | outside
 
 
-def _holds(section: type[Section], name: str) -> bool:
-    """Whether a name is that of a field of a section, or of a section in it."""
-    inner = filter(None, map(_section_of, section.model_fields.values()))
-    return name in section.model_fields or any(_holds(each, name) for each in inner)
+@cache
+def _names_in(section: type[Section]) -> frozenset[str]:
+    """The names of a section's fields, and of those of sections in it."""
+    inner = (_names_in(each) for each in _sections_of(section).values())
+    return frozenset(section.model_fields).union(*inner)
 
 
 def option_words(
@@ -228,14 +253,15 @@ def option_words(
 ) -> Iterator[str]:
     """The equivalent options of a command line, without defaults.
 
-    Of the fields `only`, in this order, or of all but `leave_out`, constraints last. Required ones
-    come first.
+    Of the fields `only`, in this order, or of all but `leave_out`, required ones first and
+    constraints last.
     """
     fields, values = flat_fields(type(request)), flat_values(request)
-    by_panel = sorted(fields, key=lambda name: PANELS.get(name) == "Constraints")
-    names = [name for name in only or by_panel if name not in leave_out]
-    for name in sorted(names, key=lambda each: not fields[each].is_required()):
-        value = values.get(name)
+    names: Iterable[str] = _in_order(type(request))
+    if only:
+        names = sorted(only, key=lambda name: not fields[name].is_required())
+    for name in [each for each in names if each in values and each not in leave_out]:
+        value = values[name]
         if value is not None and value != default_of(fields[name]):
             yield from words_of(name, fields[name], value)
 
@@ -278,7 +304,7 @@ def _takes_int(kind: Any) -> bool:
 
 def repeated(option: str, values: Iterable[str]) -> list[str]:
     """The words of an option repeated for each value."""
-    return [word for value in values for word in (option, value)]
+    return list(chain.from_iterable(zip(endlessly(option), values, strict=False)))
 
 
 def command_line(*words: str) -> str:

@@ -22,20 +22,15 @@ from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.bits import OWN
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.planning.make import make_plan
-from pruning.planning.measured import with_sensitivity
-from pruning.planning.ranking import Selection, select_measured
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
 from pruning.records.repair import RepairStore
 from pruning.requests.evaluation import (
-    BinsRequest,
     EvaluateRequest,
     HeldOutRequest,
     MeasureRequest,
-    SensitivityRequest,
     SweepRequest,
 )
-from pruning.requests.plan import SpecRequest
-from pruning.spec.spec import PlanSpec
+from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
@@ -48,32 +43,16 @@ from pruning.tasks.loading import (
 from pruning.tasks.repair import with_repairs
 
 
-def selection_for(request: SpecRequest) -> Steps[Selection]:
-    """The selection of a request; weights are measured first if needed."""
-    model = load_model_index(request.model, revision=request.revision)
-    return (yield from select_measured(request, model, stats_store(request.stats_dir)))
-
-
 def sweep_plans(
     request: SweepRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[PruningPlan]]:
     """The plans of a sweep, by criterion and then by budget."""
-    plans = []
+    study, plans = Study.of(request, model, store), []
     for criterion in request.criteria:
         specs = request.specs(criterion)
-        selection = yield from select_measured(candidate_request(request, specs[0]), model, store)
-        ranking = with_sensitivity(selection, specs[0], store)
-        plans += [make_plan(ranking, spec).plan for spec in specs]
+        ranking = yield from study.rank(specs[0])
+        plans += [make_plan(ranking, spec) for spec in specs]
     return [fit_plan(plan, model) for plan in plans]
-
-
-def candidate_request(
-    request: SweepRequest | BinsRequest | SensitivityRequest, spec: PlanSpec
-) -> SpecRequest:
-    """A plan of the model that a request is about."""
-    return SpecRequest(
-        model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
-    )
 
 
 def check_drawn(model: MoEModel, drawn: DrawnSamples) -> None:

@@ -13,7 +13,6 @@ from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.result import Evaluation
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, keep_all
-from pruning.planning.ranking import select_measured
 from pruning.records.bins import (
     Bin,
     BinsRecord,
@@ -27,8 +26,9 @@ from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.records.lens import LensQuestion, LensRecord, LensStore, check_text_length
 from pruning.records.variances import VarianceRecord, VarianceStore
 from pruning.requests.evaluation import AskRequest, BinsRequest, VarianceRequest
+from pruning.study import Study
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import candidate_request, drawn_corpora, sweep_plans
+from pruning.tasks.evaluation import drawn_corpora, sweep_plans
 from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings
 from pruning.tasks.repair import with_named_repairs
 
@@ -214,7 +214,7 @@ def _order_and_bins(
     how, by_neuron = request.binning, request.granularity == NEURON_GRANULARITY
     fields = {"neuron_scope": how.scope} if by_neuron else {}
     spec = request.spec_by(request.criterion, sparsity="0", **fields)
-    ranking = yield from select_measured(candidate_request(request, spec), model, store)
+    ranking = yield from Study.of(request, model, store).rank(spec)
     ranked = RankedBy(
         request.criterion,
         request.gate if ranking.criterion.uses_gate else "",

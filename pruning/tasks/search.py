@@ -16,7 +16,7 @@ from pruning.measures.result import DECODED
 from pruning.plan.allocation import Removed
 from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
-from pruning.planning.ranking import Selection, select, sensitivity_for
+from pruning.planning.ranking import Ranking, sensitivity_for
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import SensitivityRequest
@@ -33,6 +33,7 @@ from pruning.schedules import MEASURED, PATTERNS, allocate
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
+from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_run
@@ -121,17 +122,17 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         yield from weights_run(weights)
     planned = spec_request(recipe, machine)
     spec = planned.plan
-    selection = select(planned, model, store, parts)
+    ranking = yield from Study.of(planned, model, store).rank(spec, parts)
     if measured := sensitivity_request(recipe, machine):
         yield from sensitivity_run(measured, parts)
-        selection = with_sensitivity(selection, spec, store)
+        ranking = with_sensitivity(ranking, spec, store)
         if recipe.sensitivity and recipe.sensitivity.refine:
-            yield from sensitivity_run(_refinement_request(measured, recipe, selection), parts)
-    selection = with_sensitivity(selection, spec, store)
+            yield from sensitivity_run(_refinement_request(measured, recipe, ranking), parts)
+    ranking = with_sensitivity(ranking, spec, store)
     if section.start == MEASURED:
-        sensitivity = sensitivity_on(section.corpus, selection, spec, store)
-        selection = replace(selection, sensitivity=sensitivity)
-    return _make_problem(section, recipe, machine, selection, drawn_samples)
+        sensitivity = sensitivity_on(section.corpus, ranking, spec, store)
+        ranking = replace(ranking, sensitivity=sensitivity)
+    return _make_problem(section, recipe, machine, ranking, drawn_samples)
 
 
 def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
@@ -162,12 +163,12 @@ def _check_room(task: Task) -> None:
 
 
 def _refinement_request(
-    measured: SensitivityRequest, recipe: Recipe, selection: Selection
+    measured: SensitivityRequest, recipe: Recipe, ranking: Ranking
 ) -> SensitivityRequest:
     """The refinement of a plan that removes as many experts as the search does."""
-    spec = selection.spec
-    evidence = evidence_of(selection, spec)
-    spending = spending_of(selection.settled(spec), selection.model, evidence)
+    spec = ranking.spec
+    evidence = evidence_of(ranking, spec)
+    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
     rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
     return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
 
@@ -176,31 +177,31 @@ def _make_problem(
     section: SearchSection,
     recipe: Recipe,
     machine: Machine,
-    selection: Selection,
+    ranking: Ranking,
     drawn_samples: DrawnSamples,
 ) -> "Problem":
     from pruning.search.sitting import Problem
 
     sequences = drawn_samples.sequences
-    spec, schedule = selection.spec, selection.spec.spread.schedule
-    evidence = evidence_of(selection, spec)
-    wished = spending_of(selection.settled(spec), selection.model, evidence)
+    spec, schedule = ranking.spec, ranking.spec.spread.schedule
+    evidence = evidence_of(ranking, spec)
+    wished = spending_of(ranking.settled(spec), ranking.model, evidence)
     scheduled = allocate(schedule, wished, evidence)
     spending, space = space_of(wished, scheduled)
     # What candidates respect: locked layers keep what the schedule gives them.
     counted = spec.changed(lock=(), set=dict(spending.constraints.fixed))
-    provenance = provenance_of(selection, counted, wished)
+    provenance = provenance_of(ranking, counted, wished)
     parameters = schedule_parameters(
         section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )
     seeds = seeds_of(spending, schedule, scheduled)
     if section.start == MEASURED:
-        seeds |= sensitivity_for(selection, spec).starts(space.rooms, space.total)
+        seeds |= sensitivity_for(ranking, spec).starts(space.rooms, space.total)
     task = Task(space, seeds, section)
     _check_room(task)
     return Problem(
-        model=selection.model,
-        ranking=selection.table,
+        model=ranking.model,
+        ranking=ranking.table,
         constraints=spending.constraints,
         provenance=replace(provenance, schedule=SEARCH, schedule_parameters=parameters),
         task=task,

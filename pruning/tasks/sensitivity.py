@@ -14,14 +14,15 @@ from pruning.plan.constraints import Room, rooms_of
 from pruning.planning.make import check_spec, make_plan, spending_of
 from pruning.planning.measured import Order, order_of, with_sensitivity
 from pruning.planning.neurons import arena_of
-from pruning.planning.ranking import Selection, select_measured
+from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.schedules import Evidence
 from pruning.spec.spec import PlanSpec
+from pruning.study import Study
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import candidate_request, drawn_corpora, evaluate_run
+from pruning.tasks.evaluation import drawn_corpora, evaluate_run
 from pruning.tasks.loading import check_records_folder, quiet_transformers, run_settings
 
 if TYPE_CHECKING:
@@ -71,21 +72,20 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     for spec in specs if request.budgets else ():
         check_spec(spec, model)
     check_records_folder(request.stats_dir, SensitivityStore(store.directories))
-    first = candidate_request(request, specs[0])
-    selection = yield from select_measured(first, model, store, parts)
+    ranking = yield from Study.of(request, model, store).rank(specs[0], parts)
     draws = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import offload_space
 
     quiet_transformers()
     settings = run_settings(request, max(each.sequences.longest for each in draws))
     with offload_space(settings.placement) as offload:
-        sitting = _Sitting(request, model, order_of(selection, specs[0]), settings, offload)
+        sitting = _Sitting(request, model, order_of(ranking, specs[0]), settings, offload)
         works = [sitting.work(each, SensitivityStore(store.directories)) for each in draws]
-        measurement = yield from _measure(works, sitting, selection, specs)
+        measurement = yield from _measure(works, sitting, ranking, specs)
     if not request.repair:
         return measurement
     plans = tuple(
-        make_plan(with_sensitivity(selection, spec, store), spec).plan.to_dict() for spec in specs
+        make_plan(with_sensitivity(ranking, spec, store), spec).to_dict() for spec in specs
     )
     evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
     return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))
@@ -161,7 +161,7 @@ class _Sitting:
 def _measure(
     works: "Sequence[Measuring]",
     sitting: _Sitting,
-    selection: Selection,
+    ranking: Ranking,
     specs: list[PlanSpec],
 ) -> Steps[Measurement]:
     from pruning.search.sensitivity import Aim, measure_curves, refine
@@ -175,9 +175,7 @@ def _measure(
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
         for words, spec in zip(request.budget_words, specs, strict=False):
-            aim = Aim(
-                *_budget(selection, spec, spread), request.refine, request.cost, request.across
-            )
+            aim = Aim(*_budget(ranking, spec, spread), request.refine, request.cost, request.across)
             rounds[words] = yield from refine(works, curves, aim)
     finally:
         records = [work.finish(sitting.run_facts()) for work in works]
@@ -188,13 +186,11 @@ def _measure(
     return Measurement(tuple(measured), rounds)
 
 
-def _budget(
-    selection: Selection, spec: PlanSpec, spread: Sensitivity
-) -> tuple[tuple[Room, ...], int]:
+def _budget(ranking: Ranking, spec: PlanSpec, spread: Sensitivity) -> tuple[tuple[Room, ...], int]:
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
     if spec.by_neuron:
-        arena = arena_of(selection, spec).measured(spread)
-        return tuple(arena.contest.pools), arena.budget(spec.budget, selection.model).total
+        arena = arena_of(ranking, spec).measured(spread)
+        return tuple(arena.contest.pools), arena.budget(spec.budget, ranking.model).total
     evidence = Evidence(sensitivity=spread)
-    spending = spending_of(selection.settled(spec), selection.model, evidence)
+    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
     return rooms_of(spending.layers, spending.constraints), spending.budget.total

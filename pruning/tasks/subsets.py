@@ -13,12 +13,12 @@ from analysis.stats.shards import TOKEN_PARTS, stats_of
 from analysis.stats.store import Run, StatsStore, stats_store
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import Selection, select
+from pruning.planning.ranking import Ranking
 from pruning.records.repair_files import with_repair_files
 from pruning.records.subsets import SubsetRecord, SubsetStore
 from pruning.requests.evaluation import SubsetsRequest
-from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
+from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import check_records_folder, run_settings
@@ -41,10 +41,10 @@ def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     plans: list[PruningPlan] = []
     for criterion in request.criteria:
         for corpus in corpora:
-            plans += _by_parts(_selection(request, criterion, (corpus,), model, store))
+            plans += _by_parts(_ranking(request, criterion, (corpus,), model, store))
         if request.repair:
-            full = _selection(request, criterion, corpora, model, store)
-            plans += yield from _repairs(request, fit_plan(make_plan(full, full.spec).plan, model))
+            full = _ranking(request, criterion, corpora, model, store)
+            plans += yield from _repairs(request, fit_plan(make_plan(full, full.spec), model))
     draws = yield from drawn_corpora(request, model, store)
     from pruning.engine.run import Evaluations, run_evaluations
 
@@ -54,13 +54,13 @@ def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     return [record for record in records if isinstance(record, SubsetRecord)]
 
 
-def _selection(
+def _ranking(
     request: SubsetsRequest,
     criterion: str,
     corpora: tuple[str, ...],
     model: MoEModel,
     store: StatsStore,
-) -> Selection:
+) -> Ranking:
     """A criterion on all tokens of corpora."""
     if get_criterion(criterion).source != "routed":
         raise PlanError(
@@ -68,15 +68,12 @@ def _selection(
             "does, such as reap."
         )
     spec = request.spec_by(criterion, sparsity=request.sparsity).changed(corpora=corpora)
-    planned = SpecRequest(
-        model=request.model, revision=request.revision, plan=spec, stats_dir=request.stats_dir
-    )
-    return select(planned, model, store)
+    return Study.of(request, model, store).ranking(spec)
 
 
-def _by_parts(selection: Selection) -> Iterator[PruningPlan]:
+def _by_parts(ranking: Ranking) -> Iterator[PruningPlan]:
     """The plans by each part of the tokens of one run."""
-    (run,), criterion = selection.choice.runs, selection.criterion
+    (run,), criterion = ranking.choice.runs, ranking.criterion
     for count in TOKEN_PARTS:
         for first in range(0, TOKEN_SHARDS, count):
             stats = stats_of(run, range(first, first + count))
@@ -84,12 +81,12 @@ def _by_parts(selection: Selection) -> Iterator[PruningPlan]:
                 raise PlanError(
                     f"{criterion.name} reads sums that runs do not keep in parts; leave it out."
                 )
-            choice = replace(selection.choice, stats=stats, runs=(Run(run.path, stats.manifest),))
-            part = replace(selection, choice=choice, tokens=choice)
-            plan = make_plan(part, selection.spec).plan
+            choice = replace(ranking.choice, stats=stats, runs=(Run(run.path, stats.manifest),))
+            part = replace(ranking, choice=choice, tokens=choice)
+            plan = make_plan(part, ranking.spec)
             tokens = sum(corpus.num_counted for corpus in stats.manifest.corpora)
             provenance = replace(plan.provenance, tokens=tokens)
-            yield fit_plan(replace(plan, provenance=provenance), selection.model)
+            yield fit_plan(replace(plan, provenance=provenance), ranking.model)
 
 
 def _repairs(request: SubsetsRequest, plan: PruningPlan) -> Steps[list[PruningPlan]]:

@@ -10,12 +10,12 @@ from shipped import shipped_loss
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.foreign_text import in_markdown
 from analysis.model.moe_model import load_model_index
+from app.loaded import CurrentPlan
 from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.measures.right_answers import RightAnswers
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import fit_plan, keep_all, plan_from_dict
 from pruning.plan.repair_reference import Repair
-from pruning.planning.make import CurrentPlan
 from pruning.records.evaluation import PlanFacts
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.quality import PlanLoss

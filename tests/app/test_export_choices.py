@@ -21,10 +21,10 @@ from pruning.plan.plan import PruningPlan, model_ref, plan_from_dict
 from pruning.plan.sizes import format_bytes, weight_bytes
 from pruning.plan.widths import WidthMode
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import select
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
@@ -250,7 +250,7 @@ def plan_of(headed, name="plain"):
     spec = spec_of(criterion="random", sparsity="50%")
     request = SpecRequest(model=str(headed / name), plan=spec)
     model = load_model_index(request.model)
-    return make_plan(select(request, model, StatsStore(headed)), spec).plan
+    return make_plan(Study.of(request, model, StatsStore(headed)).ranking(request.plan), spec)
 
 
 def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_path, headed):

@@ -9,9 +9,9 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.session.keeping import key_of, remembered
-from pruning.planning.ranking import select
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 
 
 def request(**fields):
@@ -49,11 +49,13 @@ def test_a_type_without_a_key_is_refused():
         key_of({"stats": [SimpleNamespace()]})
 
 
-def test_a_selection_is_known_by_its_request_and_the_tables_it_read():
+def test_a_ranking_is_known_by_its_spec_and_the_tables_it_read():
     model, store = load_model_index("demo"), StatsStore(SHIPPED_STATS)
-    first = select(request(corpora=("demo-code",)), model, store)
+    asked = request(corpora=("demo-code",))
+    first = Study.of(asked, model, store).ranking(asked.plan)
     assert key_of(replace(first)) == key_of(first)
-    assert key_of(replace(first, request=request())) != key_of(first)
+    assert key_of(replace(first, spec=request().plan)) != key_of(first)
+    assert key_of(replace(first, place=replace(first.place, model="other"))) != key_of(first)
     assert key_of(replace(first, choice=replace(first.choice))) != key_of(first)
 
 

@@ -28,10 +28,10 @@ from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import plan_from_json
-from pruning.planning.make import plan_from_stats
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.recipe_steps import spec_request
+from pruning.study import Study
 
 NEURONS = {"granularity": "neuron", "sparsity": "40%"}
 OVER_ALL = NEURONS | {"neuron_scope": "global"}
@@ -70,8 +70,8 @@ def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run
     stats = Path(words[words.index("--stats-dir") + 1])
     recipe = recipe_from_yaml(recipe_on(test), name="recipe.yaml")
     request = spec_request(recipe, Machine(stats_dir=stats))
-    made, _ = drain(plan_from_stats(request, demo, stats_store(stats)))
-    assert made.plan.digest == by_command.digest
+    made, _ = drain(Study.of(request, demo, stats_store(stats)).make(request.plan))
+    assert made.digest == by_command.digest
     # What the table says is what the plan holds.
     kept = {**everyone(demo), **by_command.kept}
     stay, of = count_neurons(by_command.kept_neurons, kept, demo)

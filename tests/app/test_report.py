@@ -12,11 +12,12 @@ import pytest
 from page_texts import loaded_on
 from streamlit.testing.v1 import AppTest
 
+from analysis.cache_keys import uncached
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
-from app.loaded import call, loaded_of
+from app.loaded import loaded_of
 from app.report.page import report_html, report_of, views_of
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
@@ -129,11 +130,13 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     assert command.startswith("moeprune report demo ")
     assert line in command
     loaded = loaded_on(test)
-    report = report_of(replace(loaded, keep=call), views_of(["sizes", "neurons-kept"]))
+    alone = replace(loaded, study=replace(loaded.study, cached=uncached))
+    report = report_of(alone, views_of(["sizes", "neurons-kept"]))
     assert line.split()[-1] in report.facts["Plan"]
     # The page is shared: it names the statistics folder, not where that lies.
+    folder = loaded.study.place.stats_dir
     of_page, of_report = (text.partition(" --view ")[0] for text in (command, report.command))
-    assert of_report == of_page.replace(str(loaded.stats_dir), loaded.stats_dir.name)
+    assert of_report == of_page.replace(str(folder), folder.name)
 
 
 def test_a_report_of_a_view_that_reports_lack_is_refused():

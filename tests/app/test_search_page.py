@@ -24,14 +24,13 @@ from app.jobs.model import JobState
 from app.jobs.process import signal_worker
 from app.jobs.store import JobStore
 from pruning.plan.plan import load_plan
-from pruning.planning.make import make_plan
-from pruning.planning.ranking import select
-from pruning.planning.searches import estimate_search, searched_selection
+from pruning.planning.searches import estimate_search
 from pruning.requests.plan import SpecRequest
 from pruning.requests.recipe import SearchSection
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.search.store import order_digest, read_known
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 
 DEADLINE_SECONDS = 400.0  # only reached when something is broken; the machine may be busy
 SHIPPED = SHIPPED_STATS / "searches"
@@ -310,15 +309,16 @@ def test_a_larger_run_of_the_corpus_does_not_hide_the_one_that_the_search_has_re
     model, store = load_model_index("demo"), stats_store(stats)
     spec = spec_of(criterion="man", corpora=("demo-code",), sparsity="50%")
     base = SpecRequest(model="demo", plan=spec)
-    (largest,) = select(base, model, store).choice.runs
+    study = Study.of(base, model, store)
+    (largest,) = study.ranking(spec).choice.runs
     assert largest.manifest.run_id == "demo-larger"
     search = read_known(SHIPPED_STATS / "searches" / "demo-reap.json")
-    found = searched_selection(search, base, (model, store))
+    found = study.ranking_of_search(search)
     assert order_digest(found.table) == search.order
     (run_of,) = found.choice.runs
     assert run_of.manifest.run_id == read.name
-    assert f"--run {run_of.manifest.run_id}" in found.request.command()
-    kept = make_plan(found, found.spec).plan.kept
+    assert f"--run {run_of.manifest.run_id}" in study.request(found.spec).command()
+    kept = study.plan_of(found).kept
     assert {layer: len(ids) for layer, ids in kept.items()} == search.kept
 
 

@@ -5,8 +5,8 @@ import re
 import pytest
 from page_texts import MEASURED_CORPORA, loaded_on, texts
 
+from app.loaded import CurrentPlan
 from app.pages.story import FINDINGS
-from pruning.planning.make import CurrentPlan
 
 NAMES = [words for words, _ in FINDINGS.values()]
 

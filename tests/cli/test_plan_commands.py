@@ -9,10 +9,9 @@ import pytest
 from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from pruning.model import Model
-from pruning.planning.make import make_plan
-from pruning.planning.ranking import select
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 
 
 @pytest.fixture
@@ -95,11 +94,11 @@ def test_the_command_of_a_request_makes_its_plan(works, tiny, stats, corpora, he
     (here / "c.csv").write_text("layer,kept\n0,4\n2,3\n3,5\n")
     spec = spec_of(criterion="reap", corpora=(str(corpora[1]),), **asked)
     request = SpecRequest(model=str(tiny), plan=spec, stats_dir=stats)
-    selection = select(request, load_model_index(str(tiny)), stats_store(stats))
+    study = Study.of(request, load_model_index(str(tiny)), stats_store(stats))
     program, *words = shlex.split(request.command(out="x.json"))
     assert program == "moeprune"
     works(*words)
-    assert (here / "x.json").read_text() == make_plan(selection, spec).plan.to_json()
+    assert (here / "x.json").read_text() == study.plan(spec).to_json()
 
 
 def test_constraints_hold_and_are_written_down(make):

@@ -12,10 +12,11 @@ from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
 from pruning.plan.plan import load_plan
-from pruning.planning.make import check_spec, plan_from_stats
+from pruning.planning.make import check_spec
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import load_recipe
 from pruning.requests.recipe_steps import calibrate_requests, spec_request
+from pruning.study import Study
 from pruning.tasks.calibration import calibrate_run
 
 FORMATS = Path(__file__).parents[2] / "docs" / "reference" / "files.md"
@@ -81,10 +82,10 @@ def test_the_recipe_of_init_plans_as_the_command_does(works, moeprune, here):
     recipe = load_recipe(here / "demo.yaml")
     store, model = stats_store(None), load_model_index("demo")
     request = spec_request(recipe, Machine())
-    made, _ = drain(plan_from_stats(request, model, store))
+    made, _ = drain(Study.of(request, model, store).make(request.plan))
     texts = [f"--calibrated-on={text}" for text in ("demo-code", "demo-stories", "demo-math")]
     works("plan", "demo", "--criterion", "reap", *texts, "--shrink", "40%")
-    assert made.plan.digest == load_plan(here / "plan.json").digest
+    assert made.digest == load_plan(here / "plan.json").digest
     # What it calibrates is what ships.
     asked = calibrate_requests(recipe, Machine())
     assert [request.corpus for request in asked] == ["demo-code", "demo-stories", "demo-math"]

@@ -28,8 +28,8 @@ from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.planning.neurons import arena_of
-from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest
+from pruning.study import Study
 from pruning.surgery.export import export_checkpoint
 
 
@@ -217,7 +217,7 @@ def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quan
         drain(read_neurons(get_criterion("neuron-norms"), store, described))
     asked = {"model": str(path), "criterion": "random", "granularity": "neuron", "sparsity": "50%"}
     request = SpecRequest(**asked)
-    ranking = drain(select_measured(request, described, store))
+    ranking = drain(Study.of(request, described, store).rank(request.plan))
     with pytest.raises(PlanError, match="neurons cannot be cut out of that"):
         arena_of(ranking, request.plan)
 

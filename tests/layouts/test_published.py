@@ -30,11 +30,11 @@ from layouts.published import LAYOUTS
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
 from pruning.plan.sizes import size_report
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import select
 from pruning.repair.run import check_repairable
 from pruning.requests.plan import SpecRequest
 from pruning.serving.engines import contents_of, verdicts
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from pruning.surgery.export import prepare_export
 
 # One of each kind stands for the others in the default run.
@@ -165,7 +165,7 @@ def test_plan_and_sizes_without_a_weight(published, tmp_path):
     sparsity = SPARSITY.get(str(layout), "50%")
     spec = spec_of(criterion="random", sparsity=sparsity)
     request = SpecRequest(model=str(model.checkpoint.path), plan=spec)
-    plan = make_plan(select(request, model, StatsStore(tmp_path)), spec).plan
+    plan = make_plan(Study.of(request, model, StatsStore(tmp_path)).ranking(request.plan), spec)
     kept = {layer: tuple(ids) for layer, ids in plan.kept.items()}
     size = layout.experts // layout.groups
     half = max(layout.groups * -(-size // 2), layout.top_k)

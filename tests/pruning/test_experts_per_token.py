@@ -22,12 +22,12 @@ from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, w
 from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import size_report
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import select_measured
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
 from pruning.spec.base import validated
+from pruning.study import Study
 from pruning.surgery.verify import verify_export
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.repair import repair_run
@@ -81,8 +81,8 @@ def demo():
 def half(model, **fields):
     values = {"model": "demo", "criterion": "aimer", "sparsity": "50%", **fields}
     request = validated(SpecRequest, values)
-    ranking = drain(select_measured(request, model, stats_store(None)))
-    return make_plan(ranking, request.plan).plan
+    ranking = drain(Study.of(request, model, stats_store(None)).rank(request.plan))
+    return make_plan(ranking, request.plan)
 
 
 def test_an_export_computes_what_the_evaluation_measures(demo, tmp_path):

@@ -18,12 +18,12 @@ from analysis.stats.store import stats_store
 from pruning.measures.drawing import BEYOND, SampleSettings, draw
 from pruning.plan.plan import plan_from_dict
 from pruning.planning.make import make_plan
-from pruning.planning.ranking import select
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora
@@ -123,7 +123,9 @@ def test_a_plan_and_its_card_say_what_was_left_out(root):
         stats_dir=store,
     )
     model = load_model_index(request.model)
-    plan = make_plan(select(request, model, stats_store(store)), request.plan).plan
+    plan = make_plan(
+        Study.of(request, model, stats_store(store)).ranking(request.plan), request.plan
+    )
     expected = {"conversations": counts["conversations"], "skipped_rows": counts["skipped_rows"]}
     assert plan.provenance.rows == {run.manifest.corpus: expected}
     assert plan_from_dict(plan.to_dict()).provenance == plan.provenance

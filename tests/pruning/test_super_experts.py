@@ -19,12 +19,11 @@ from analysis.stats.tables import LARGEST
 from builders import edit_json, tiny_checkpoint
 from pruning.plan.plan import keep_all
 from pruning.plan.super_experts import super_note
-from pruning.planning.make import plan_from_stats
 from pruning.planning.measured import order_of
-from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.spec.base import validated
 from pruning.spec.spec import PlanSpec, spec_of
+from pruning.study import Study
 
 CODE = {"corpora": ("demo-code",), "sparsity": "50%"}
 
@@ -39,7 +38,8 @@ def request(model="demo", **fields):
 
 
 def decided(model, store, **fields):
-    return drain(plan_from_stats(request(str(model.name), **fields), model, store))[0]
+    asked = request(str(model.name), **fields)
+    return drain(Study.of(asked, model, store).make(asked.plan))[0]
 
 
 def said(decision):
@@ -99,10 +99,10 @@ def with_outlier(tmp_path):
 @pytest.mark.parametrize(("medians", "is_said"), [(9.9, False), (28.9, True)])
 def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, with_outlier, medians, is_said):
     usual = decided(demo, stats_store(), criterion="reap", **CODE)
-    layer, lost = most_active_lost(usual.plan)
+    layer, lost = most_active_lost(usual)
     store = with_outlier((layer, lost), medians)
     dropped = decided(demo, store, criterion="reap", **CODE)
-    assert dropped.plan.kept == usual.plan.kept  # the ranking does not read the largest output
+    assert dropped.kept == usual.kept  # the ranking does not read the largest output
     if is_said:
         (note,) = said(dropped)
         assert "removes 1 of 1 super experts" in note
@@ -111,13 +111,13 @@ def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, with_outlier, 
         assert said(dropped) == []
     kept = decided(demo, store, criterion="reap", keep_super=True, **CODE)
     assert said(kept) == []
-    assert kept.plan.provenance.constraints == {"pinned": {str(layer): [lost]}}
-    assert kept.plan.provenance.spec["limits"] == {"keep_super": True}
+    assert kept.provenance.constraints == {"pinned": {str(layer): [lost]}}
+    assert kept.provenance.spec["limits"] == {"keep_super": True}
     # One goes for the one that stays, and nothing else changes.
-    assert [len(ids) for ids in kept.plan.kept.values()] == [16] * 6
-    assert set(kept.plan.kept[layer]) - set(dropped.plan.kept[layer]) == {lost}
+    assert [len(ids) for ids in kept.kept.values()] == [16] * 6
+    assert set(kept.kept[layer]) - set(dropped.kept[layer]) == {lost}
     pinned = decided(demo, store, criterion="reap", pin={layer: [lost]}, **CODE)
-    assert kept.plan.digest == pinned.plan.digest
+    assert kept.digest == pinned.digest
 
 
 def most_active_lost(plan):
@@ -129,7 +129,7 @@ def most_active_lost(plan):
 def test_frequency_drops_that_of_the_demo_and_says_so(demo):
     layer, expert = largest_of_demo("demo-code")
     dropped = decided(demo, stats_store(), criterion="frequency", **CODE | {"sparsity": "75%"})
-    assert expert not in dropped.plan.kept[layer]
+    assert expert not in dropped.kept[layer]
     (note,) = said(dropped)
     assert f"{layer}:{expert} at 29.5" in note  # 528.9 of a median of 17.95
 
@@ -151,12 +151,12 @@ def test_they_stay_whatever_ranks(demo, fields):
     layer, expert = largest_of_demo(*fields["corpora"])
     fields = {"sparsity": "75%", **fields}
     decision = decided(demo, stats_store(), keep_super=True, **fields)
-    assert is_whole(decision.plan, layer, expert)
+    assert is_whole(decision, layer, expert)
     assert said(decision) == []
     if fields["criterion"] in ("magnitude", "random:1"):
         fields["corpora"] = ()
     without = decided(demo, stats_store(), **fields)
-    assert not is_whole(without.plan, layer, expert)
+    assert not is_whole(without, layer, expert)
 
 
 def is_whole(plan, layer, expert):
@@ -167,7 +167,7 @@ def is_whole(plan, layer, expert):
 def test_the_order_of_sensitivity_is_that_with_the_experts_pinned(demo):
     layer, expert = largest_of_demo("demo-code")
     asked = request(criterion="frequency", keep_super=True, **CODE)
-    selection = drain(select_measured(asked, demo, stats_store()))
+    selection = drain(Study.of(asked, demo, stats_store()).rank(asked.plan))
     pinned = asked.plan.changed(keep_super=False, pin={layer: [expert]})
     kept, named = (order_of(selection, spec).ref for spec in (asked.plan, pinned))
     assert kept == named

@@ -38,12 +38,12 @@ from pruning.measures.sum_error import SumError, equal_documents
 from pruning.plan.allocation import Removed, apportion
 from pruning.planning.measured import Order, find_sensitivity, order_of, without_budget
 from pruning.planning.predicted import sum_error
-from pruning.planning.ranking import select_measured
+from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.evaluation import SensitivityRequest
-from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from pruning.tasks.sensitivity import sensitivity_run
 
 CORPORA = tuple(sorted(TEXTS))  # on which losses are predicted and measured
@@ -110,8 +110,7 @@ def learned(name: str, stats_dir: Path, windows: int | None) -> tuple[Order, Sum
     """An order with its curves on every corpus, and how shipped plans say that they err."""
     spec = spec_of(criterion=name, **ORDERS[name], sparsity="50%", schedule="measured", cost="nll")
     store = stats_store(stats_dir)
-    request = SpecRequest(model=DEMO_MODEL, plan=spec)
-    selection = without_budget(drain(select_measured(request, demo(), store)))
+    selection = without_budget(Study(demo(), store, Place(DEMO_MODEL)).ranking(spec))
     known, evaluated = SensitivityStore([SHIPPED_STATS]), EvaluationStore([SHIPPED_STATS])
     curves = find_sensitivity(selection, spec, known)
     if curves is None or len(curves.curves) < len(CORPORA):

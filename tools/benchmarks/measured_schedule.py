@@ -39,7 +39,6 @@ from pruning.plan.allocation import Removed, apportion
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Room
 from pruning.planning.measured import Order, order_of
-from pruning.planning.ranking import select_measured
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
 from pruning.requests.search_settings import SearchSettings
@@ -50,6 +49,7 @@ from pruning.search.run import SearchLog, Task, open_log, search
 from pruning.search.sensitivity import Aim, Measuring, measure_curves, refine
 from pruning.search.space import Space
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 
 CRITERIA = ("reap", "frequency", "ean", "damage", "heapr")
 SPARSITIES = ("25%", "50%", "75%")
@@ -92,7 +92,9 @@ class Trial:
             asked |= {"granularity": "neuron", "schedule": "measured"}
         spec = spec_of(**asked)
         request = SpecRequest(model="demo", plan=spec)
-        return order_of(drain(select_measured(request, self.model, stats_store())), spec)
+        return order_of(
+            drain(Study.of(request, self.model, stats_store()).rank(request.plan)), spec
+        )
 
     @cached_property
     def drawn(self) -> DrawnSamples:

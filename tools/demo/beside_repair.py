@@ -32,15 +32,13 @@ from pruning.engine.full_side import FullSide, final_hidden, full_side
 from pruning.measures.result import SampleValues, interval_of
 from pruning.measures.samples import SampleBatch, make_samples
 from pruning.plan.plan import PruningPlan, fit_plan
-from pruning.planning.make import make_plan
-from pruning.planning.measured import with_sensitivity
-from pruning.planning.ranking import select_measured
+from pruning.planning.ranking import Place
 from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import placed_batches
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import run_settings
 from pruning.tasks.repair import _prepare, repair_run
@@ -88,11 +86,9 @@ class Bench:
     def plan(self, **fields: Any) -> PruningPlan:
         """The plan of a spec."""
         spec = spec_of(**fields)
-        request = SpecRequest(model="demo", plan=spec, stats_dir=self.folder)
-        store = stats_store(self.folder)
-        selection = drain(select_measured(request, self.model.source, store))
-        made = make_plan(with_sensitivity(selection, spec, store), spec)
-        return fit_plan(made.plan, self.model.source)
+        study = Study(self.model.source, stats_store(self.folder), Place("demo"))
+        made, _ = drain(study.make(spec))
+        return fit_plan(made, self.model.source)
 
     def request(self, plan: PruningPlan, seed: int = 42) -> RepairRequest:
         """The repair of a plan on the blend."""

@@ -12,11 +12,11 @@ from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.jobs.kinds import KINDS, JobKind
 from pruning.plan.plan import PruningPlan, keep_all
-from pruning.planning.make import plan_from_stats
 from pruning.records.repair import RepairStore
 from pruning.requests.evaluation import SubsetsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import RESULT_NAME
+from pruning.study import Study
 from tools.demo.orders import Order, Plan, Step
 from tools.demo.work import Work
 
@@ -125,7 +125,7 @@ class Maker:
         if plan.searched:
             spec = spec.changed(schedule_file=self.work.search(spec.ranking.criterion))
         request = SpecRequest(model=DEMO_MODEL, plan=spec, stats_dir=self.work.stats)
-        chosen = drain(plan_from_stats(request, self.model, self.store))[0].plan
+        chosen = drain(Study.of(request, self.model, self.store).make(request.plan))[0]
         if not plan.repair_tokens:
             return chosen
         (repair,) = (

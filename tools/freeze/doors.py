@@ -16,7 +16,6 @@ from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS, TABLES, blocks_of
 from app.cli import COMMANDS, load, main
 from pruning.benchmarks.record import BenchmarkStore
-from pruning.planning.make import plan_from_stats
 from pruning.records.bins import BinsStore
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore
@@ -29,6 +28,7 @@ from pruning.requests.plan import SpecRequest
 from pruning.schedules import SCHEDULES
 from pruning.search.store import SearchStore
 from pruning.spec.base import validated
+from pruning.study import Study
 
 EXPERT_CRITERIA = tuple(CRITERIA)
 NEURON_ONES = tuple(NEURON_CRITERIA)
@@ -64,9 +64,9 @@ def command_names() -> list[str]:
 def plan(values: Mapping[str, Any]) -> tuple[str, str]:
     """Digest of the plan of the demo that a spec asks for; its plan.json, then its notes."""
     request = validated(SpecRequest, {"model": DEMO, **values})
-    task = plan_from_stats(request, load_model_index(DEMO), stats_store())
-    decision, _ = drain(task)
-    return decision.plan.digest, decision.plan.to_json() + "\n".join(decision.notes)
+    study = Study.of(request, load_model_index(DEMO), stats_store())
+    made, _ = drain(study.make(request.plan))
+    return made.digest, made.to_json() + "\n".join(made.notes)
 
 
 def run_command(words: Sequence[str]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from app.charts.names import FULL
 from app.choices import ALL_SHARES, ResultChoice
 from app.errors import show_error
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.pages.evaluate.published import PROFILE, weight_controls
 from app.session import data
 from app.session.data import records_of
@@ -37,7 +37,6 @@ from app.widgets.controls import choose
 from app.widgets.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.widgets.notes import inform, show_command
 from pruning.benchmarks.record import BenchmarkStore
-from pruning.planning.make import CurrentPlan
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.spec.base import command_line, validated
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest

@@ -19,12 +19,11 @@ from app.charts.evaluations import (
 )
 from app.choices import ResultChoice
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.pages.evaluate.right import question_choice, right_column, right_table
 from app.session.data import (
     corpus_label,
     held_out_corpora,
-    losses_of,
     records_of,
     settings,
     usual_corpora,
@@ -54,7 +53,6 @@ from app.widgets.repair import repair_part
 from pruning.measures.result import FEW_DOCUMENTS, MEASURES
 from pruning.plan.plan import changes_nothing, removes_nothing
 from pruning.plan.sizes import format_bytes
-from pruning.planning.make import CurrentPlan
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
 from pruning.records.quality import (
     PlanLoss,
@@ -189,7 +187,7 @@ def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
 
 def candidates_part(loaded: Loaded) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
-    losses, granularity = losses_of(loaded.model), loaded.choices.spec.ranking.granularity
+    losses, granularity = loaded.study.losses, loaded.choices.spec.ranking.granularity
     same_kind = [each for each in losses if each.facts.granularity == granularity]
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
     if not shares:

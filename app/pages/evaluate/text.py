@@ -16,7 +16,7 @@ from app.charts.text_lens import (
     visible,
 )
 from app.components.token_text import chosen_token, token_text
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.job_queue import own_model
@@ -28,7 +28,6 @@ from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform
 from app.widgets.url_values import say_unknown
-from pruning.planning.make import CurrentPlan
 from pruning.records.lens import (
     FIRST_TOKEN,
     LensPlan,

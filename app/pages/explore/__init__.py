@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import Criterion
 from analysis.ranking.stratification import rescale
@@ -21,7 +20,7 @@ from app.pages.explore.expert import expert_part, paths_part
 from app.pages.explore.neurons import neuron_page
 from app.pages.explore.stratification import strata_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
-from app.session.data import losses_of, shown_model, what_is_missing
+from app.session.data import shown_model, what_is_missing
 from app.session.state import one_of
 from app.tables.ranked import Ranked
 from app.widgets.charts import chart_files, show_named
@@ -66,9 +65,9 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
 
 def difference_words(loaded: Loaded) -> str:
     """How many experts the two criteria decide differently, and what that costs."""
-    comparison, losses = loaded.comparison, losses_of(loaded.model)
+    comparison, losses = loaded.comparison, loaded.study.losses
     a, b = loaded.first.criterion.label, loaded.second.criterion.label
-    plan, other = loaded.plan_by(loaded.first), loaded.plan_by(loaded.second)
+    plan, other = loaded.study.plan_of(loaded.first), loaded.study.plan_of(loaded.second)
     if loaded.shown:
         plan = loaded.shown.plan.in_own_bits.unrepaired
     count = comparison.count("only A")
@@ -111,15 +110,15 @@ def map_part(loaded: Loaded, mode: Mode) -> None:
         _maps(
             loaded,
             mode,
-            (loaded.ranked(loaded.second), loaded.plan_by(loaded.second)),
+            (loaded.ranked(loaded.second), loaded.study.plan_of(loaded.second)),
             (loaded.ranked(loaded.first), loaded.shown_plan),
         )
     elif (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
         inform(missing)
     else:
-        chosen = loaded.selection(loaded.request_by(loaded.choices.baseline))
+        chosen = loaded.study.ranking(loaded.spec_by(loaded.choices.baseline))
         st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
-        _maps(loaded, mode, (loaded.ranked(chosen), loaded.plan_by(chosen)))
+        _maps(loaded, mode, (loaded.ranked(chosen), loaded.study.plan_of(chosen)))
 
 
 def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[Ranked, PruningPlan]) -> None:
@@ -169,25 +168,8 @@ def _part(loaded: Loaded) -> None:
     views[view][1](loaded)
 
 
-def expert_page(loaded: Loaded, mode: Mode, words: DeltaGenerator) -> None:
-    """What is kept, beside the variants, and the parts; `words` is a place beside the views."""
-    is_constant = loaded.choices.criterion is None
-    if not is_constant:  # else the plan bar shows why
-        if not has_statistics(loaded):
-            return
-        words.markdown(difference_words(loaded))
-    map_column, variants_column = st.columns([13, 8])
-    with map_column:
-        map_part(loaded, mode)
-    with variants_column:
-        variants_part(loaded)
-    if not is_constant:
-        _part(loaded)
-        show_plan_command(loaded)
-
-
 def draw(loaded: Loaded) -> None:
-    """The page."""
+    """The page: what is kept, beside the variants, and the parts."""
     by_neuron = loaded.choices.spec.by_neuron
     key, views = ("neurons.show", VIEWS_OF_NEURONS) if by_neuron else ("show", VIEWS)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
@@ -195,7 +177,20 @@ def draw(loaded: Loaded) -> None:
         words = st.container(width="stretch")
     if view == STRATIFICATION:
         strata_part(loaded, words)
-    elif by_neuron:
+        return
+    if by_neuron:
         neuron_page(loaded)
-    else:
-        expert_page(loaded, one_of(view, tuple(MODES)), words)
+        return
+    is_constant = loaded.choices.criterion is None
+    if not is_constant:  # else the plan bar shows why
+        if not has_statistics(loaded):
+            return
+        words.markdown(difference_words(loaded))
+    map_column, variants_column = st.columns([13, 8])
+    with map_column:
+        map_part(loaded, one_of(view, tuple(MODES)))
+    with variants_column:
+        variants_part(loaded)
+    if not is_constant:
+        _part(loaded)
+        show_plan_command(loaded)

@@ -11,7 +11,6 @@ from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import losses_of
 from app.session.state import apply_criterion
 from app.tables.costs import needs_and_costs
 from app.tables.measured_advice import QualityReading, read_losses
@@ -61,7 +60,7 @@ def _use_button(name: str) -> None:
 
 def _overlap_part(loaded: Loaded, purpose: Purpose) -> None:
     st.markdown("**This model**")
-    _quality(read_losses(purpose, losses_of(loaded.model), float(loaded.fraction)))
+    _quality(read_losses(purpose, loaded.study.losses, float(loaded.fraction)))
     if (chart := chart_or_message("overlap-map", loaded)) is None:
         return
     reading = read_overlaps(purpose, chart.table)
@@ -105,7 +104,7 @@ def _needs(loaded: Loaded) -> None:
         + (f" (corpus: {literal(corpus)})" if corpus else "")
         + ". One run serves all criteria of its kind; times are of the machine that ran it."
     )
-    rows = needs_and_costs(loaded.runs.get(corpus), loaded.weight_run)
+    rows = needs_and_costs(loaded.runs.get(corpus), loaded.study.weight_run)
     table_with_csv(
         pd.DataFrame(rows), "needs", "What each criterion reads, and the cost of its statistics"
     )

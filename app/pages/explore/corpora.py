@@ -44,7 +44,7 @@ def variants_part(loaded: Loaded) -> None:
     if (chart := chart_or_message(name, loaded)) is None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
-    figure = partial(loaded.keep, _map_after, name, chart.table, clicks)
+    figure = partial(loaded.study.cached, _map_after, name, chart.table, clicks)
     by_overlap = name == "overlap-map"
     click = partial(_apply_clicked_variant, loaded, name, chart.table)
     show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap)
@@ -132,8 +132,9 @@ def blend_part(loaded: Loaded) -> None:
             )
         st.markdown(f"Worst-covered: **{literal(worst['corpus'])}**, {worst['coverage']:.1%}")
     show_chart(chart)
-    request = loaded.request_by(loaded.choices.ranking_criterion)
-    if len(request.plan.ranking.corpora) > 1:
+    spec = loaded.spec_by(loaded.choices.ranking_criterion)
+    if len(spec.ranking.corpora) > 1:
+        request = loaded.study.request(spec)
         show_command(command_line("blend", request.model, *option_words(request)))
 
 

@@ -59,7 +59,7 @@ def tokens_part(loaded: Loaded) -> None:
     runs = _runs_with_parts(loaded)
     if not runs:
         return
-    part = loaded.keep(parts_of, next(iter(runs.values())))[0]
+    part = loaded.study.cached(parts_of, next(iter(runs.values())))[0]
     options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
     say_unknown("Other criteria", "beside", options, lambda name: CRITERIA[name].label)
     others = st.pills(
@@ -77,7 +77,7 @@ def tokens_part(loaded: Loaded) -> None:
     if show_named("overlap-by-tokens", loaded.choosing(beside=chosen)) is not None:
         first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
         _command(loaded, "--parts", "--criterion", first.name)
-    if not SubsetStore(loaded.store.directories).is_empty:
+    if not SubsetStore(loaded.study.store.directories).is_empty:
         show_named("loss-by-tokens", loaded)
 
 
@@ -102,7 +102,7 @@ def damage_part(loaded: Loaded) -> None:
         return
     corpus = loaded.corpus if loaded.corpus != BLEND else next(iter(loaded.runs))
     run = data.runs_with_routing(loaded.model, CRITERIA["damage"])[corpus]
-    if "damage" not in loaded.stats_of(run).table:
+    if "damage" not in loaded.study.stats_of(run).table:
         how_to_collect(
             loaded,
             run,
@@ -142,7 +142,7 @@ def how_to_collect(loaded: Loaded, run: Run, lacking: str, group: Group) -> None
 
 def _quality(loaded: Loaded, run: Run) -> None:
     corpus = run.manifest.corpus
-    table = loaded.keep(proxy_quality, loaded.stats_of(run), loaded.choices.gate)
+    table = loaded.study.cached(proxy_quality, loaded.study.stats_of(run), loaded.choices.gate)
     best = table.iloc[0]
     st.markdown(
         f"**Every variant as a stand-in**, on {literal(corpus)}. {best['label']} prunes "

@@ -95,8 +95,7 @@ def neuron_page(loaded: Loaded) -> None:
         neurons_missing_part(loaded)
         return
     try:
-        request = loaded.neuron_request
-        check_page_reads(loaded, request)
+        check_page_reads(loaded, loaded.neuron_spec)
         kept = CHARTS["neurons-kept"].draw(loaded)
     except UserError as error:
         inform(literal(error))
@@ -111,7 +110,8 @@ def neuron_page(loaded: Loaded) -> None:
     if part is not None:
         with st.container(border=True):
             PARTS[part][1](loaded)
-    show_command(request.command(), heading="This plan from the command line")
+    command = loaded.study.request(loaded.neuron_spec).command()
+    show_command(command, heading="This plan from the command line")
 
 
 def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
@@ -190,8 +190,9 @@ def _expert_part(loaded: Loaded) -> None:
         st.text("No expert is chosen; this one is closest to half pruned.")
     show_named("neurons-of-expert", loaded, with_sentence=True)
     # The command that writes the score of every neuron, if there is one.
-    request = loaded.neuron_request
-    if request.plan.ranking.corpora:
+    spec = loaded.neuron_spec
+    if spec.ranking.corpora:
+        request = loaded.study.request(spec)
         words = option_words(request, only=("criterion", "granularity", "corpora", "stats_dir"))
         line = command_line("score", request.model, *words, "-o", "scores.csv")
         show_command(line, heading="The score of every neuron from the command line")

@@ -4,12 +4,12 @@ import streamlit as st
 
 from app.jobs.model import ACTIVE
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.pages.export.finished import finished_part
 from app.pages.export.form import form_part, form_place, one_or_range
 from app.pages.export.options import ExportChoice
 from app.session.job_queue import job_store
-from app.session.plan_data import export_option, neuron_sizes, plan_sizes
+from app.session.plan_data import export_option, neuron_sizes
 from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
@@ -17,7 +17,6 @@ from app.widgets.plan_bar import in_own_bits, plan_button
 from app.widgets.refusals import refusal_part
 from pruning.plan.sizes import SizeReport, format_bytes
 from pruning.planning.choice import schedule_label
-from pruning.planning.make import CurrentPlan
 from pruning.planning.ranking import criterion_badge
 
 
@@ -33,7 +32,7 @@ def draw(loaded: Loaded) -> None:
     elif loaded.choices.spec.by_neuron:
         _export_of_neurons(loaded, current)
     else:
-        report = plan_sizes(loaded, current.plan)
+        report = loaded.study.sizes(current.plan)
         is_written = finished_part(loaded, current.plan)
         form_column, sizes_column = st.columns(2)
         with form_column:
@@ -50,8 +49,8 @@ def draw(loaded: Loaded) -> None:
 def _plan_part(current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice) -> None:
     """What is kept, its size as the options have it, and the plan's file."""
     title = f"from the file `{current_plan.file.replace('`', '')}`"
-    if current_plan.selection is not None:
-        criterion, limits = current_plan.selection.criterion, current_plan.selection.spec.limits
+    if current_plan.ranking is not None:
+        criterion, limits = current_plan.ranking.criterion, current_plan.ranking.spec.limits
         schedule = schedule_label(current_plan.plan.provenance.schedule).lower()
         how = "by hand" if limits.set else schedule
         title = f"{criterion.label}, {criterion_badge(criterion)}, {how}"

@@ -14,7 +14,7 @@ from analysis.errors import ExportError, UserError
 from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.pages.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
@@ -26,7 +26,6 @@ from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.size_words import growth_words
 from pruning.plan.sizes import SizeReport, format_bytes
 from pruning.planning.choice import corpora_words
-from pruning.planning.make import CurrentPlan
 from pruning.requests.model import ExportRequest
 from pruning.serving.engines import readers, summary
 from pruning.spec.base import validated
@@ -64,7 +63,7 @@ def _default_name(loaded: Loaded, current_plan: CurrentPlan) -> str:
         units = {"params": "params", "shrink": "bytes"}
         share_of = units.get(str(provenance.budget.get("kind")), "neurons")
         parts += [share_of, str(provenance.schedule_parameters.get("scope", ""))]
-    elif current_plan.selection and current_plan.selection.spec.limits.set:
+    elif current_plan.ranking and current_plan.ranking.spec.limits.set:
         parts.append("hand")
     elif provenance.schedule != "uniform":
         parts.append(provenance.schedule)

@@ -11,7 +11,7 @@ from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.data import settings
 from app.session.state import one_of
 from app.widgets.url_values import say_unknown
@@ -26,7 +26,6 @@ from pruning.plan.heads import (
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.sizes import format_bytes, heads_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.planning.make import CurrentPlan
 from pruning.serving.engines import Contents, Verdict, contents_of, verdicts
 from pruning.serving.gguf import converter_options, find_converter
 from pruning.spec.options import GgufName
@@ -103,7 +102,7 @@ def options_part(
     num_bytes += heads_bytes(loaded.model, fit_plan(current_plan.plan, loaded.model), heads)
     if dequantise := option is None and _dequantise_choice(loaded.model, current_plan.plan):
         try:
-            num_bytes += loaded.keep(_growth, loaded.model, current_plan.plan)
+            num_bytes += loaded.study.cached(_growth, loaded.model, current_plan.plan)
         except ExportError as error:
             refused = str(error)
     keep_list = rare.toggle(

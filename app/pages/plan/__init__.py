@@ -4,7 +4,7 @@ import streamlit as st
 
 from app.charts import neuron_cut
 from app.charts.schedules import sides
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.pages.plan.experts import (
     editor_part,
     engines_part,
@@ -16,7 +16,7 @@ from app.pages.plan.experts import (
 )
 from app.pages.plan.search import search_part
 from app.pages.plan.sensitivity import sensitivity_form, sensitivity_part
-from app.session.plan_data import lacks_statistics, neuron_sizes, plan_sizes, prepared
+from app.session.plan_data import lacks_statistics, neuron_sizes, prepared
 from app.session.plan_state import NoPlan
 from app.widgets.charts import show_named
 from app.widgets.job_form import neurons_missing_part
@@ -25,8 +25,7 @@ from app.widgets.plan_bar import chance_warning
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
 from pruning.plan.plan import changes_nothing
-from pruning.planning.make import CurrentPlan
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 
 
 def draw(loaded: Loaded) -> None:
@@ -52,7 +51,7 @@ def _plan_of_experts(loaded: Loaded) -> None:
     schedules = None if ready is None else sides(loaded)
     editor_part(loaded, current, schedules)
     notes_part(loaded, current)
-    plan_metrics(loaded, current, plan_sizes(loaded, current.plan))
+    plan_metrics(loaded, current, loaded.study.sizes(current.plan))
     with st.container(border=True):
         engines_part(loaded, current)
         sensitivity_part(loaded)
@@ -81,7 +80,7 @@ def _repair_part(loaded: Loaded, current: CurrentPlan) -> None:
             repair_part(loaded, current, with_jobs=True)
 
 
-def _statistics(loaded: Loaded) -> Selection | None:
+def _statistics(loaded: Loaded) -> Ranking | None:
     """The statistics that rank; None if there are none, as for a plan from a file."""
     try:
         return prepared(loaded)

@@ -7,11 +7,11 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
-from app.charts.schedules import Sides, chosen_spending
+from app.charts.schedules import Sides
 from app.components.schedule_editor import Bars, schedule_editor
 from app.literal import literal
-from app.loaded import Loaded
-from app.session.data import losses_of, shown_model
+from app.loaded import CurrentPlan, Loaded
+from app.session.data import shown_model
 from app.session.plan_state import (
     EDITOR,
     OnScreen,
@@ -37,7 +37,6 @@ from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.sizes import SizeReport, format_bytes, format_count
 from pruning.plan.super_experts import super_note
 from pruning.planning.choice import schedule_label
-from pruning.planning.make import CurrentPlan
 from pruning.planning.recipes import recipe_of
 from pruning.records.quality import loss_of
 from pruning.schedules import Spending
@@ -91,7 +90,7 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
         )
         return
     layers, kept = loaded.model.layers, current_plan.kept
-    spending = chosen_spending(loaded)
+    spending = loaded.spending
     ghost = sides.kept_by("uniform") if sides else None
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
@@ -104,8 +103,8 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
 
 def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Notes on the plan, one line each."""
-    supers = super_note(current_plan.plan, loaded.model, loaded.store)
-    notes = filter(None, (*current_plan.notes, supers))
+    supers = super_note(current_plan.plan, loaded.model, loaded.study.store)
+    notes = filter(None, (*current_plan.plan.notes, supers))
     for note in filter(None, (*map(literal, notes), prediction_error(loaded))):
         st.markdown(f":material/info: {note}")
 
@@ -171,14 +170,14 @@ def sides_part(loaded: Loaded, sides: Sides) -> None:
 
 def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
     """The summary of all schedules with the loss increase: measured, and predicted."""
-    losses = losses_of(loaded.model)
+    losses = loaded.study.losses
     plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
     measured = [each if each and not (each.way or each.missing) else None for each in plan_losses]
     table = sides.table.assign(
         mean=[each.mean if each else math.nan for each in measured],
         worst=[each.worst if each else math.nan for each in measured],
     )
-    if error := loaded.sum_error(loaded.first):
+    if error := loaded.study.sum_error(loaded.first):
         groups = sides.counts.groupby("schedule", sort=False)
         plans = np.array([rows["removed"].to_numpy() for _, rows in groups])
         table["predicted"] = error.bands(plans)[0].median
@@ -251,9 +250,9 @@ def files_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     recipe = ""
     with recipe_column:
         st.markdown("**Recipe**: all settings, for `moeprune prune recipe.yaml`.")
-        if current_plan.selection:
+        if current_plan.ranking:
             with in_a_sentence():  # a corpus of another machine may be none that a recipe can name
-                recipe = recipe_of(current_plan.selection, current_plan.repaired_by).to_yaml()
+                recipe = recipe_of(current_plan.ranking, current_plan.repaired_by).to_yaml()
                 long = recipe.count("\n") > _RECIPE_LINES
                 st.code(recipe, language="yaml", height=_RECIPE_PX if long else "content")
         else:

@@ -34,7 +34,7 @@ from app.widgets.job_panel import progress_text
 from app.widgets.notes import card
 from app.widgets.refusals import in_a_sentence
 from pruning.measures.result import MEASURES
-from pruning.planning.ranking import Selection
+from pruning.planning.ranking import Ranking
 from pruning.planning.searches import (
     duration_text,
     estimate_search,
@@ -60,7 +60,7 @@ _SAMPLES: Final = (4, 8, 16, 32, 64, 128, 256)
 _MOST: Final = 10_000
 
 
-def search_part(loaded: Loaded, ready: Selection | None) -> None:
+def search_part(loaded: Loaded, ready: Ranking | None) -> None:
     """The running or chosen search, and the form."""
     searches, job = searches_of(loaded.model), newest_job(loaded)
     st.markdown(_WHAT)
@@ -187,11 +187,11 @@ def _pictures(loaded: Loaded, search: KnownSearch) -> None:
             show_named(name, with_search)
 
 
-def search_form(loaded: Loaded, ready: Selection) -> None:
+def search_form(loaded: Loaded, ready: Ranking) -> None:
     """Settings, estimate and recipe of a new search, and the run button."""
     fields = _fields(loaded)
     recipe = searching_recipe(ready, loaded.choices.spec, fields)
-    search_id = new_search_id(recipe, loaded.model, loaded.keep(ranking_digest, ready))
+    search_id = new_search_id(recipe, loaded.model, loaded.study.cached(ranking_digest, ready))
     section = recipe.search
     if section is None:
         raise ValueError("the recipe does not search")

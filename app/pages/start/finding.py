@@ -13,8 +13,8 @@ from app.charts.loss_by_size import clicked_plan
 from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
-from app.loaded import Loaded
-from app.session.data import losses_of, records_of
+from app.loaded import CurrentPlan, Loaded
+from app.session.data import records_of
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.measured_plan import open_measured, why_not_clickable, why_not_shown
 from app.session.prompts import own_words, shown_unasked
@@ -26,7 +26,6 @@ from app.widgets.links import link_to
 from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
-from pruning.planning.make import CurrentPlan
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.records.quality import (
     LossIncrease,
@@ -46,7 +45,7 @@ _EXCERPT: Final = 36  # characters of an answer
 
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export."""
-    losses, (loss, chance) = losses_of(loaded.model), loss_of_plan(loaded)
+    losses, (loss, chance) = loaded.study.losses, loss_of_plan(loaded)
     st.title(headline(loaded, current_plan, loss, chance), anchor=False)
     chance_warning(loaded)
     chart_column, words_column = st.columns([3, 2])
@@ -70,7 +69,7 @@ def _picture(loaded: Loaded) -> None:
         st.text(str(error))
         return
     measured = set(chart.table["plan"])
-    plans = [each for each in losses_of(loaded.model) if each.plan in measured]
+    plans = [each for each in loaded.study.losses if each.plan in measured]
     figure = partial(chart.figure, clicks=why_not_clickable(loaded, plans))
     show_chart(chart, figure=figure, on_select=partial(_take_clicked, loaded))
 

@@ -68,7 +68,7 @@ def checks(loaded: Loaded) -> None:
     """Checks of the model before trusting a ranking."""
     with st.container(horizontal=True):
         for corpus, run in loaded.runs.items():
-            count = int((loaded.stats_of(run).table["num_tokens"] == 0).sum())
+            count = int((loaded.study.stats_of(run).table["num_tokens"] == 0).sum())
             who = f"{counted(count, 'expert')} never" if count else "every expert"
             badge(f"{who} routed on {literal_in_badge(corpus)}", is_good=not count)
     say_if_demo(loaded.model)
@@ -141,7 +141,7 @@ def weights_button(loaded: Loaded) -> None:
     """Button to measure the weights, or a note that they are measured."""
     st.markdown("**Weights**: AIMER, Magnitude and Hoyer need no corpus.")
     sent = False
-    if loaded.weight_run is not None:
+    if loaded.study.weight_run is not None:
         badge("weights measured")
     else:
         sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")

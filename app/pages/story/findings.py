@@ -22,8 +22,8 @@ from app.charts.stratification import SCALES
 from app.charts.variant_losses import VARIANT_MAPS
 from app.choices import BLEND, CONSTANT, StrataChoice
 from app.literal import literal
-from app.loaded import Loaded
-from app.session.data import loaded_for, losses_of
+from app.loaded import CurrentPlan, Loaded
+from app.session.data import loaded_for
 from app.session.plan_data import bytes_after, current_plan, neuron_sizes
 from app.session.state import (
     EXPONENTS,
@@ -47,7 +47,6 @@ from pruning.planning.choice import (
     schedule_label,
     scopes_of,
 )
-from pruning.planning.make import CurrentPlan
 from pruning.records.quality import PlanLoss, loss_of
 from pruning.records.right_of_plans import right_apart
 from pruning.search.store import SEARCH
@@ -216,7 +215,7 @@ def stratification(loaded: Loaded) -> Finding:
 
 def corpora(loaded: Loaded) -> Finding:
     """What the calibration corpus costs on each corpus."""
-    own, losses = loaded.routed_criterion(), losses_of(loaded.model)
+    own, losses = loaded.routed_criterion(), loaded.study.losses
     if len(loaded.runs) < 2:
         raise StatsError(
             f"{loaded.model.name} is calibrated on {len(loaded.runs)} corpus; calibrate on another "

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import load_model_index
 from analysis.stats.store import stats_store
@@ -16,11 +15,11 @@ from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.measures.sum_error import SumError, equal_documents
 from pruning.planning.measured import find_sensitivity, without_budget
 from pruning.planning.predicted import predict, sum_error
-from pruning.planning.ranking import select_measured
+from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.sensitivity import SensitivityStore
-from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 from tools.benchmarks.bands import measure
 
 # Evaluations of plans that nothing was learned from: random counts, other shares, other limits.
@@ -37,9 +36,7 @@ def error_of(order, *directories):
     """The error of a shipped order, learned from the evaluations of some directories."""
     store, model = stats_store(), load_model_index("demo")
     spec = spec_of(**ORDERS[order], sparsity="50%", schedule="measured", cost="nll")
-    selection = without_budget(
-        drain(select_measured(SpecRequest(model="demo", plan=spec), model, store))
-    )
+    selection = without_budget(Study(model, store, Place("demo")).ranking(spec))
     known = SensitivityStore(store.directories)
     curves = find_sensitivity(selection, spec, known)
     return sum_error(selection, curves, EvaluationStore(directories), known, ())

@@ -12,9 +12,9 @@ from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.measures.sum_error import SumError
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
 from pruning.planning.measured import order_of, without_budget
-from pruning.planning.ranking import select_measured
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
+from pruning.study import Study
 
 # Layers 1 and 2 of 12 experts in three groups: of each, three go at a time.
 CASE = BY_NAME["deepseek_v3-groups"]
@@ -26,7 +26,7 @@ def selection(tmp_path):
     model = load_model_index(str(tmp_path / "model"))
     spec = spec_of(criterion="random", sparsity="50%", multiple_of=3, protect="1")
     request = SpecRequest(model=str(tmp_path / "model"), plan=spec)
-    return drain(select_measured(request, model, stats_store(tmp_path / "stats")))
+    return drain(Study.of(request, model, stats_store(tmp_path / "stats")).rank(request.plan))
 
 
 def curve(costs):
