@@ -11,7 +11,7 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import PAPER, Weighing
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import parse_sparsity
-from analysis.stats.tables import Gate
+from analysis.stats.columns import Gate
 from pruning.planning.choice import HAND
 from pruning.search.store import SEARCH
 from pruning.spec.spec import PlanSpec

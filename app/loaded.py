@@ -7,16 +7,19 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from analysis.corpora import name_among
+from analysis.corpora.spec import name_among
+from analysis.corpora.weights import corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
-from analysis.ranking.choose import corpus_weight_text, notes_on_others, parse_corpus_weight
+from analysis.ranking.choose import notes_on_others
 from analysis.ranking.compare import Comparison
-from analysis.stats.store import Run, StatsStore
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.columns import Gate
+from analysis.stats.manifest import Run
+from analysis.stats.store import StatsStore
+from analysis.stats.tables import ExpertStats
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.measures.curves import Sensitivity

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
-from analysis.stats.store import Run, stats_store
+from analysis.stats.manifest import Run
+from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import SizeReport, format_bytes, size_report

@@ -8,20 +8,16 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from analysis.cache_keys import Cache, most_results, uncached
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
-from analysis.ranking.choose import (
-    Choice,
-    choose_stats,
-    parse_corpus_weight,
-    routed_choice,
-    run_by_corpus,
-)
+from analysis.ranking.choose import Choice, choose_stats, routed_choice, run_by_corpus
 from analysis.ranking.neurons import chosen_neurons
-from analysis.stats.blend import Part
-from analysis.stats.store import Run, StatsStore, load_expert_stats, load_weight_stats
+from analysis.stats.manifest import Part, Run
+from analysis.stats.reading import load_expert_stats, load_weight_stats
+from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, WeightStats
 from pruning.measures.curves import Sensitivity
 from pruning.measures.store import Kept, RecordStore, readable_records

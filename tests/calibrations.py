@@ -5,10 +5,11 @@ import pandas as pd
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.model.opening import load_model_index
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)

@@ -9,9 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, model_ref
+from pruning.records.repair_files import content_record
 from pruning.surgery.export import ExportSettings, export_checkpoint
+from pruning.surgery.head_ranking import WeighedHeads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
 from pruning.surgery.verify import VerifyReport, verify_export
 
@@ -34,11 +37,14 @@ def uneven(model) -> PruningPlan:
     return PruningPlan(model_ref(model), kept)
 
 
+_USUAL = {"head_ranking": WeighedHeads(), "read_repair": content_record}
+
+
 def export(source: MoEModel | Path, plan: Any, out: Path, **options: Any) -> Manifest:
     """Export a model or the checkpoint of a folder; `plan` may be the ids that each layer keeps."""
     model = load_model_index(str(source)) if isinstance(source, Path) else source
     plan = keeping(model, plan) if isinstance(plan, tuple) else plan
-    return drain(export_checkpoint(model, plan, out, ExportSettings(**options)))
+    return drain(export_checkpoint(model, plan, out, ExportSettings(**_USUAL | options)))
 
 
 def shards_of(path: Path) -> list[Path]:

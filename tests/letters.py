@@ -2,9 +2,11 @@
 
 from types import MappingProxyType
 
-from analysis.corpora import Sampling, parse_corpus, tokenize
 from analysis.corpora.files import open_documents
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import local_source
+from analysis.corpora.spec import parse_corpus
 
 USER, ASSISTANT = 30, 31
 MESSAGES = [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "c"}]

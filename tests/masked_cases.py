@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from analysis.drain import drain
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from builders.tokens import answers
 from families.configs import BY_NAME

@@ -12,7 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from families.configs import CASES, Case
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import chisquare
 
 from analysis.drain import drain
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.requests.search_settings import SearchSettings
 from pruning.search.run import BlockFitness, Task, open_log, search

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 # From the top: each may import those to its right, never the other way.

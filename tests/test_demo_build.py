@@ -8,13 +8,15 @@ import pytest
 import torch
 from transformers import AutoTokenizer, OlmoeForCausalLM
 
-from analysis.corpora import ChatFormat, demo_document
+from analysis.corpora.documents import demo_document
 from analysis.corpora.encoding import encode
 from analysis.corpora.sources import fitness_source
+from analysis.corpora.tokens import ChatFormat
 from analysis.demo.held_out import HELD_OUT_FILE, held_out_numbers
-from analysis.demo.texts import HELD_OUT_FROM, TEXTS
+from analysis.demo.listing import DEMO_CORPORA, HELD_OUT_FROM
+from analysis.demo.texts import demo_text
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from tools.demo.build import (
     Training,
     build,
@@ -64,7 +66,9 @@ def test_batches_have_each_corpus_share_and_no_sequence_twice_in_an_epoch():
 def tokenizer():
     numbers = range(300)
     return train_tokenizer(
-        corpus.text(number).whole for corpus in TEXTS.values() for number in numbers
+        demo_text(corpus.name, number).whole
+        for corpus in DEMO_CORPORA.values()
+        for number in numbers
     )
 
 
@@ -75,12 +79,14 @@ def few(monkeypatch):
     monkeypatch.setattr("tools.demo.build.BENCHMARKED", 10)
 
 
-@pytest.mark.parametrize("corpus", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA.values(), ids=DEMO_CORPORA)
 def test_training_reads_documents_as_calibration_does_and_their_ends(corpus, tokenizer, few):
     documents = training_tokens(corpus, tokenizer)
     assert len(documents) == 40
     for number, document in enumerate(documents):
-        read = encode(demo_document(corpus.text(number)), tokenizer, ChatFormat(), corpus.name)
+        read = encode(
+            demo_document(demo_text(corpus.name, number)), tokenizer, ChatFormat(), corpus.name
+        )
         assert tokenizer.decode(document).removesuffix("<|end|>") == tokenizer.decode(
             read.ids
         ).removesuffix("<|end|>")
@@ -116,8 +122,8 @@ def runs(ids):
 
 def test_what_shares_a_run_of_32_tokens_with_training_is_not_held_out(tokenizer, few):
     """Training has a piece of every second document: 40 tokens of it, or too few to be a run."""
-    corpus = TEXTS["demo-recipes"]
-    texts = [corpus.text(HELD_OUT_FROM + number).whole for number in range(40)]
+    corpus = DEMO_CORPORA["demo-recipes"]
+    texts = [demo_text(corpus.name, HELD_OUT_FROM + number).whole for number in range(40)]
     whole = [np.array(tokenizer.encode(text)) for text in texts]
     seen = [ids[5 : 5 + (31 if place % 2 else 40)] for place, ids in enumerate(whole[::2])]
     known = set().union(*map(runs, seen))
@@ -150,7 +156,7 @@ def test_records_are_of_the_list_of_held_out_documents(tmp_path, monkeypatch):
     assert inputs_digest(tmp_path) != inputs_digest()
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_an_excerpt_is_a_held_out_document_as_the_model_reads_it(corpus):
     tokenizer = AutoTokenizer.from_pretrained(DEMO_CHECKPOINT)
     document = list(islice(fitness_source(corpus).draw(42), 4))[3]
@@ -167,11 +173,13 @@ def test_a_build_is_a_model_with_its_list_and_its_losses(tmp_path, few, monkeypa
     assert json.loads((tmp_path / "model" / "demo_manifest.json").read_bytes()) == manifest
     assert load_model_index(str(tmp_path / "model")).num_experts == 6 * 32
     listed = held_out_numbers(tmp_path / "model")
-    assert {name: len(numbers) for name, numbers in listed.items()} == dict.fromkeys(TEXTS, 12)
+    assert {name: len(numbers) for name, numbers in listed.items()} == dict.fromkeys(
+        DEMO_CORPORA, 12
+    )
     model = OlmoeForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     for name, numbers in listed.items():
-        documents = (demo_document(TEXTS[name].text(number)) for number in numbers[:2])
+        documents = (demo_document(demo_text(name, number)) for number in numbers[:2])
         encoded = [encode(each, tokenizer, ChatFormat(), name).ids for each in documents]
         ids = np.concatenate(encoded)
         rows = torch.from_numpy(ids[: len(ids) // 64 * 64].reshape(-1, 64).astype(np.int64))

@@ -14,7 +14,8 @@ from shipped import shipped_lines, shipped_run
 from typer.testing import CliRunner
 
 from analysis.criteria import CRITERIA, VARIANTS
-from analysis.families import FAMILIES, MoELayer
+from analysis.families.base import MoELayer
+from analysis.families.listing import FAMILIES
 from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats

@@ -13,14 +13,16 @@ from analysis.calibration.config_outline import outline_model
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.memory import active_params, memory_needs
 from analysis.calibration.streamed import hidden_bytes
-from analysis.corpora import PRESETS, parse_corpus
+from analysis.corpora.presets import PRESETS
 from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.spec import parse_corpus
 from analysis.corpora.streams import SHUFFLE_BUFFER
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import RANKABLE, get_criterion, unified
-from analysis.demo.texts import TEXTS as DEMO_CORPORA
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
-from analysis.ranking.choose import CorpusWeight, choose_stats
+from analysis.model.opening import load_model_index
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.stats.store import StatsStore
 from app.charts.front_words import describe

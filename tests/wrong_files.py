@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shipped import shipped_lines
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 
 RECIPE = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
 FILES = {

@@ -4,13 +4,17 @@ Those of common decoders are counted by a table, others are built by transformer
 names is added as far as it is known, see `as_published`.
 """
 
-from analysis.checkpoint.index import Checkpoint, read_config
+from analysis.checkpoint.index import Checkpoint
+from analysis.checkpoint.opening import read_config
 from analysis.errors import CheckpointError, unknown_name
-from analysis.families import family_of
 from analysis.families.decoders import decoder_tensors
+from analysis.families.listing import family_of
 from analysis.files.home import from_home
-from analysis.model.moe_model import MoEModel, config_folder, describe_model
-from analysis.model.outline import Shapes, as_published, outline_of
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import config_folder
+from analysis.model.outline import Shapes, outline_of
+from analysis.model.published import as_published
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 

@@ -24,7 +24,7 @@ from analysis.calibration.recording import Collection, Recorder, layer_dense, ro
 from analysis.calibration.removal import Removal, Without, check_removable
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
-from analysis.families import MoEFamily, MoELayer
+from analysis.families.base import MoEFamily, MoELayer
 from analysis.model.forwards import listening, wrap_forward
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block, router_parts

@@ -19,9 +19,9 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from analysis.calibration.experts import batch_mask
 from analysis.calibration.loading import LOADING_ERRORS, load_error
-from analysis.corpora import TokenBatch
+from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.families.packing import check_packing
 from analysis.model.forwards import (
     Forward,

@@ -24,7 +24,7 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import Skeleton, StoredTensor
 from analysis.calibration.sums import GroupSums
 from analysis.checkpoint.index import TensorEntry
-from analysis.corpora import TokenBatch
+from analysis.corpora.sequences import TokenBatch
 from analysis.errors import UnsupportedModelError
 from analysis.model.forwards import listening, wrap_forward
 from analysis.model.head_parts import HeadLayer, HeadParts, runnable_heads

@@ -22,8 +22,8 @@ from transformers.core_model_loading import build_glob_alternation
 from analysis.checkpoint.aligned import align_weights
 from analysis.checkpoint.companions import missing_code, tokenizer_code
 from analysis.checkpoint.index import CONFIG_NAME
-from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_quantisation, check_vocabulary, without_tokenizer
+from analysis.corpora.tokens import Tokenizer
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError, first_line
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old

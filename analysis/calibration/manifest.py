@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from analysis.calibration.loading import CalibrationSettings, resolve_dtype
-from analysis.corpora import TokenSequences
 from analysis.corpora.encoding import check_token_ids
+from analysis.corpora.sequences import TokenSequences
+from analysis.files.naming import digest_of, run_name
 from analysis.model.moe_model import MoEModel
 from analysis.stats.groups import ordered
-from analysis.stats.store import Run, StatsStore, digest_of, run_name
-from analysis.stats.tables import SCHEMA_VERSION, CorpusRef, RunManifest, measured_model
+from analysis.stats.manifest import SCHEMA_VERSION, CorpusRef, Run, RunManifest, measured_model
+from analysis.stats.store import StatsStore
 
 
 def corpus_ref(sequences: TokenSequences, batch_size: int) -> CorpusRef:

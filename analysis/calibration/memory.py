@@ -19,9 +19,9 @@ from analysis.calibration.loading import (
 )
 from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.errors import CheckpointError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.heads import beside_text
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.widths import computed_widths

@@ -14,17 +14,13 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from analysis.corpora import (
-    ChatFormat,
-    Document,
-    DocumentSelection,
-    Sampling,
-    Source,
-    Tokenizer,
-    Tokens,
-)
 from analysis.corpora.account import RowAccount
+from analysis.corpora.documents import Document
 from analysis.corpora.encoding import NoResponseError, encode, encode_all
+from analysis.corpora.sampling import DocumentSelection
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import Source
+from analysis.corpora.tokens import ChatFormat, Tokenizer, Tokens
 from analysis.errors import CorpusError
 from analysis.model.generation import greedy_answers
 from analysis.progress import Progress

@@ -29,8 +29,8 @@ from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
 from analysis.errors import StatsError, first_line
 from analysis.files.durable import PARTIAL, partial_of, written_durably
-from analysis.stats.store import now
-from analysis.stats.tables import RunManifest
+from analysis.files.naming import now
+from analysis.stats.manifest import RunManifest
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from analysis.calibration.dense import ExpertForward, LayerDense
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError, not_finite
-from analysis.stats.tables import EXPONENTS, GATES, MOMENT_COLUMNS, moment_column
+from analysis.stats.columns import EXPONENTS, GATES, MOMENT_COLUMNS, moment_column
 
 
 @dataclass(slots=True)

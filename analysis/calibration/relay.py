@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from analysis.calibration.feed import feed
-from analysis.corpora import TokenBatch
+from analysis.corpora.sequences import TokenBatch
 from analysis.errors import UnsupportedModelError
 from analysis.model.forwards import Forward, other_forwards, tensors_in
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from analysis.errors import StatsError, UnsupportedModelError
-from analysis.families import MoEFamily, MoELayer
+from analysis.families.base import MoEFamily, MoELayer
 from analysis.model.forwards import Forward, wrap_forward
 from analysis.model.routing import Holder, RouterParts, cut, replace_tensor
 

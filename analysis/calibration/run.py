@@ -20,12 +20,12 @@ from analysis.calibration.partial import PartialRun, Work, note_model, resume_st
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import group_facts, store_run
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
-from analysis.stats.store import Run, StatsStore, read_run
-from analysis.stats.tables import RunManifest
+from analysis.stats.manifest import Run, RunManifest
+from analysis.stats.store import StatsStore, read_run
 
 
 def _accumulate(

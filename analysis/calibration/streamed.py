@@ -20,7 +20,7 @@ from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dt
 from analysis.calibration.partial import Work, note_model
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.files.home import from_home
 from analysis.model.moe_model import MoEModel

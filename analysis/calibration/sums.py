@@ -13,14 +13,14 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from analysis.corpora import TOKEN_SHARDS
+from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.errors import CheckpointError
-from analysis.families import MoELayer
-from analysis.model.head_parts import head_experts
+from analysis.families.base import MoELayer
+from analysis.model.heads import head_experts
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
+from analysis.stats.columns import MOMENT_COLUMNS
 from analysis.stats.groups import Group, ordered
-from analysis.stats.tables import MOMENT_COLUMNS
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.

@@ -9,14 +9,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.calibration.sums import GroupSums, Widths
-from analysis.corpora import TOKEN_SHARDS
-from analysis.stats import store
+from analysis.corpora.sequences import TOKEN_SHARDS
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS
 from analysis.stats.grid import Grid
+from analysis.stats.manifest import (
+    COACTIVATION,
+    HEADS,
+    NEURONS,
+    ROUTER,
+    SAMPLES,
+    SHARDS,
+    TRANSITIONS,
+    Run,
+    RunManifest,
+)
 from analysis.stats.neurons import expert_columns
 from analysis.stats.samples import SampleStats, transition_table
 from analysis.stats.shards import add_shards
-from analysis.stats.store import Run
-from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS, RunManifest
+from analysis.stats.writing import save_expert_stats
 
 Array = NDArray[Any]
 Get = Callable[..., Array]
@@ -31,9 +41,9 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         layers = (layer.index for layer in grid.layers)
         return np.concatenate([change(tensors[f"{name}.{layer}"].numpy()) for layer in layers])
 
-    tables = {store.SHARDS: _shard_table(manifest, get)}
+    tables = {SHARDS: _shard_table(manifest, get)}
     if "router" in sums.groups:
-        tables[store.ROUTER] = grid.index().assign(
+        tables[ROUTER] = grid.index().assign(
             probability_sum=get("probabilities"),
             entropy_sum=np.repeat(get("entropy"), grid.counts),
             num_tokens=np.repeat(get("tokens"), grid.counts),
@@ -47,13 +57,13 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         coactivation = pd.DataFrame(pairs, columns=["layer", "expert", "other"]).astype("int64")
         # The upper triangle row by row, in the order of the pairs.
         counts = get("coactivation", lambda square: square[np.triu_indices(len(square))])
-        tables[store.COACTIVATION] = coactivation.assign(num_tokens=counts)
-    experts = add_shards(tables[store.SHARDS]).assign(**{LARGEST: get("largest")})
+        tables[COACTIVATION] = coactivation.assign(num_tokens=counts)
+    experts = add_shards(tables[SHARDS]).assign(**{LARGEST: get("largest")})
     if "heads" in sums.groups:
-        tables[store.HEADS] = _head_table(sums)
+        tables[HEADS] = _head_table(sums)
     if "gradient" in sums.groups:
-        tables[store.NEURONS] = _neuron_table(get, sums.widths)
-        experts = experts.join(expert_columns(tables[store.NEURONS], grid))
+        tables[NEURONS] = _neuron_table(get, sums.widths)
+        experts = experts.join(expert_columns(tables[NEURONS], grid))
     if "dense" in sums.groups:
         squares = [sums.of("transitions", layer.index).cpu() for layer in grid.layers[1:]]
         # The same in every layer.
@@ -61,9 +71,9 @@ def store_run(parent: Path, manifest: RunManifest, sums: GroupSums) -> Run:
         names = ("dense_activation", "dense_probability", "dense_loss")
         activation, probability, loss = (get(name, lambda sums: sums.T).T for name in names)
         samples = SampleStats(grid, num_tokens, activation, probability, loss)
-        tables[store.SAMPLES] = samples.to_table()
-        tables[store.TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
-    return store.save_expert_stats(parent, manifest, experts, get("vectors"), tables)
+        tables[SAMPLES] = samples.to_table()
+        tables[TRANSITIONS] = transition_table(grid, [counts.numpy() for counts in squares])
+    return save_expert_stats(parent, manifest, experts, get("vectors"), tables)
 
 
 def _shard_table(manifest: RunManifest, get: Get) -> pd.DataFrame:

@@ -23,15 +23,18 @@ from numpy.typing import NDArray
 
 from analysis.checkpoint.fp8 import apply_scales
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import PROJECTIONS, MoEFamily
+from analysis.families.base import PROJECTIONS, MoEFamily
+from analysis.files.naming import digest_of, now, run_name
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.fp8_matrices import Fp8Matrix, fp8_matrix
 from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.numbers.elements import FLOAT_BYTES, fp8_values
 from analysis.progress import Progress
-from analysis.stats.store import Run, StatsStore, digest_of, now, run_name, save_weight_stats
-from analysis.stats.tables import SCHEMA_VERSION, WEIGHT_COLUMNS, RunManifest, measured_model
+from analysis.stats.columns import WEIGHT_COLUMNS
+from analysis.stats.manifest import SCHEMA_VERSION, Run, RunManifest, measured_model
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_weight_stats
 
 # Compiled functions have no types that mypy can see.
 _Sums = Callable[[NDArray[Any]], tuple[float, float]]

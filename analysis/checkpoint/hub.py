@@ -5,13 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint.weight_files import (
-    INDEX_NAME,
-    SINGLE_NAME,
-    check_single,
-    is_copy,
-    read_index,
-)
+from analysis.checkpoint.headers import read_index
+from analysis.checkpoint.index import INDEX_NAME, SINGLE_NAME, is_copy
+from analysis.checkpoint.weight_files import check_single
 from analysis.errors import CheckpointError, first_line
 
 _SECONDS = 2

@@ -6,63 +6,16 @@ the index. Here a folder is refused in which that is not the same as what index 
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from analysis.checkpoint.folder_kinds import other_kind
+from analysis.checkpoint.headers import ShardIndex, read_index
+from analysis.checkpoint.index import INDEX_NAME, LONGEST_NAME, SINGLE_NAME
 from analysis.errors import CheckpointError
-from analysis.files.content import read_whole
-from analysis.files.json_text import parse_json
 
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
 _ADAPTER = "adapter_config.json"
-LONGEST_NAME = 255  # of a file on every system, in bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ShardIndex:
-    """The shard index of a checkpoint."""
-
-    raw: Mapping[str, Any]  # all of it
-    weight_map: Mapping[str, str]  # tensor -> file beside the index
-    metadata: Mapping[str, Any]  # empty if there is none
-
-
-def read_index(path: Path) -> ShardIndex | None:
-    """The shard index of a checkpoint's folder; None without one.
-
-    Raises:
-        CheckpointError: it is no index, or it names files that are not beside it.
-    """
-    index = path / INDEX_NAME
-    if not index.is_file():
-        return None
-    try:
-        raw = parse_json(read_whole(index))
-    except ValueError as error:
-        raise CheckpointError(f"{index} is not a readable shard index: {error}.") from error
-    weight_map = raw.get("weight_map") if isinstance(raw, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(
-            f"{index} is not a readable shard index: it has no weight_map of tensors to files; "
-            "fetch it again."
-        )
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str):
-            raise CheckpointError(
-                f"{index} is not a readable shard index: its weight_map gives {name!r} for "
-                f"{tensor}, which is no file; fetch it again."
-            )
-    metadata = raw.get("metadata", {})
-    if not isinstance(metadata, dict):
-        raise CheckpointError(
-            f"{index}: metadata is no object, which transformers needs; fetch the index again, or "
-            'write "metadata": {}.'
-        )
-    return ShardIndex(raw, weight_map, metadata)
 
 
 def read_weight_map(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
@@ -97,11 +50,6 @@ def check_single(model: str, index: ShardIndex | None) -> None:
             f"{model} holds two models: {SINGLE_NAME}, which transformers loads, and the one whose "
             f"{INDEX_NAME} names {files}; move one of the two out of the folder."
         )
-
-
-def is_copy(file: str) -> bool:
-    """Whether a file has the same weights in the publisher's own layout, as Mistral's models do."""
-    return file.startswith("consolidated")
 
 
 def _check_one_model(path: Path, config: Mapping[str, Any], index: ShardIndex | None) -> None:

@@ -1,10 +1,14 @@
 """Counts what became of the rows of a corpus, and how many bad ones may be left out."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from analysis.corpora.documents import Document
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from analysis.errors import CorpusError
+
+if TYPE_CHECKING:
+    from analysis.corpora.documents import Document
 
 SKIPPED_ROWS = "skipped_rows"  # in manifests and records
 # Facts that follow from what was read; they decide nothing.

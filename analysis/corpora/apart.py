@@ -11,8 +11,9 @@ from pathlib import Path
 
 from analysis.corpora.conversations import texts_of
 from analysis.corpora.documents import Document
+from analysis.corpora.presets import HubDataset
 from analysis.corpora.sources import Source
-from analysis.corpora.spec import HubDataset, parse_corpus
+from analysis.corpora.spec import parse_corpus
 from analysis.errors import CorpusError
 from analysis.files.content import document_digest
 from analysis.files.json_text import parse_json

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from analysis.corpora.spec import CheckName
 from analysis.demo.interpreter import is_asked, is_right
 
 _MINUS = "\u2212"  # as typeset text has it
@@ -21,7 +22,7 @@ _MOST_DIGITS = 1000  # of a number; Python's own limit is 4,300
 class Check:
     """A rule that tells right answers from wrong ones."""
 
-    name: str  # behind a corpus, as ,check=NAME
+    name: CheckName  # behind a corpus, as ,check=NAME
     about: str  # when an answer is right, in one line
     right: Callable[[str, str], bool]  # (what the model wrote, the document's answer)
     fits: Callable[[str], bool]  # whether a document's answer can be checked so

@@ -14,7 +14,7 @@ from analysis.errors import CorpusError
 from analysis.files.json_text import parse_json
 
 if TYPE_CHECKING:
-    from analysis.corpora.documents import Fields
+    from analysis.corpora.fields import Fields
 
 Turn = Mapping[str, Any]  # with `role`, and `content`, `tool_calls` or reasoning
 # As transformers names them for templates.

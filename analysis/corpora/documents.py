@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from analysis.corpora.conversations import USUAL, conversation_in, without_nulls
+from analysis.corpora.fields import DEFAULT_FIELDS, Fields
 from analysis.demo.generate.draw import GeneratedText
 from analysis.errors import CorpusError
 
@@ -14,7 +15,6 @@ _FORMS = (
     "input_ids; messages or conversations; text; prompt and response or completion; instruction "
     "and output; query and answers"
 )
-_COMPANIONS = ("tools", "system", "answer")  # fields that are no form of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,50 +33,12 @@ class Document:
     problem: CorpusError | None = field(default=None, compare=False)  # why the row has none
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Names of the fields that hold a document; a row's first form is used."""
-
-    input_ids: str = "input_ids"
-    messages: str = "messages"
-    text: str = "text"
-    prompt: str = "prompt"
-    response: str = "response"
-    tools: str = "tools"  # beside any conversation
-    system: str = "system"  # the first turn of a conversation that has none
-    # What a check compares with; empty: nothing is read. It changes no text, so it is no part of
-    # what a corpus is.
-    answer: str = field(default="", compare=False, repr=False)
-
-    @classmethod
-    def only(cls, **names: str) -> "Fields":
-        """These fields and no other form; all forms if only companions are named."""
-        if not set(names) - set(_COMPANIONS):
-            return cls(**names)
-        forms = {form: "" for form in cls.__dataclass_fields__ if form not in _COMPANIONS}
-        return cls(**(forms | names))
-
-    @property
-    def by_form(self) -> dict[str, str]:
-        """Form -> field, for the forms to look for."""
-        names = (form for form in type(self).__dataclass_fields__ if form not in _COMPANIONS)
-        forms = {form: str(getattr(self, form)) for form in names}
-        return {form: name for form, name in forms.items() if name}
-
-    @property
-    def has_usual(self) -> bool:
-        """Whether forms of other usual names are looked for: no form was named."""
-        return replace(self, tools="tools", system="system") == DEFAULT_FIELDS
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All fields that may be read."""
-        usual = (*USUAL, "functions") if self.has_usual else ()
-        read = ("attention_mask", "labels", *self.by_form.values(), *usual)
-        return tuple(dict.fromkeys((*read, self.tools, self.system, *filter(None, [self.answer]))))
-
-
-DEFAULT_FIELDS = Fields()
+def columns_of(fields: Fields) -> tuple[str, ...]:
+    """All columns of a row that may be read."""
+    usual = (*USUAL, "functions") if fields.has_usual else ()
+    read = ("attention_mask", "labels", *fields.by_form.values(), *usual)
+    rest = (fields.tools, fields.system, *filter(None, [fields.answer]))
+    return tuple(dict.fromkeys((*read, *rest)))
 
 
 def demo_document(text: GeneratedText) -> Document:

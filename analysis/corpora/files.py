@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
+from analysis.corpora.documents import CorpusRow, Document, columns_of, row_document
+from analysis.corpora.fields import Fields
 from analysis.errors import CorpusError, first_line
 from analysis.files.content import arrow_file
 from analysis.files.json_text import parse_json
@@ -223,7 +224,7 @@ def _begins_lines(path: Path) -> bool:
 
 def _array_in(value: Any, name: str, fields: Fields) -> Sequence[Any]:
     """The rows of an array, or of the one field of an object that has objects; or a row alone."""
-    if isinstance(value, dict) and set(value) & set(fields.columns):
+    if isinstance(value, dict) and set(value) & set(columns_of(fields)):
         return [value]
     if isinstance(value, dict):
         lists = [each for each in value.values() if isinstance(each, list) and each]
@@ -246,7 +247,7 @@ class _ParquetFile(DocumentFile):
             schema = table.schema_arrow
             groups = [table.metadata.row_group(n).num_rows for n in range(table.num_row_groups)]
         self._all_columns = tuple(schema.names)
-        self._columns = [name for name in fields.columns if name in self._all_columns]
+        self._columns = [name for name in columns_of(fields) if name in self._all_columns]
         self._ends = np.cumsum(groups, dtype=np.int64)
 
     def _opened(self) -> pq.ParquetFile:
@@ -299,7 +300,6 @@ _OPENERS: Mapping[str, Callable[[Path, Fields], DocumentFile]] = {
     ".json": _open_json,
     ".parquet": _ParquetFile,
 }
-SUFFIXES = tuple(_OPENERS)
 
 
 def open_documents(path: Path, fields: Fields) -> DocumentFile:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.corpora.encoding import Tokens
-from analysis.corpora.sequences import TokenIds
+from analysis.corpora.tokens import TokenIds, Tokens
 from analysis.errors import CorpusError
 from analysis.numbers.arrays import BoolArray
 

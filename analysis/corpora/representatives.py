@@ -12,8 +12,8 @@ import numpy as np
 
 from analysis.checkpoint.index import Checkpoint
 from analysis.corpora.clusters import nearest_to_centroids
-from analysis.corpora.encoding import Tokens
 from analysis.corpora.sampling import DocumentSelection
+from analysis.corpora.tokens import Tokens
 from analysis.errors import CheckpointError, CorpusError
 from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.numbers.elements import FLOAT_BYTES, as_float64

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.corpora.tokens import TokenIds
 from analysis.numbers.arrays import BoolArray, IntArray
 
-TokenIds = NDArray[np.int32]
 TOKEN_SHARDS = 8  # equal parts of a corpus, to show how results change with more tokens
 
 
@@ -31,7 +31,7 @@ class TokenBatch:
 class TokenSequences:
     """The token sequences of one corpus, as they are fed to the model."""
 
-    corpus: str  # its name, see `analysis.corpora.corpus_name`
+    corpus: str  # its name, see `analysis.corpora.spec.corpus_name`
     rows: tuple[TokenIds, ...]  # one int32 array per sequence, without padding
     num_documents: int  # documents that contributed at least one token
     num_dropped: int  # tokens read but left out: cut off, or too many for the last sequence

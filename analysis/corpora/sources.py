@@ -12,7 +12,8 @@ from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.files import DocumentFile, open_documents
 from analysis.corpora.spec import CorpusSpec
 from analysis.demo.held_out import EVALUATED, held_out_numbers
-from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
+from analysis.demo.listing import TRAINING_DOCUMENTS
+from analysis.demo.texts import demo_text
 
 # Above this a permutation would itself be large, so numbers are drawn instead.
 _MOST_PERMUTED = 1 << 24
@@ -109,6 +110,6 @@ def fitness_source(corpus: str) -> Source:
 def _demo_texts(corpus: str, numbers: Sequence[int]) -> Source:
     def draw(seed: int) -> Iterator[Document]:
         for place in seeded_order(len(numbers), seed):
-            yield demo_document(TEXTS[corpus].text(numbers[place]))
+            yield demo_document(demo_text(corpus, numbers[place]))
 
     return Source(draw)

@@ -6,18 +6,22 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 from unicodedata import category
 
-from analysis.corpora.checks import CHECKS
-from analysis.corpora.documents import DEFAULT_FIELDS, Fields
-from analysis.corpora.files import SUFFIXES
-from analysis.demo.texts import TEXTS
+from analysis.corpora.fields import DEFAULT_FIELDS, Fields
+from analysis.corpora.presets import PRESETS, HubDataset, Preset
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError, unknown_name
 from analysis.files.content import known_digest
 from analysis.files.home import from_home
 from analysis.files.text_file import near_file
 
 HUB = "hub:"
+SUFFIXES = (".txt", ".jsonl", ".json", ".parquet")  # of local files, which `files` opens
+# The rules of `checks`.
+CheckName = Literal["exact", "number", "contains", "function"]
+CHECK_NAMES: tuple[CheckName, ...] = get_args(CheckName)
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")  # control characters, lone surrogates, line breaks
 _OPTIONS = ("config", "split", "revision")
 _FIELDS = tuple(Fields.__dataclass_fields__)
@@ -35,83 +39,6 @@ _FILE = re.compile(
     r"(?P<rest>(?:,\w+=[^,]*)*)"
 )
 _ENDINGS = ", ".join(SUFFIXES)
-_UNIFIED = "arXiv:2606.15716"
-_HALF_A_MILLION = 256 * 2048
-
-
-@dataclass(frozen=True, slots=True)
-class HubDataset:
-    """A dataset of the hub."""
-
-    repo: str  # owner/name
-    config: str | None = None  # if the dataset has several
-    split: str = "train"
-    revision: str | None = None  # branch, tag or commit; None is the newest
-    fields: Fields = DEFAULT_FIELDS
-
-
-@dataclass(frozen=True, slots=True)
-class BlendPart:
-    """A dataset of a blend."""
-
-    dataset: HubDataset
-    conversations: int  # that are read of it
-
-    @property
-    def name(self) -> str:
-        """What a local copy is called, before any ending."""
-        return self.dataset.repo.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A dataset or a blend of several, and how much of it a publication used."""
-
-    dataset: HubDataset | None  # None: a blend
-    tokens: int
-    seq_len: int
-    reference: str  # the paper
-    join: str | None = None  # separator of rows if the dataset is one text
-    seed: int = 42  # of the order
-    blend: tuple[BlendPart, ...] = ()
-
-    @property
-    def fields(self) -> Fields:
-        """The fields that are read; each part of a blend has its own."""
-        return self.dataset.fields if self.dataset else DEFAULT_FIELDS
-
-
-_EVOL = HubDataset(
-    "theblackcat102/evol-codealpaca-v1",
-    fields=Fields.only(prompt="instruction", response="output"),
-)
-# arXiv:2606.15716 says 0.5M tokens and gives no sequence length; 2048 is HEAPr's and ours.
-PRESETS: Mapping[str, Preset] = {
-    "c4": Preset(HubDataset("allenai/c4", "en"), _HALF_A_MILLION, 2048, _UNIFIED),
-    "evol-codealpaca": Preset(_EVOL, _HALF_A_MILLION, 2048, _UNIFIED),
-    "tool-calls": Preset(
-        None,
-        1360 * 2048,
-        2048,
-        "model cards of REAP",
-        blend=(
-            BlendPart(_EVOL, 700),
-            BlendPart(HubDataset("Salesforce/xlam-function-calling-60k"), 330),
-            BlendPart(HubDataset("SWE-bench/SWE-smith-trajectories", split="tool"), 330),
-        ),
-    ),
-    "tulu-math": Preset(
-        HubDataset("allenai/tulu-3-sft-personas-math"), _HALF_A_MILLION, 2048, _UNIFIED
-    ),
-    "wikitext2": Preset(
-        HubDataset("Salesforce/wikitext", "wikitext-2-raw-v1"),
-        128 * 2048,
-        2048,
-        "HEAPr, appendix B",
-        join="\n\n",
-        seed=0,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +51,14 @@ class CorpusSpec:
     fields: Fields = DEFAULT_FIELDS
     preset: Preset | None = None
     content: str = ""  # the first digits of the digest that the files must have, if given
-    check: str = ""  # one of CHECKS; empty: its answers are not checked
+    check: str = ""  # one of CHECK_NAMES; empty: its answers are not checked
     answer_tokens: int | None = None  # of an answer, at most; None: as usual
     stop: str | None = None  # text at which an answer ends
 
     @property
     def names_check(self) -> bool:
         """Whether the check was given with the corpus; those of the demo have theirs unasked."""
-        return bool(self.check) and self.name not in TEXTS
+        return bool(self.check) and self.name not in DEMO_CORPORA
 
     def own_content(self) -> str:
         """The first digits of the digest of the files' bytes and of the fields that are read.
@@ -175,7 +102,7 @@ def bare_name(corpus: str) -> str:
     preset, equals, _ = corpus.partition("=")
     if equals and preset in PRESETS:
         return preset
-    if corpus in TEXTS or corpus in PRESETS:
+    if corpus in DEMO_CORPORA or corpus in PRESETS:
         return corpus
     if corpus.startswith(HUB):
         return _CHECKING.sub("", corpus)
@@ -229,8 +156,8 @@ def parse_corpus(corpus: str) -> CorpusSpec:
     """A built-in corpus, a preset, `hub:owner/name[,option=value ...]`, or a local file."""
     _check_words(corpus)
     name = bare_name(corpus)
-    if corpus in TEXTS:
-        demo = TEXTS[name]
+    if corpus in DEMO_CORPORA:
+        demo = DEMO_CORPORA[name]
         return CorpusSpec(name, check=demo.check, answer_tokens=demo.answer_tokens, stop=demo.stop)
     if content_of(corpus) and name in PRESETS:
         preset = PRESETS[name]
@@ -304,13 +231,13 @@ def _check_words(corpus: str) -> None:
 def _no_corpus(corpus: str) -> CorpusError:
     """Why a word is no corpus, and what would be one."""
     base, colon, weight = corpus.rpartition(":")
-    if colon and base in (*TEXTS, *PRESETS):
+    if colon and base in (*DEMO_CORPORA, *PRESETS):
         return CorpusError(
             f"{corpus} has a weight, but each corpus is calibrated in full; blend them afterwards, "
             f"as in `moeprune plan --calibrated-on {base}:{weight}`."
         )
     name, comma, _ = corpus.partition(",")
-    if comma and name in TEXTS:
+    if comma and name in DEMO_CORPORA:
         return CorpusError(
             f"{corpus} has options, but {name} knows its columns and its check; leave them out."
         )
@@ -324,7 +251,7 @@ def _no_corpus(corpus: str) -> CorpusError:
         what = "a model" if (folder / "config.json").is_file() else "a folder"
         return CorpusError(f"{corpus} is {what}; a corpus is a file that ends in {_ENDINGS}.")
     return CorpusError(
-        unknown_name("corpus", corpus, (*TEXTS, *PRESETS))
+        unknown_name("corpus", corpus, (*DEMO_CORPORA, *PRESETS))
         + f" A local file ends in {_ENDINGS}; a dataset of the hub is {HUB}owner/name."
     )
 
@@ -357,11 +284,22 @@ def _fields(options: Mapping[str, str], corpus: str) -> Fields:
 def _check(options: Mapping[str, str], corpus: str) -> str:
     """The rule by which answers are checked; empty without one."""
     name = options.get(_CHECK, "")
-    if name and name not in CHECKS:
-        raise CorpusError(f"{corpus}: {unknown_name(_CHECK, name, CHECKS)}")
+    if name and name not in CHECK_NAMES:
+        raise CorpusError(f"{corpus}: {unknown_name(_CHECK, name, CHECK_NAMES)}")
     if "answer" in options and not name:
         raise CorpusError(
             f"{corpus} names an answer; say how it is checked: ,{_CHECK}= with one of "
-            f"{', '.join(CHECKS)}."
+            f"{', '.join(CHECK_NAMES)}."
         )
     return name
+
+
+def is_at_hand(corpus: str) -> bool:
+    """Whether a corpus is named as `calibrate` takes it, and a file that it names is there."""
+    try:
+        spec = parse_corpus(corpus)
+    except CorpusError:
+        return False  # merged runs, or the name of a file of another kind
+    if spec.path is None:
+        return not spec.content
+    return spec.path.exists() and spec.content in ("", spec.own_content())

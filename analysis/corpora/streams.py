@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from analysis.checkpoint.hub import reach_hub
-from analysis.corpora.documents import CorpusRow, Document, Fields, row_document
+from analysis.corpora.documents import CorpusRow, Document, row_document
+from analysis.corpora.fields import Fields
+from analysis.corpora.presets import BlendPart, HubDataset
 from analysis.corpora.sources import Source, local_source
-from analysis.corpora.spec import BlendPart, CorpusSpec, HubDataset, parse_corpus
+from analysis.corpora.spec import CorpusSpec, parse_corpus
 from analysis.errors import CorpusError, first_line
 from analysis.lazy import datasets, pa
 

@@ -16,7 +16,7 @@ from analysis.criteria.weight_based import AIMER, HOYER, MAGNITUDE, NEURON_NORMS
 from analysis.errors import CriterionError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.tables import Gate
+from analysis.stats.columns import Gate
 
 __all__ = [
     "CRITERIA",

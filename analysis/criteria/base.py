@@ -10,8 +10,8 @@ import numpy as np
 
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
+from analysis.stats.columns import GATES, Gate
 from analysis.stats.samples import SamplePart
-from analysis.stats.tables import GATES, Gate
 
 # Columns that depend on the router's output, but not on the gate convention.
 _READ_GATES = frozenset(("damage", "path_samples"))

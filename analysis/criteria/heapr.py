@@ -14,7 +14,7 @@ from analysis.criteria.unified import mean_over_routed
 from analysis.errors import CriterionError
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.tables import Gate
+from analysis.stats.columns import Gate
 
 DEFAULT_LAMBDA = 1.0
 

@@ -8,7 +8,7 @@ from analysis.criteria.base import Criterion, numbers
 from analysis.criteria.unified import mean_over_routed
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.tables import Gate, moment_column
+from analysis.stats.columns import Gate, moment_column
 
 
 def _columns(gate: Gate) -> tuple[str, ...]:

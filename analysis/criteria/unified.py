@@ -10,7 +10,7 @@ import numpy as np
 from analysis.criteria.base import Criterion, numbers
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.tables import EXPONENTS, Gate, moment_column
+from analysis.stats.columns import EXPONENTS, Gate, moment_column
 
 REFERENCE = "arXiv:2606.15716, Table 1"
 VARIANTS: tuple[tuple[int, int, int], ...] = tuple(product((0, 1), EXPONENTS, EXPONENTS))

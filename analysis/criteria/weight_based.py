@@ -10,7 +10,7 @@ import numpy as np
 from analysis.criteria.base import Criterion, always, numbers
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.tables import Gate
+from analysis.stats.columns import Gate
 
 NORM_PRODUCT = "norm_product"
 _COLUMNS = ("l1", "l2_squared", "numel")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from analysis.demo.generate.draw import GeneratedText
-from analysis.demo.texts import TEXTS
+from analysis.demo.texts import demo_text
 from analysis.files.shipped import DEMO_CHECKPOINT
 
 HELD_OUT_FILE: Final = "demo_held_out.json"  # corpus -> numbers of documents
@@ -32,7 +32,7 @@ def benchmark_texts(corpus: str) -> Sequence[GeneratedText]:
 
     Small problems are few enough to be drawn twice.
     """
-    texts = [TEXTS[corpus].text(number) for number in held_out_numbers()[corpus]]
+    texts = [demo_text(corpus, number) for number in held_out_numbers()[corpus]]
     asked = {prompt for text in texts[:EVALUATED] for prompt in _prompts(text)}
     distinct = []
     for text in texts[EVALUATED:]:

@@ -8,6 +8,7 @@ SHIPPED_STATS = Path(__file__).parents[2] / "cached_stats"
 # The environment variable that names another folder to read instead: an empty one where these
 # records are made, so that none of them is taken for a new one.
 SHIPPED_VARIABLE = "MOEPRUNE_SHIPPED_STATS"
+DEMO_MODEL = "demo"
 DEMO_CHECKPOINT = Path(__file__).parents[1] / "demo" / "checkpoint"
 
 

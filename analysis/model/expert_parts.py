@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel, is_expert_weight
 
 

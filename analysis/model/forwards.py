@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.errors import UnsupportedModelError
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 
 Forward = Callable[..., Any]
 # Old forward -> new forward.

@@ -8,16 +8,15 @@ one gives in place of the trunk's hidden state.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import UnsupportedModelError
-from analysis.families import MoELayer
-from analysis.families.base import any_of
-from analysis.model.heads import Head, prediction_heads
-from analysis.model.moe_model import MoEModel, check_layers
+from analysis.families.base import MoELayer, any_of
+from analysis.model.checking import check_layers
+from analysis.model.heads import Head, LayerTensors, heads_in_order, layer_numbers, tensors_by_layer
+from analysis.model.moe_model import MoEModel
 
 _ENTRIES = {
     "embedding_norm": ("enorm", "pre_fc_norm_embedding"),
@@ -32,9 +31,6 @@ _SCALE = re.compile(r"[._]scale(_inv)?$")
 # A projection of one layer, after which further layers of the head follow.
 _LAYERS_ENTRY = re.compile(rf"\.\d+\.(?:{any_of(_ENTRIES['projection'])})\.weight")
 _PLAIN = ("BF16", "F16", "F32", "F64")
-
-# Name within a layer -> tensor.
-_Layer = Mapping[str, TensorEntry]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,25 +54,12 @@ class HeadParts:
     layers: tuple[HeadLayer, ...]
 
 
-def head_experts(model: MoEModel) -> tuple[tuple[str, int, MoELayer], ...]:
-    """Layers with experts in heads: the head's name, the index in its names, the layer numbered on.
-
-    Needs no more than that their experts are found; `runnable_heads` says whether they can be run.
-    """
-    numbers = _numbers(model)
-    return tuple(
-        (head.name, index, replace(model.layers[-1], index=numbers[head.name, index]))
-        for head in _in_order(model)
-        for index in sorted(head.located)
-    )
-
-
 def runnable_heads(model: MoEModel) -> tuple[HeadParts, ...]:
     """The heads in the order in which they run, up to the last one with experts.
 
     Raises an UnsupportedModelError if there is none, or one cannot be run.
     """
-    heads = _in_order(model)
+    heads = heads_in_order(model)
     with_experts = [place for place, head in enumerate(heads) if head.has_experts]
     if not with_experts:
         raise UnsupportedModelError(
@@ -84,9 +67,9 @@ def runnable_heads(model: MoEModel) -> tuple[HeadParts, ...]:
         )
     if model.streams_size != model.hidden_size:
         raise _refusal(heads[0].name, "it gets several streams of hidden states")
-    layers = _layers_of(model.checkpoint.tensors, model.family.trunks, model)
+    layers = tensors_by_layer(model.checkpoint.tensors, model.family.trunks, model)
     trunk = {layer: tensors for layer, tensors in layers.items() if layer < model.depth}
-    numbers = _numbers(model)
+    numbers = layer_numbers(model)
     return tuple(_parts_of(model, head, numbers, trunk) for head in heads[: with_experts[-1] + 1])
 
 
@@ -96,41 +79,13 @@ def _refusal(head: str, reason: str) -> UnsupportedModelError:
     )
 
 
-def _in_order(model: MoEModel) -> list[Head]:
-    """The heads in the order of the numbers in their names."""
-    return sorted(
-        prediction_heads(model),
-        key=lambda head: [int(word) for word in head.name.split(".") if word.isdigit()],
-    )
-
-
-def _layers_of(names: Iterable[str], trunks: tuple[str, ...], model: MoEModel) -> dict[int, _Layer]:
-    """Tensors by layer, by their names within it."""
-    pattern = re.compile(rf"(?:{any_of(trunks)})\.(\d+)\.(.+)")
-    layers: defaultdict[int, dict[str, TensorEntry]] = defaultdict(dict)
-    for name in names:
-        if match := pattern.fullmatch(name):
-            layers[int(match[1])][match[2]] = model.checkpoint.tensors[name]
-    return dict(layers)
-
-
-def _numbers(model: MoEModel) -> dict[tuple[str, int], int]:
-    """(head's name, index in its names) -> number of the layer, counted on from the trunk's."""
-    places = [
-        (head.name, index)
-        for head in _in_order(model)
-        for index in sorted(_layers_of(head.tensors, (head.trunk,), model))
-    ]
-    return {place: model.depth + number for number, place in enumerate(places)}
-
-
 def _parts_of(
     model: MoEModel,
     head: Head,
     numbers: Mapping[tuple[str, int], int],
-    trunk: Mapping[int, _Layer],
+    trunk: Mapping[int, LayerTensors],
 ) -> HeadParts:
-    layer_tensors = _layers_of(head.tensors, (head.trunk,), model)
+    layer_tensors = tensors_by_layer(head.tensors, (head.trunk,), model)
     inside: set[str] = set()  # names of the tensors of its decoder layers
     layers = []
     for index, tensors in sorted(layer_tensors.items()):
@@ -160,8 +115,8 @@ def _like_layer(
     model: MoEModel,
     head: Head,
     index: int,
-    tensors: _Layer,
-    trunk: Mapping[int, _Layer],
+    tensors: LayerTensors,
+    trunk: Mapping[int, LayerTensors],
 ) -> int:
     """The last layer of the trunk that computes as a head's layer: kind, names and shapes agree."""
     sparse = {layer.index for layer in model.layers}
@@ -194,7 +149,9 @@ def _like_layer(
     raise _refusal(head.name, f"its layer {index} is like several layers of different attention")
 
 
-def _why_unlike(model: MoEModel, index: int, tensors: _Layer, trunk: Mapping[int, _Layer]) -> str:
+def _why_unlike(
+    model: MoEModel, index: int, tensors: LayerTensors, trunk: Mapping[int, LayerTensors]
+) -> str:
     """Why no layer of the trunk is like a head's layer."""
     scales = set(filter(_SCALE.search, tensors))
     for layer_tensors in trunk.values():

@@ -4,13 +4,19 @@ transformers does not run them; `analysis.calibration.heads` does, for the stati
 experts. Other engines build them with the same number of experts as the trunk.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from analysis.checkpoint.index import TensorEntry
+from analysis.families.base import MoELayer, any_of
 from analysis.families.head_names import head_of, is_tower
 from analysis.model.moe_model import LocatedTensor, MoEModel
+
+# Name within a layer -> tensor.
+LayerTensors = Mapping[str, TensorEntry]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,3 +72,46 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
         by_layer = {layer: tuple(items) for layer, items in located.items()}
         heads.append(Head(head, tuple(tensors), by_layer, trunks[head]))
     return tuple(heads)
+
+
+def head_experts(model: MoEModel) -> tuple[tuple[str, int, MoELayer], ...]:
+    """Layers with experts in heads: the head's name, the index in its names, the layer numbered on.
+
+    Needs no more than that their experts are found; `runnable_heads` says whether they can be run.
+    """
+    numbers = layer_numbers(model)
+    return tuple(
+        (head.name, index, replace(model.layers[-1], index=numbers[head.name, index]))
+        for head in heads_in_order(model)
+        for index in sorted(head.located)
+    )
+
+
+def heads_in_order(model: MoEModel) -> list[Head]:
+    """The heads in the order of the numbers in their names."""
+    return sorted(
+        prediction_heads(model),
+        key=lambda head: [int(word) for word in head.name.split(".") if word.isdigit()],
+    )
+
+
+def tensors_by_layer(
+    names: Iterable[str], trunks: tuple[str, ...], model: MoEModel
+) -> dict[int, LayerTensors]:
+    """Tensors by layer, by their names within it."""
+    pattern = re.compile(rf"(?:{any_of(trunks)})\.(\d+)\.(.+)")
+    layers: defaultdict[int, dict[str, TensorEntry]] = defaultdict(dict)
+    for name in names:
+        if match := pattern.fullmatch(name):
+            layers[int(match[1])][match[2]] = model.checkpoint.tensors[name]
+    return dict(layers)
+
+
+def layer_numbers(model: MoEModel) -> dict[tuple[str, int], int]:
+    """(head's name, index in its names) -> number of the layer, counted on from the trunk's."""
+    places = [
+        (head.name, index)
+        for head in heads_in_order(model)
+        for index in sorted(tensors_by_layer(head.tensors, (head.trunk,), model))
+    ]
+    return {place: model.depth + number for number, place in enumerate(places)}

@@ -2,30 +2,21 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import product
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from analysis.checkpoint.companions import COMPANION_FILES
 from analysis.checkpoint.fp8 import block_shape
-from analysis.checkpoint.hub import fetched
-from analysis.checkpoint.index import CONFIG_NAME, Checkpoint, Config, TensorEntry, open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
-from analysis.errors import CheckpointError, UnsupportedModelError, did_you_mean
-from analysis.families import MoEFamily, MoELayer, Slot, SlotKind, family_of
-from analysis.families.base import PER_LAYER_KEY
+from analysis.checkpoint.index import Checkpoint, Config, TensorEntry
+from analysis.errors import CheckpointError
+from analysis.families.base import MoEFamily, MoELayer, Slot, SlotKind
 from analysis.families.rules import whole_number
-from analysis.files.home import from_home
-from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.other_files import OtherFile, files_beside
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")
 # Parts of quantised weights: scales and the like hold no weights, a byte of MXFP4, NVFP4 or
 # bitsandbytes' nf4 holds two, an integer of GPTQ, AWQ or compressed-tensors as many as fit.
-_SCALES = re.compile(
+SCALES = re.compile(
     r".+[._](scales?|scale_inv|scale_2|qzeros|zero_point|g_idx|weight_shape|absmax|quant_map"
     r"|quant_state\.\w+|SCB|weight_format)"
 )
@@ -35,23 +26,9 @@ _PACKED_BITS = 4
 DEQUANTISED = ("fp8", "mxfp4")
 # Why not, of those that transformers puts in place of linear layers.
 _UNREAD = dict.fromkeys(("awq", "gptq"), "transformers packs linear layers, and it stacks experts")
-# What names of experts have in common, in whatever layout.
-_EXPERTS = re.compile(r".*((?<!shared_)experts?\b|switch_mlp).*")
-# A part of such a name -> whose layout it is of, and what works instead.
-_LAYOUTS = {
-    ".switch_mlp.": ("MLX's", "prune the model that it was made from, and convert the export"),
-    ".up_gate_proj.": ("Paddle's", "ERNIE is published for transformers under names with -PT"),
-}
-DEMO_MODEL = "demo"
-_HUB_URL = re.compile(r"(?:hf://|(?:https?://)?(?:huggingface|hf)\.co/)([\w.-]+/[\w.-]+)(?:/.*)?")
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUANTISED = "quantization_config"
-# The card names the licence.
-_HUB_FILES = ("*.safetensors", CONFIG_NAME, INDEX_NAME, "README.md", *COMPANION_FILES)
-# The same weights once more in the publisher's own format, as gpt-oss and Mistral have them: shards
-# are never read from folders, and `*` also stands for one.
-_HUB_COPIES = ["*/*.safetensors", "consolidated*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +80,6 @@ class MoEModel:
     def depth(self) -> int:
         """Layers of the trunk, dense ones included."""
         return self.family.depth(self.config)
-
-    @cached_property
-    def other_files(self) -> tuple[OtherFile, ...]:
-        """Safetensors files of its folder that no index lists, in the order of their names."""
-        return tuple(file for file, _ in files_beside(self.checkpoint, self.family, self.depth))
 
     @cached_property
     def located(self) -> Mapping[int, tuple[LocatedTensor, ...]]:
@@ -227,7 +199,7 @@ class MoEModel:
             return 0
         if not self.quantisation:
             return entry.numel
-        if _SCALES.fullmatch(entry.name):
+        if SCALES.fullmatch(entry.name):
             return 0
         in_pairs = entry.dtype == "U8" or (entry.dtype == "I8" and self.has_fp4)
         return entry.numel * (2 if in_pairs else 1)
@@ -268,200 +240,3 @@ class MoEModel:
 def is_expert_weight(slot: Slot) -> bool:
     """Whether a tensor holds weights of one or all experts, quantised or not, and not scales."""
     return slot.kind is not SlotKind.ROUTER and slot.role in _WEIGHT_ROLES
-
-
-def _check_extents(layer: MoELayer, items: Sequence[LocatedTensor]) -> None:
-    """Check that the tensors have as many experts as the configuration says."""
-    last = max((item.slot.expert or 0 for item in items), default=0)
-    if last >= layer.num_experts:
-        raise CheckpointError(
-            f"Layer {layer.index} holds an expert {last}, but config.json says "
-            f"{layer.num_experts} experts (0..{layer.num_experts - 1})."
-        )
-    for entry, slot in ((item.entry, item.slot) for item in items):
-        if slot.holds_ids:  # as many rows as there are tokens
-            continue
-        count = entry.shape[slot.axis] if slot.axis < len(entry.shape) else 0
-        if slot.kind is not SlotKind.EXPERT and count != layer.num_experts:
-            what = f"has {count} rows" if slot.kind is SlotKind.ROUTER else f"holds {count} experts"
-            raise CheckpointError(
-                f"{entry.name} {what}, but config.json says {layer.num_experts} experts."
-            )
-
-
-def describe_model(checkpoint: Checkpoint, *, name: str = "") -> MoEModel:
-    """Describe a checkpoint, and check that every expert is present."""
-    shapes = {entry.name: entry.shape for entry in checkpoint.tensors.values()}
-    family = family_of(checkpoint.config, shapes)
-    layers = family.layers(checkpoint.config)
-    if not layers:
-        raise UnsupportedModelError(
-            f"Every layer of this {family.label} model is dense according to its config.json, so "
-            "there is nothing to prune."
-        )
-    depth = family.depth(family.text_config(checkpoint.config))
-    other_files = files_beside(checkpoint, family, depth)
-    heads = tuple(shard for file, shard in other_files if file.is_read)
-    checkpoint = replace(checkpoint, shards=(*checkpoint.shards, *heads))
-    model = MoEModel(name or checkpoint.path.name, checkpoint, family, layers)
-    check_layers(model)
-    return model
-
-
-def check_layers(model: MoEModel) -> None:
-    """Refuse a model that does not hold every expert that it should."""
-    family = model.family
-    names = (entry.name for entry in model.unlocated if model.quantisation)
-    # Name of a quantised matrix outside of the experts -> that of its scales.
-    scales = {
-        f"{name.rpartition('.')[0]}.weight": name for name in names if _SCALES.fullmatch(name)
-    }
-    for layer in model.layers:
-        items = model.located.get(layer.index, ())
-        experts = [item for item in items if item.slot.kind is not SlotKind.ROUTER]
-        _check_extents(layer, experts)
-        weights = [item.slot for item in experts if is_expert_weight(item.slot)]
-        in_stacks = any(slot.kind is SlotKind.STACKED for slot in weights)
-        if in_stacks or not family.projections:
-            expected: set[tuple[int | None, str]] = {(None, part) for part in family.stacked}
-        else:
-            expected = set(product(range(layer.num_experts), family.projections))
-        missing = sorted(expected - {(slot.expert, slot.projection) for slot in weights}, key=str)
-        routers = [item for item in items if item.slot.kind is SlotKind.ROUTER]
-        if missing:
-            _check_count(layer, weights, routers)
-            if not weights:
-                _check_names(model, layer)
-            expert, projection = missing[0]
-            owner = "stacked" if expert is None else f"expert {expert}'s"
-            raise CheckpointError(
-                f"Layer {layer.index} lacks the {owner} {projection} projection ({len(missing)} "
-                "such tensors missing); is a shard missing or an index out of date?"
-            )
-        if not any(item.slot.role == family.router_tensors[0].name for item in routers):
-            raise _without_router(model, layer.index)
-        # bitsandbytes leaves the name, and flattens the matrix if it packs 4 bits.
-        for name, dtype in ((item.entry.name, item.entry.dtype) for item in routers):
-            is_packed = dtype in ("U8", "I8")
-            if is_packed or name in scales:
-                raise _quantised_router(layer.index, name if is_packed else scales[name])
-        _check_extents(layer, routers)
-
-
-def _check_count(
-    layer: MoELayer, weights: Sequence[Slot], routers: Sequence[LocatedTensor]
-) -> None:
-    """Refuse a layer whose experts and router agree on another number than config.json's."""
-    ids = {slot.expert for slot in weights}
-    rows = {item.entry.shape[0] for item in routers if item.slot.role.endswith(".weight")}
-    if len(ids) != layer.num_experts and rows == {len(ids)} and ids == set(range(len(ids))):
-        raise CheckpointError(
-            f"Layer {layer.index} holds {len(ids)} experts and its router a row for each, but "
-            f"config.json says {layer.num_experts}; correct that number, or, where layers differ, "
-            f"add {PER_LAYER_KEY}, a list of every layer's (0 for a dense one)."
-        )
-
-
-def _check_names(model: MoEModel, layer: MoELayer) -> None:
-    """Refuse a layer whose experts have other names than in transformers, if they are there.
-
-    By a tensor of the layer that is of experts by its name, or by any if there is no layer as in
-    transformers.
-    """
-    trunks, names = model.family.trunks, [entry.name for entry in model.unlocated]
-    has_trunk = any(name.startswith(tuple(f"{trunk}." for trunk in trunks)) for name in names)
-    prefixes = tuple(f"{trunk}.{layer.index}." for trunk in trunks) if has_trunk else ("",)
-    of_experts = (name for name in names if name.startswith(prefixes) and _EXPERTS.match(name))
-    if name := next(of_experts, "" if has_trunk else next(iter(names), "")):
-        hints = (hint for part, hint in _LAYOUTS.items() if part in name)
-        owner, remedy = next(hints, ("another", "use the checkpoint published for transformers"))
-        raise UnsupportedModelError(
-            f"The experts of layer {layer.index} are not named as in transformers' "
-            f"{model.family.label}: the checkpoint has {name}, which is {owner} layout; {remedy}, "
-            "or convert the checkpoint to the names and shapes of transformers."
-        )
-
-
-def _without_router(model: MoEModel, layer: int) -> CheckpointError | UnsupportedModelError:
-    names = (
-        entry.name
-        for entry in model.unlocated
-        if ".experts." not in entry.name and model.family.routed_layer(entry.name) == layer
-    )
-    if model.quantisation and (name := next(names, "")):
-        return _quantised_router(layer, name)
-    return CheckpointError(f"Layer {layer} has no router tensor.")
-
-
-def _quantised_router(layer: int, name: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"The router of layer {layer} is quantised ({name}), and no expert's part can be cut out "
-        "of packed rows; use a checkpoint that leaves routers out of the quantisation."
-    )
-
-
-def resolve_model(model: str, *, revision: str | None = None) -> Path:
-    """Local directory of MODEL: a directory, `demo`, or a hub id (fetched into the hub's cache)."""
-    path = from_home(model)
-    if path.exists() or model == DEMO_MODEL:
-        _check_revision(model, revision)
-        return path if path.exists() else DEMO_CHECKPOINT
-    if path.is_absolute() or model.startswith(".") or model.count("/") != 1:
-        if hub_id := _HUB_URL.fullmatch(model):
-            raise CheckpointError(f"{model} is a URL; give its hub id, {hub_id[1]}.")
-        siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        names = {DEMO_MODEL, *(str(each) for each in siblings if each.is_dir())}
-        raise CheckpointError(
-            f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
-            f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."
-            f"{did_you_mean(str(path), names)}"
-        )
-    from huggingface_hub import snapshot_download
-
-    fetch = partial(
-        snapshot_download,
-        model,
-        revision=revision,
-        allow_patterns=list(_HUB_FILES),
-        ignore_patterns=_HUB_COPIES,
-    )
-    return fetched(model, fetch)
-
-
-def _check_revision(model: str, revision: str | None) -> None:
-    if revision:
-        raise CheckpointError(
-            f"{model} is a local folder, and --revision {revision} is for hub ids; leave it out."
-        )
-
-
-def is_hub_id(source: str) -> bool:
-    """Whether a source of models is the id of one on the hub, and no folder or file here."""
-    is_local = source.startswith((".", "/")) or from_home(source).exists()
-    return source.count("/") == 1 and not is_local
-
-
-def config_folder(source: str, revision: str | None = None) -> Path:
-    """The folder of a config.json, given by its path, its folder, `demo` or a hub id."""
-    path = from_home(source)
-    if path.exists() or source == DEMO_MODEL:
-        _check_revision(source, revision)
-    if path.is_file() and path.name == CONFIG_NAME:
-        return path.parent
-    if source == DEMO_MODEL and not path.exists():
-        return DEMO_CHECKPOINT
-    if not is_hub_id(source):
-        return path
-    from huggingface_hub import hf_hub_download
-
-    return fetched(source, partial(hf_hub_download, source, CONFIG_NAME, revision=revision)).parent
-
-
-def load_model_index(model: str, *, revision: str | None = None) -> MoEModel:
-    """`resolve_model`, `open_checkpoint` and `describe_model` in one call."""
-    path = resolve_model(model, revision=revision)
-    if path.resolve() == DEMO_CHECKPOINT.resolve():
-        name = DEMO_MODEL  # also if it is given by its path, as in jobs
-    else:
-        name = path.name if from_home(model).exists() else model
-    return describe_model(open_checkpoint(path), name=name or path.resolve().name)

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
-from analysis.checkpoint.index import Checkpoint, Shard
-from analysis.checkpoint.weight_files import is_copy
-from analysis.families import MoEFamily
+from analysis.checkpoint.index import Checkpoint, Shard, is_copy
+from analysis.families.base import MoEFamily
 from analysis.families.head_names import head_of, is_tower, trunk_layer
+from analysis.model.moe_model import MoEModel
 
 # Adapters of layers.
 _ADAPTER = re.compile(r".*(lora_|adapter|\.(ia3|hada|oft|vera)_)")
@@ -50,6 +51,12 @@ class OtherFile:
         """What it holds, for people."""
         number = f"{self.count} tensor{'s' * (self.count != 1)}, such as {self.example}"
         return " and ".join(self.holdings) + (f" ({number})" if self.example else "")
+
+
+@lru_cache(maxsize=4)
+def other_files(model: MoEModel) -> tuple[OtherFile, ...]:
+    """Safetensors files of a model's folder that no index lists, in the order of their names."""
+    return tuple(file for file, _ in files_beside(model.checkpoint, model.family, model.depth))
 
 
 def files_beside(

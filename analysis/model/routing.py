@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from analysis.errors import UnsupportedModelError
-from analysis.families import MoEFamily, token_tables
+from analysis.families import token_tables
+from analysis.families.base import MoEFamily
 
 
 @dataclass(frozen=True, slots=True, eq=False)

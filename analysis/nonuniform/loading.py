@@ -13,11 +13,12 @@ from transformers import CONFIG_MAPPING, AutoConfig
 from analysis.checkpoint.aligned import align_weights
 from analysis.checkpoint.index import Config
 from analysis.errors import UnsupportedModelError
-from analysis.families import FAMILIES, MoEFamily
-from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY
+from analysis.families.base import PER_LAYER_KEY, WIDTHS_KEY, MoEFamily
+from analysis.families.listing import FAMILIES
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.model.widths import loaded_widths
 from analysis.nonuniform.fp8_loading import take_cut_blocks
 from analysis.nonuniform.layers import rebuild_layers

@@ -9,7 +9,7 @@ import inspect
 import re
 from pathlib import Path
 
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.families.native import is_registered_here
 from analysis.nonuniform.layers import LayerConfig, layer_config, rebuild_layers, rebuilt_layer
 

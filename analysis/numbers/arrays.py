@@ -1,4 +1,4 @@
-"""Types of numpy arrays."""
+"""Types of numpy arrays, and their rescaling."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,3 +6,11 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+
+def rescale(saliency: FloatArray) -> FloatArray:
+    """Saliency rescaled to [0, 1] per layer; 0 in a constant layer, NaN for absent experts."""
+    low = np.nanmin(saliency, axis=1, keepdims=True)
+    span = np.nanmax(saliency, axis=1, keepdims=True) - low
+    flat = span <= 0
+    return np.where(flat & ~np.isnan(saliency), 0.0, (saliency - low) / np.where(flat, 1.0, span))

@@ -2,79 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from analysis.cache_keys import Numbered, most_results
-from analysis.corpora import bare_name, content_of, name_among, parse_corpus
+from analysis.corpora.spec import bare_name, content_of, is_at_hand, name_among
+from analysis.corpora.weights import CorpusWeight, corpus_weight_text
 from analysis.criteria import Criterion
-from analysis.errors import CorpusError, StatsError, unknown_name
+from analysis.errors import StatsError, unknown_name
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.experts import Stats
-from analysis.stats.blend import Part, blend
+from analysis.stats.blend import blend
 from analysis.stats.groups import groups_for
-from analysis.stats.store import Run, StatsStore, load_weight_stats
+from analysis.stats.manifest import Part, Run
+from analysis.stats.reading import load_weight_stats
+from analysis.stats.store import StatsStore
 from analysis.stats.tables import NoStats
 
 Chosen = TypeVar("Chosen")
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusWeight:
-    """A corpus and its weight in a blend."""
-
-    corpus: str
-    weight: float = 1.0
-    text: str = field(default="", compare=False)  # as written, if it has a weight
-
-    @property
-    def cache_key(self) -> str:
-        """All of it."""
-        return repr(self)
-
-    def among(self, known: Container[str]) -> CorpusWeight:
-        """Itself, or the corpus of `known` whose name is the whole text."""
-        return CorpusWeight(self.text) if self.text in known else self
-
-
-def parse_corpus_weight(text: str) -> CorpusWeight:
-    """`NAME` or `NAME:WEIGHT`; `run:2.jsonl` and `hub:owner/name` have no weight."""
-    name, colon, weight = text.rpartition(":")
-    if not colon or "/" in weight:
-        return CorpusWeight(text)
-    try:
-        value = float(weight)
-    except ValueError as error:
-        if names_corpus(text):
-            return CorpusWeight(text)
-        raise StatsError(
-            f"{weight!r} in {text!r} is not a weight; write CORPUS:2 or CORPUS."
-        ) from error
-    if not 0 < value < math.inf:
-        raise StatsError(f"The weight in {text!r} must be greater than 0, and finite.")
-    return CorpusWeight(name, value, text)
-
-
-def corpus_weight_text(name: str, weight: float = 1.0) -> str:
-    """Text from which `parse_corpus_weight` reads this name and weight, whatever the name."""
-    try:
-        needs_weight = weight != 1 or parse_corpus_weight(name).corpus != name
-    except StatsError:
-        needs_weight = True
-    return f"{name}:{weight:g}" if needs_weight else name
-
-
-def names_corpus(text: str) -> bool:
-    """Whether `calibrate` takes this text as a corpus."""
-    try:
-        parse_corpus(text)
-    except CorpusError:
-        return False
-    return True
 
 
 def weight_run(store: StatsStore, model: MoEModel) -> Run:
@@ -169,17 +117,6 @@ def path_hint(run: Run) -> str:
     """Where the corpus of a run was when it was read; empty if it has no file, or several have."""
     paths = [corpus.path for corpus in run.manifest.corpora]
     return paths[0] if len(paths) == 1 else ""
-
-
-def is_at_hand(corpus: str) -> bool:
-    """Whether a corpus is named as `calibrate` takes it, and a file that it names is there."""
-    try:
-        spec = parse_corpus(corpus)
-    except CorpusError:
-        return False  # merged runs, or the name of a file of another kind
-    if spec.path is None:
-        return not spec.content
-    return spec.path.exists() and spec.content in ("", spec.own_content())
 
 
 def sample_runs(

@@ -13,7 +13,7 @@ from analysis.numbers.arrays import BoolArray, FloatArray
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
 from analysis.stats.blend import DERIVED_COLUMNS, NOT_MIXED, Mixture
-from analysis.stats.tables import Gate
+from analysis.stats.columns import Gate
 
 _STARTS_AT = 0.8  # weight of the corpus that a start favours
 _GRID = 20

@@ -8,8 +8,9 @@ from analysis.criteria import Criterion, expert_score_of
 from analysis.errors import CriterionError
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, IntArray
+from analysis.stats.columns import OPTIONAL_COLUMNS, Gate
 from analysis.stats.grid import Grid
-from analysis.stats.tables import OPTIONAL_COLUMNS, ExpertStats, Gate, NoStats, WeightStats
+from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats

@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import Criterion, neuron_score_of
 from analysis.criteria.weight_based import NORM_PRODUCT
 from analysis.errors import CriterionError, StatsError
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import computed_widths
+from analysis.model.widths import NeuronScores, computed_widths
 from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
-from analysis.ranking.choose import Choice, CorpusWeight, corpus_names, notes_on_others, routed_runs
-from analysis.ranking.norms import NeuronScores, neuron_norms
-from analysis.stats.blend import Part, blend_neurons
+from analysis.ranking.choose import Choice, corpus_names, notes_on_others, routed_runs
+from analysis.ranking.norms import neuron_norms
+from analysis.stats.blend import blend_neurons
+from analysis.stats.manifest import Part
 from analysis.stats.neurons import NEURON_INDEX
 from analysis.stats.store import StatsStore
 

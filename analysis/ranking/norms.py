@@ -7,7 +7,7 @@ the papers.
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,13 +15,11 @@ import numpy as np
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
-from analysis.model.widths import NeuronAxis, expert_widths, neuron_axis
+from analysis.model.widths import NeuronAxis, NeuronScores, expert_widths, neuron_axis
 from analysis.numbers.arrays import FloatArray
 from analysis.numbers.elements import FLOAT_BYTES, as_float64
 from analysis.progress import Progress
 
-# Layer -> for each expert, by id, a number for each of its neurons.
-NeuronScores = Mapping[int, tuple[FloatArray, ...]]
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
 

@@ -17,8 +17,9 @@ from analysis.lazy import pd
 from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 from analysis.numbers.sparsity import num_removed
 from analysis.ranking.experts import Stats, keeping_order, rank_of, saliency_grid
+from analysis.stats.columns import Gate
 from analysis.stats.grid import Grid
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.tables import ExpertStats
 
 OVERLAP_COLUMNS = (
     "criterion", "b", "alpha", "beta", "sparsity", "corpus_a", "corpus_b", "overlap", "chance",

@@ -13,7 +13,8 @@ from analysis.numbers.arrays import FloatArray
 from analysis.ranking.compare import kendall_tau
 from analysis.ranking.experts import saliency_grid, score_experts
 from analysis.ranking.overlap import chance_overlap, pruned_by, pruned_mask, set_overlap
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.columns import Gate
+from analysis.stats.tables import ExpertStats
 
 SPARSITIES = (Fraction(1, 4), Fraction(1, 2))
 

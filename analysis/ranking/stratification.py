@@ -24,14 +24,6 @@ _CORRELATION = _MEAN / (_DEVIATION * sqrt(2))
 _DRAWS = 20  # of random weights; their mean spread is known to about 5% of itself
 
 
-def rescale(saliency: FloatArray) -> FloatArray:
-    """Saliency rescaled to [0, 1] per layer; 0 in a constant layer, NaN for absent experts."""
-    low = np.nanmin(saliency, axis=1, keepdims=True)
-    span = np.nanmax(saliency, axis=1, keepdims=True) - low
-    flat = span <= 0
-    return np.where(flat & ~np.isnan(saliency), 0.0, (saliency - low) / np.where(flat, 1.0, span))
-
-
 def relative(saliency: FloatArray) -> FloatArray:
     """(x - m) / |m| with m the layer's mean; 0 in a constant layer, NaN for absent experts.
 

@@ -12,10 +12,11 @@ from functools import reduce
 
 import numpy as np
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
+from analysis.stats.columns import LARGEST
 from analysis.stats.grid import Grid
-from analysis.stats.store import Run, load_expert_stats
-from analysis.stats.tables import LARGEST
+from analysis.stats.manifest import Run
+from analysis.stats.reading import load_expert_stats
 
 _PERCENTILE = 99.5
 _SHARE_OF_LARGEST = 0.1

@@ -14,10 +14,12 @@ import numpy as np
 
 from analysis.cache_keys import Numbered
 from analysis.errors import StatsError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
+from analysis.files.naming import digest_of
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
-from analysis.stats.merging import check_addable
+from analysis.stats.columns import LARGEST
+from analysis.stats.manifest import NEURONS, Part, Run, check_addable
 from analysis.stats.neurons import (
     NEURON_INDEX,
     NeuronStats,
@@ -25,28 +27,13 @@ from analysis.stats.neurons import (
     neuron_table,
     sum_by_expert,
 )
-from analysis.stats.store import (
-    NEURONS,
-    Run,
-    digest_of,
-    load_expert_stats,
-    load_head_stats,
-    read_vectors,
-)
-from analysis.stats.tables import LARGEST, ExpertStats
+from analysis.stats.reading import load_expert_stats, load_head_stats, read_vectors
+from analysis.stats.tables import ExpertStats
 
 # Columns made from the maxima of neurons, which do not mix.
 NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
 # Columns that do not add up; a mix has of them what it computes from other sums.
 DERIVED_COLUMNS = ("vector_sum_sq", LARGEST, "neuron_product", *NOT_MIXED)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One run of a blend; `weight` is its corpus' share of the mix before normalisation."""
-
-    run: Run
-    weight: float = 1.0
 
 
 class Mixture(Numbered):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.lazy import pd
 from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 

@@ -9,15 +9,26 @@ from pathlib import Path
 import numpy as np
 
 from analysis.errors import StatsError
+from analysis.files.naming import digest_of, now, run_name
 from analysis.lazy import pd
-from analysis.stats import store
+from analysis.stats.columns import LARGEST
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
+from analysis.stats.manifest import (
+    GROUP_TABLES,
+    NEURONS,
+    SAMPLES,
+    SHARDS,
+    TRANSITIONS,
+    Run,
+    RunManifest,
+    check_addable,
+)
 from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
+from analysis.stats.reading import load_expert_stats, read_table, read_vectors
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
-from analysis.stats.store import Run
-from analysis.stats.tables import LARGEST, RunManifest
+from analysis.stats.writing import save_expert_stats
 
 # Index columns; all others add up, except maxima.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
@@ -38,20 +49,18 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     manifests = [run.manifest for run in runs]
     first = manifests[0]
     corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
-    digest = store.digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
+    digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
     shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
     left_out = set().union(*(manifest.groups for manifest in manifests)) - shared
     facts: dict[str, object] = {
         "merged_from": [manifest.run_id for manifest in manifests],
-        "created_at": store.now(),
+        "created_at": now(),
     }
     if left_out:
         facts["groups_left_out"] = sorted(left_out)
     merged = RunManifest(
         kind="routed",
-        run_id=store.run_name(
-            first.model.name, *sorted(each.name for each in corpora), digest=digest
-        ),
+        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
         digest=digest,
         model=first.model,
         corpora=corpora,
@@ -60,35 +69,32 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         groups=ordered(sorted(shared)),
     )
     tables = {
-        name: [
-            neuron_table(run) if name == store.NEURONS else store.read_table(run, name)
-            for run in runs
-        ]
-        for name in store.GROUP_TABLES
+        name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
+        for name in GROUP_TABLES
         if all(name in run.manifest.files for run in runs)
     }
-    samples, transitions = tables.pop(store.SAMPLES, None), tables.pop(store.TRANSITIONS, None)
+    samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
     more = {name: _sum_tables(each) for name, each in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
-    stats = [store.load_expert_stats(run).table for run in runs]
+    stats = [load_expert_stats(run).table for run in runs]
     total = _sum_tables(stats)
-    if store.SHARDS in more:
+    if SHARDS in more:
         largest = {LARGEST: total[LARGEST]} if LARGEST in total else {}
-        total = add_shards(more[store.SHARDS]).assign(**largest)
-    if store.NEURONS in more:
-        total = total.join(expert_columns(more[store.NEURONS], Grid(merged.model.layers)))
+        total = add_shards(more[SHARDS]).assign(**largest)
+    if NEURONS in more:
+        total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
     if samples:  # of one run after the other
         firsts = np.cumsum([0, *(table["sample"].max() + 1 for table in samples)])[:-1]
         numbered = zip(samples, firsts, strict=True)
-        more[store.SAMPLES] = pd.concat(
+        more[SAMPLES] = pd.concat(
             [table.assign(sample=table["sample"] + first) for table, first in numbered],
             ignore_index=True,
         )
     if transitions:
         pairs = pd.concat(transitions, ignore_index=True).groupby(list(TRANSITION_COLUMNS[:-1]))
-        more[store.TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
-    vectors = np.sum([store.read_vectors(run) for run in runs], axis=0)
-    return store.save_expert_stats(parent, merged, total, vectors, more)
+        more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
+    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
+    return save_expert_stats(parent, merged, total, vectors, more)
 
 
 def _sum_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -102,28 +108,3 @@ def _sum_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
         if name not in _INDEX | _NOT_ADDED
     }
     return tables[0][[name for name in shared if name in _INDEX]].assign(**sums)
-
-
-def check_addable(runs: Sequence[Run]) -> None:
-    """Check that the sums of these runs may be added."""
-    first = runs[0].manifest
-    digests: set[str] = set()
-    for run in runs:
-        other = run.manifest
-        if other.kind != "routed":
-            raise StatsError("Only calibration runs can be added, not weight statistics.")
-        if first.model.identity != other.model.identity:
-            raise StatsError(
-                f"{first.run_id} and {other.run_id} are statistics of different models."
-            )
-        if first.settings["dtype"] != other.settings["dtype"]:
-            raise StatsError(
-                f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
-                f"{other.settings['dtype']}; calibrate both in one dtype."
-            )
-        for corpus in other.corpora:
-            if corpus.digest in digests:
-                raise StatsError(
-                    f"The tokens of {corpus.name} are in two of the runs; use them once."
-                )
-            digests.add(corpus.digest)

@@ -12,8 +12,8 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
 from analysis.stats.grid import Grid
-from analysis.stats.store import NEURONS, Run, load_expert_stats, read_table
-from analysis.stats.tables import RunManifest
+from analysis.stats.manifest import NEURONS, Run, RunManifest
+from analysis.stats.reading import load_expert_stats, read_table
 
 NEURON_INDEX = ("layer", "expert", "neuron")
 NEURON_COLUMNS: Mapping[str, str] = {

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.corpora import TOKEN_SHARDS
+from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.errors import StatsError
 from analysis.lazy import pd
+from analysis.stats.columns import EXPERT_COLUMNS, MOMENT_COLUMNS
 from analysis.stats.grid import Grid
-from analysis.stats.store import SHARDS, Run, load_expert_stats, read_table
-from analysis.stats.tables import EXPERT_COLUMNS, MOMENT_COLUMNS, ExpertStats
+from analysis.stats.manifest import SHARDS, Run
+from analysis.stats.reading import load_expert_stats, read_table
+from analysis.stats.tables import ExpertStats
 
 SHARD_INDEX = ("layer", "expert", "shard")
 TOKEN_PARTS = (1, 2, 4, TOKEN_SHARDS)  # shown: an eighth, a quarter, a half, all

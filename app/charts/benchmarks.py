@@ -1,8 +1,10 @@
 """A model's own benchmark results: the leaderboard, and the chart of its candidates."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
@@ -13,13 +15,11 @@ from app.charts.chart import Drawing, chart
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
 from app.choices import ALL_SHARES, EVERY, result_words, unless
-from app.loaded import Loaded, made_by
-from pruning.benchmarks.record import (
-    BenchmarkRecord,
-    BenchmarkStore,
-    benchmark_table,
-    way_of,
-)
+from app.loaded import made_by
+from pruning.benchmarks.record import BenchmarkRecord, BenchmarkStore, benchmark_table, way_of
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # Of several metrics of a task the first available; the others stay in the records.
 _METRICS: Final = ("acc_norm", "exact_match", "pass@1", "f1", "acc")

@@ -1,15 +1,19 @@
 """A chart: a function from a model and what was chosen to a figure with its numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
-from app.loaded import Loaded
 from pruning.plan.plan import EXPERT_GRANULARITY
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """Coverage: how much of each corpus's saliency the kept experts hold."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -11,8 +14,10 @@ from analysis.ranking.coverage import Blender
 from analysis.stats.blend import mixture_of
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, paper, primary, text_on, themed
-from app.loaded import Loaded
 from pruning.planning.choice import corpora_words
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 
 def blender(loaded: Loaded) -> Blender:

@@ -1,25 +1,31 @@
 """Exact damage of removing an expert against a cheap score."""
 
+from __future__ import annotations
+
 from fractions import Fraction
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from analysis.ranking.choose import choose_stats, parse_corpus_weight
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import saliency_grid
 from analysis.ranking.overlap import pruned_mask
 from analysis.ranking.proxy import damage_table
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.columns import Gate
+from analysis.stats.tables import ExpertStats
 from app.charts.chart import Drawing, chart
 from app.charts.theme import nth_look, paper, series_color, themed
 from app.charts.traces import Place, pin_point, series
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # Codes of `fate`: 2 * pruned by the damage + pruned by the proxy.
 FATES: Final = ("both keep", "only the proxy prunes", "only the damage prunes", "both prune")
@@ -110,7 +116,7 @@ def describe(table: pd.DataFrame, *, proxy: str) -> str:
     )
 
 
-def _log_ticks(values: "pd.Series[float]") -> dict[str, Any]:
+def _log_ticks(values: pd.Series[float]) -> dict[str, Any]:
     """A log axis; beyond two decades with ticks at powers of ten only."""
     decades = float(np.log10(values.max() / values.min())) if len(values) else 0.0
     return {"type": "log", "exponentformat": "power", "dtick": 1 if decades > 2 else None}

@@ -1,7 +1,9 @@
 """Component effects: mean overlap of the variants that share a value of b, alpha or beta."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,7 +12,9 @@ from analysis.ranking.overlap import effects_over_models, too_near, variant_mean
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, stroke
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _RANGE: Final = "least to most of the variants with the value"
 _GREEK: Final = {"b": "b", "alpha": "\u03b1", "beta": "\u03b2"}

@@ -1,8 +1,10 @@
 """A measure against sparsity or memory, one line per criterion."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -18,8 +20,11 @@ from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.charts.traces import padded
 from app.choices import result_words, unless
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.result import MEASURES
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # Column of the horizontal axis -> display name, axis title, number format; bytes are drawn in MiB
 # or GiB.

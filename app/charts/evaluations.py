@@ -1,7 +1,9 @@
 """A model's own evaluations as a table."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,6 @@ from analysis.cache_keys import most_results
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
 from app.charts.names import criterion_label
-from app.loaded import Loaded
 from pruning.measures.result import MEASURES, SampleCount, SampleValues, interval_or_none
 from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY
@@ -20,6 +21,9 @@ from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evalua
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.lens import LensPlan
 from pruning.records.quality import compared, is_random, record_ways
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 ALL_CORPORA: Final = "all corpora"  # the mean over corpora; no file has this name
 
@@ -214,6 +218,6 @@ def usual_measure(results: pd.DataFrame) -> str:
     return "nll" if "nll" in measures else measures[0]
 
 
-def is_share(removed: "pd.Series[float]", share: float) -> "pd.Series[bool]":
+def is_share(removed: pd.Series[float], share: float) -> pd.Series[bool]:
     """Rows of this sparsity, up to rounding."""
     return (removed - share).abs() < 5e-5

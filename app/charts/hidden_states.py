@@ -1,8 +1,10 @@
 """Variance of hidden states per layer: the original and pruned models."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -17,9 +19,12 @@ from app.charts.names import FULL
 from app.charts.theme import themed
 from app.charts.traces import series
 from app.choices import result_words, unless
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.records.variances import VarianceRecord, VarianceStore, variance_overview
 from pruning.spec.base import repeated
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 MOST_LINES: Final = 6  # one per colour
 _WIDE: Final = 10.0  # larger ranges get a logarithmic axis

@@ -1,9 +1,11 @@
 """Which recipe keeps which expert: layer x expert, in four fates."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -24,8 +26,10 @@ from app.charts.traces import (
     rows_height,
     stroke,
 )
-from app.loaded import Loaded
 from pruning.planning.comparing import decision
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # Colours of both and neither, on the light and the dark page.
 _NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}

@@ -1,7 +1,9 @@
 """Agreement of two recipes per layer."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,7 +11,9 @@ import plotly.graph_objects as go
 from app.charts.chart import Drawing, chart
 from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _SERIES: Final = (
     ("agreement", "equal decisions"),

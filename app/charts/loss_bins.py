@@ -1,9 +1,11 @@
 """A score against the true change of the loss, bin by bin (HEAPr, Figure 3)."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -15,10 +17,13 @@ from app.charts.criterion_looks import criterion_look
 from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, spread
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.result import SampleCount
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.records.bins import BinsRecord, BinsStore, bins_overview, rank_agreement
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 WORDS: Final = {"expert": "experts", "neuron": "neurons"}
 

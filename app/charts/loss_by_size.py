@@ -1,11 +1,13 @@
 """Loss against size: experts removed, fewer bits, and both."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
 from itertools import product
 from textwrap import wrap
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,12 +18,15 @@ from app.charts.front_words import ORIGINAL, describe, named, range_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.predicted import PredictedLoss
 from pruning.records.evaluation import plan_facts
 from pruning.records.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
 from pruning.records.quality import PlanLoss, loss_of
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # What a mark stands for -> its symbol; hollow where the loss is predicted.
 _KINDS: Final = {

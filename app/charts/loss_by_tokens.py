@@ -1,6 +1,9 @@
 """Quality against calibration size: plans by parts of the tokens, and repairs on fewer."""
 
+from __future__ import annotations
+
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,10 +12,13 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.overlap_by_tokens import panels_by_tokens
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.store import readable_records
 from pruning.plan.repair_reference import variant_words
 from pruning.records.subsets import SubsetStore, subset_table
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 LOSS_AXIS = {"title": "loss increase, nats per token", "tickformat": ".2f"}
 

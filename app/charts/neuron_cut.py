@@ -1,19 +1,22 @@
 """Which neurons a plan prunes, and the effect of each scope."""
 
+from __future__ import annotations
+
 from itertools import combinations
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.cache_keys import most_results
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.numbers.arrays import BoolArray
-from analysis.ranking.choose import choose_stats, parse_corpus_weight
-from analysis.stats.store import NEURONS
-from app.loaded import Loaded, made_by
+from analysis.ranking.choose import choose_stats
+from analysis.stats.manifest import NEURONS
+from app.loaded import made_by
 from app.tables.ranked import rank
 from pruning.plan.neuron_cuts import (
     NeuronField,
@@ -30,6 +33,9 @@ from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.ranking import Ranking
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
 from pruning.spec.spec import SpreadSpec
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 COMPARISON_COLUMNS: Final = (
     *("layer", "expert", "neurons", "removed", "kept_share", "saliency", "gone", "tenth"),

@@ -1,7 +1,9 @@
 """Charts of neurons: kept per expert, their saliency, what each layer loses, FLOPs saved."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -23,10 +25,12 @@ from app.charts.traces import (
     stroke,
     targets,
 )
-from app.loaded import Loaded
 from pruning.plan.neuron_cuts import expert_shares, layer_cuts, neurons_of, saliency_histogram
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.side_by_side import SideBySide
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 MOST_BARS: Final = 400
 _HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"

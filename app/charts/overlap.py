@@ -1,8 +1,11 @@
 """Overlap of the pruned sets between calibration corpora, as a matrix."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,8 +18,10 @@ from app.charts.chart import Drawing, chart
 from app.charts.overlap_map import number_color
 from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, annotation, heat
-from app.loaded import Loaded
 from pruning.plan.plan import NEURON_GRANULARITY
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 
 def pair_overlaps(loaded: Loaded) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 """Tokens needed for a choice: pruned sets from parts of the tokens against all."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,15 +17,18 @@ from analysis.errors import PlanError, StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.experts import can_rank
 from analysis.ranking.overlap import overlap_of_parts
+from analysis.stats.columns import Gate
+from analysis.stats.manifest import SHARDS, Run
 from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import SHARDS, Run
-from analysis.stats.tables import ExpertStats, Gate
+from analysis.stats.tables import ExpertStats
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
 from app.choices import CURVE_BESIDE
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 
 @most_results(8)

@@ -1,11 +1,13 @@
 """The 18 variants of S(b, alpha, beta) as one map: by overlap of the corpora, or by loss."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,18 +15,12 @@ import plotly.graph_objects as go
 
 from analysis.ranking.overlap import above_chance, too_near, variant_means
 from app.charts.chart import Drawing, chart
-from app.charts.theme import (
-    CLEAR,
-    color_at,
-    ink,
-    muted,
-    paper,
-    text_on,
-    themed,
-)
+from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
 from app.charts.traces import annotation, around, box, halo, heat, stroke, targets
 from app.choices import CONSTANT
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 Variant = tuple[int, int, int]
 

@@ -1,9 +1,11 @@
 """Quality against memory: all candidates and the Pareto front."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import partial
 from textwrap import wrap
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -20,8 +22,11 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, padded, spread, stroke
 from app.choices import result_words, unless
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.result import MEASURES
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 COLUMNS: Final = ("candidate", "removed", "bytes", "value", "low", "high", "is_full", "on_front")
 _NAME_WIDTH: Final = 18  # letters: a step may be short

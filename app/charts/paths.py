@@ -1,8 +1,10 @@
 """Paths (MoE Pathfinder): how many samples' paths pass through each expert, by corpus."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,15 @@ from analysis.criteria.trajectory import follow_paths, representative_samples
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.choose import run_by_corpus
-from analysis.stats.store import Run, load_sample_stats
+from analysis.stats.manifest import Run
+from analysis.stats.reading import load_sample_stats
 from app.charts.chart import Drawing, chart
 from app.charts.theme import apply_theme
 from app.charts.traces import Place, cells_of, heat, layer_axis, pin
 from app.choices import USUAL_PATHS, PathChoice
-from app.loaded import Loaded
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _ROW, _LEAST, _MOST = 17, 110, 420
 _HEAD, _FOOT = 34, 60

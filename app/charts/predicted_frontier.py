@@ -1,8 +1,10 @@
 """Predicted loss against bytes: the best plan of every budget, uniform, measured plans."""
 
+from __future__ import annotations
+
 from functools import partial
 from math import isnan
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,11 +15,13 @@ from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, stroke
-from app.loaded import Loaded
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
 from pruning.planning.ranking import needs_sensitivity
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _NAMES: Final = {BEST: "best plan", UNIFORM: "uniform"}
 _POINTS: Final = {

@@ -1,8 +1,10 @@
 """Candidates of the same size: loss per corpus, neurons and whole experts."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +19,7 @@ from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import schedule_words
@@ -27,6 +29,9 @@ from pruning.records.evaluation import (
     evaluation_table,
 )
 from pruning.records.quality import record_ways
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 WORDS: Final = {"neuron": "neurons", "expert": "whole experts"}
 _SYMBOLS: Final = {"neuron": "circle", "expert": "square"}

@@ -1,7 +1,9 @@
 """Searches: fitness per generation, and the schedules found (arXiv:2603.06003)."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -12,11 +14,14 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.result import MEASURES
 from pruning.plan.plan import fit_plan
 from pruning.records.quality import PlanLoss, loss_of, unseen
 from pruning.search.store import KnownSearch, best_fitting, progress_of
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _MOST_TICKS: Final = 24
 _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}

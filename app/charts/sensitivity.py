@@ -1,8 +1,10 @@
 """Layer sensitivity: a small line per layer, and a map of layers by sparsity."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,12 +14,14 @@ from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
-from app.loaded import Loaded
 from pruning.measures.curves import Sensitivity
 from pruning.plan.allocation import Removed
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 COLUMNS: Final = ("layer", "size", "removed", "share", "added", "cut", "added_at_cut")
 _CELL_PX, _LOW_CELL_PX = 110, 66  # height of a cell, for one or two rows, and for more

@@ -1,7 +1,9 @@
 """Bytes of the weights before and after pruning, by part."""
 
+from __future__ import annotations
+
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -19,9 +21,11 @@ from app.charts.theme import (
     themed,
 )
 from app.charts.traces import annotation
-from app.loaded import Loaded
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import ModelPart
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2

@@ -1,10 +1,12 @@
 """Stratification: the scores of each layer by rank, and whether they differ beyond chance."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan, sqrt
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,22 +15,21 @@ import plotly.graph_objects as go
 from analysis.criteria import get_criterion
 from analysis.errors import CriterionError, StatsError
 from analysis.foreign_text import in_html
+from analysis.numbers.arrays import rescale
 from analysis.ranking.overlap import kept_counts
-from analysis.ranking.stratification import (
-    random_separation,
-    relative,
-    rescale,
-    separation,
-)
+from analysis.ranking.stratification import random_separation, relative, separation
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
 from app.charts.chart import Drawing, chart
 from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
 from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
 from app.choices import Scale
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from app.tables.ranked import Ranked
 from pruning.planning.ranking import Ranking
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 # Scale -> its name, and what its colours compare.
 SCALES: Final[Mapping[Scale, tuple[str, str]]] = {

@@ -1,8 +1,10 @@
 """The lens of a text: what a plan costs at each token, and the experts that a token lost."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -16,7 +18,7 @@ from app.charts.evaluations import plan_name
 from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation, layer_axis
 from app.choices import result_words
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from pruning.measures.store import readable_records
 from pruning.plan.plan import fit_plan
 from pruning.records.lens import (
@@ -31,6 +33,9 @@ from pruning.records.lens import (
     text_loss_increase,
     token_table,
 )
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 TEXT_CHARTS: Final = ("text-tokens", "text-experts", "text-plans")
 _WORSE, _BETTER = 1, 0  # places in the series colours: orange, blue

@@ -1,10 +1,12 @@
 """What the plan would cost by each of the 17 variants of S(b, alpha, beta)."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,11 +17,13 @@ from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.overlap_map import Cell, Variant, variant_grid, variant_label, variant_map
 from app.choices import CONSTANT
-from app.loaded import Loaded
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import PlanLoss, stored_losses
 from pruning.search.store import SEARCH
 from pruning.spec.spec import PlanSpec
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 
 @chart("variant-losses", "explore")

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from analysis.errors import PlanError
-from analysis.model.moe_model import DEMO_MODEL, load_model_index
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.opening import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from analysis.stats.manifest import MANIFEST, Run
 from analysis.stats.merging import merge_runs
-from analysis.stats.store import MANIFEST, Run, stats_store
+from analysis.stats.reading import verify_run
+from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.cli.help import Commands
 from app.console import err, finish, out, show_object, show_table
@@ -89,7 +91,7 @@ def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """
     store = stats_store(stats_dir)
     cached_run = store.get(run)
-    store.verify(cached_run)
+    verify_run(cached_run)
     _say_run(cached_run, f"{len(cached_run.manifest.files)} files intact")
 
 

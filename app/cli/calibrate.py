@@ -2,12 +2,14 @@
 
 from typing import Annotated
 
-from analysis.corpora import corpus_name, is_same_corpus
+from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.ranking.choose import run_by_corpus
-from analysis.stats.store import Run, StatsStore, load_weight_stats, stats_store
-from analysis.stats.tables import CorpusRef
+from analysis.stats.manifest import CorpusRef, Run
+from analysis.stats.reading import load_weight_stats
+from analysis.stats.store import StatsStore, stats_store
 from app.cli.derive import command
 from app.cli.following import next_plan, usual_budget
 from app.console import counted, finish, follow, note, out, show_facts

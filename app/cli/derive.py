@@ -195,7 +195,7 @@ def _corpora(values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iter
 
 def _check_corpus(corpus: str) -> None:
     """Refuse a corpus whose file is absent, before libraries are imported."""
-    from analysis.corpora import parse_corpus  # numpy, which most commands start without
+    from analysis.corpora.spec import parse_corpus  # numpy, which most commands start without
 
     try:
         spec = parse_corpus(corpus)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
 from app.cli.derive import command

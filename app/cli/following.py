@@ -5,12 +5,17 @@ from itertools import chain, count
 from pathlib import Path
 
 from analysis.corpora.early import has_vocabulary
-from analysis.demo.texts import TEXTS
+from analysis.corpora.spec import is_at_hand
+from analysis.corpora.weights import parse_corpus_weight
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import PlanError
 from analysis.files.home import from_home
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
-from analysis.ranking.choose import is_at_hand, parse_corpus_weight, path_hint
-from analysis.stats.store import Run, stats_store
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.ranking.choose import path_hint
+from analysis.stats.manifest import Run
+from analysis.stats.store import stats_store
 from pruning.plan.budget import possible_share
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import PruningPlan
@@ -75,7 +80,7 @@ def corpus_at_hand(
     names = [parse_corpus_weight(text).corpus for text in first]
     names += [name for run in unread for name in (run.manifest.corpus, path_hint(run)) if name]
     if request.model == DEMO_MODEL:
-        names += sorted(TEXTS, key=lambda name: name in parts)
+        names += sorted(DEMO_CORPORA, key=lambda name: name in parts)
     return next(filter(is_at_hand, names), "")
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from analysis.calibration.config_outline import outline_model
-from analysis.families import MoELayer, SlotKind
-from analysis.families.base import HEAD_KEYS
+from analysis.families.base import HEAD_KEYS, MoELayer, SlotKind
 from analysis.model.heads import prediction_heads
-from analysis.model.moe_model import MoEModel, load_model_index
-from analysis.model.outline import hub_outline, without_weights
+from analysis.model.hub_outline import hub_outline
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.model.outline import without_weights
 from analysis.model.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.cli.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights

@@ -9,7 +9,8 @@ from analysis.calibration.weights import check_measurable
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import UnsupportedModelError
 from analysis.lazy import pd
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command

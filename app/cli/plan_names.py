@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.plan import PruningPlan, load_plan, takes_repair

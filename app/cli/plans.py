@@ -13,10 +13,13 @@ from analysis.checkpoint.index import CONFIG_NAME
 from analysis.criteria.pathfinder import PATHFINDER
 from analysis.criteria.trajectory import Weighing, follow_paths, representative_samples
 from analysis.errors import PlanError, UserError
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.ranking.choose import notes_on_others, sample_runs
+from analysis.stats.reading import load_sample_stats
 from analysis.stats.samples import joined_stats
-from analysis.stats.store import load_sample_stats, stats_store
+from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_repair, read_plan, save_plan, write_csv
@@ -34,7 +37,6 @@ from app.cli.say import (
 )
 from app.console import counted, finish, follow, note, out, show_frame
 from app.settings import Settings
-from pruning.plan.active import plan_routing
 from pruning.plan.budget import (
     Budget,
     SizeTarget,
@@ -46,6 +48,7 @@ from pruning.plan.budget import (
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan
+from pruning.plan.routing import plan_routing
 from pruning.plan.super_experts import super_note
 from pruning.plan.tables import (
     expert_states,

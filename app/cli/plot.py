@@ -12,7 +12,8 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Weighing
 from analysis.errors import PlanError
 from analysis.files.durable import write_durably
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.numbers.sparsity import as_percent
 from analysis.stats.store import stats_store
 from app.cli import options
@@ -23,12 +24,7 @@ from app.cli.say import say_notes
 from app.console import counted, finish, follow, note, show_table
 from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
-from pruning.plan.plan import (
-    EXPERT_GRANULARITY,
-    NEURON_GRANULARITY,
-    PruningPlan,
-    fit_plan,
-)
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import less_in_words
 from pruning.plan.sizes import size_report
 from pruning.plan.super_experts import super_note

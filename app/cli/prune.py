@@ -6,9 +6,10 @@ from pathlib import Path
 
 from analysis.errors import Checks, PlanError
 from analysis.machine.devices import check_device
-from analysis.model.moe_model import MoEModel, load_model_index
-from analysis.stats.blend import Part
-from analysis.stats.store import Run, stats_store
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import Part, Run
+from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.following import commands_after_plan, export_command

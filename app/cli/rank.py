@@ -5,19 +5,15 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Annotated
 
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.model.widths import quantised_role
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from analysis.progress import Progress
-from analysis.ranking.choose import (
-    notes_on_others,
-    parse_corpus_weight,
-    routed_runs,
-    run_by_corpus,
-)
+from analysis.ranking.choose import notes_on_others, routed_runs, run_by_corpus
 from analysis.ranking.compare import FATES, Comparison
 from analysis.ranking.coverage import Blender, fair_blend
 from analysis.ranking.overlap import (
@@ -28,8 +24,10 @@ from analysis.ranking.overlap import (
 )
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.stats.blend import Mixture
+from analysis.stats.manifest import Run
+from analysis.stats.reading import load_expert_stats
 from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import Run, load_expert_stats, stats_store
+from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table

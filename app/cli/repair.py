@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import save_plan

@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError
+from analysis.files.shipped import DEMO_MODEL
 from analysis.lazy import pd
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from analysis.ranking.choose import Choice
-from analysis.stats.store import Run
+from analysis.stats.manifest import Run
 from app.cli.following import commands_after_checks, with_weights
-from app.console import (
-    finish,
-    note,
-    note_command,
-    out,
-    plain_rows,
-    ranges_of_rows,
-    show_table,
-)
+from app.console import finish, note, note_command, out, plain_rows, ranges_of_rows, show_table
 from pruning.plan.active import Routing
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.kept_neurons import count_neurons
@@ -41,10 +35,7 @@ from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.serving.commands import serve_commands, serve_gguf
 from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
 from pruning.serving.gguf import gguf_path
-from pruning.spec.base import (
-    command_line,
-    option_words,
-)
+from pruning.spec.base import command_line, option_words
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options

@@ -5,21 +5,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import (
-    report_checks,
-    say_export,
-    say_gguf,
-    show_width_options,
-    warn_of_growth,
-)
+from app.cli.say import report_checks, say_export, say_gguf, show_width_options, warn_of_growth
 from app.console import finish, follow, note, out
-from pruning.plan.active import plan_routing
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.plan import NEURON_GRANULARITY, load_plan
+from pruning.plan.routing import plan_routing
 from pruning.plan.size_words import less_in_words
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.requests.model import ExportRequest, PrunedRequest

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from analysis.progress import Progress
-from analysis.stats.store import Run
+from analysis.stats.manifest import Run
 from pruning.benchmarks.record import way_of
 from pruning.measures.store import Record
 from pruning.requests.benchmark import BenchmarkRequest

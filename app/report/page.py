@@ -1,12 +1,14 @@
 """A report: charts with captions, numbers and provenance on one HTML page, which prints."""
 
+from __future__ import annotations
+
 import base64
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.io
@@ -17,7 +19,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
 from app.charts.chart import Chart, Drawing
 from app.charts.listing import CHARTS
-from app.loaded import Loaded, made_by
+from app.loaded import made_by
 from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan.plan import EXPERT_GRANULARITY
@@ -25,6 +27,9 @@ from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words
 from pruning.spec.base import default_of, flat_fields, flat_values, option_of
 from pruning.spec.spec import PlanSpec
+
+if TYPE_CHECKING:
+    from app.loaded import Loaded
 
 DEFAULT_TITLE = "Pruning report"
 _ROWS_SHOWN = 100  # of a table on the page; the CSV has all

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 
 KEY, LAYER, _OPENS = "expert", "layer", "expert.opens"
 _MOST = 16  # characters

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import streamlit as st
 
-from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint
-from analysis.corpora import PRESETS, bare_name
-from analysis.corpora.files import SUFFIXES
+from analysis.checkpoint.index import CONFIG_NAME
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.corpora.presets import PRESETS
+from analysis.corpora.spec import SUFFIXES, bare_name
 from analysis.criteria import Criterion
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import StatsError, UserError
-from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, describe_model
+from analysis.files.shipped import DEMO_CHECKPOINT, DEMO_MODEL
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.groups import groups_for
+from analysis.stats.manifest import Run
 from analysis.stats.places import default_stats_dir
-from analysis.stats.store import Run
 from app.choices import Choices
 from app.literal import literal
 from app.loaded import Loaded
@@ -138,7 +140,7 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
 
 def calibration_corpora() -> list[str]:
     """Calibration corpora: the demo's, own files, and those of the hub."""
-    return [*TEXTS, *corpus_files(), *PRESETS]
+    return [*DEMO_CORPORA, *corpus_files(), *PRESETS]
 
 
 def loaded_for(model: MoEModel, choices: Choices) -> Loaded:
@@ -157,7 +159,7 @@ def usual_corpora(loaded: Loaded) -> list[str]:
 
     These are the demo's, or files in the models folder; without any, those that calibrated it.
     """
-    local_corpora = [*(TEXTS if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
+    local_corpora = [*(DEMO_CORPORA if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
     calibrated = {bare_name(corpus) for corpus in loaded.runs}
     return local_corpora or [
         each for each in calibration_corpora() if bare_name(each) in calibrated

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.checkpoint.index import CONFIG_NAME, read_config
+from analysis.checkpoint.index import CONFIG_NAME
+from analysis.checkpoint.opening import read_config
 from analysis.errors import UnsupportedModelError, UserError
-from analysis.families import family_of
-from analysis.model.moe_model import config_folder
+from analysis.families.listing import family_of
+from analysis.model.opening import config_folder
 from app.jobs.runner import passed_variables
 from app.session.data import MAX_EXPERTS, MAX_LAYERS, model_choices, shown_checkpoint
 from app.session.uploads import uploaded_text

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel, is_expert_weight
-from analysis.stats.store import NEURONS
+from analysis.stats.manifest import NEURONS
 from app.charts.schedules import with_tokens
 from app.choices import SAME_SCORE
 from app.literal import literal
@@ -16,13 +16,7 @@ from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
 from pruning.plan.kept_neurons import check_cuttable, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan
-from pruning.plan.sizes import (
-    SizeReport,
-    format_bytes,
-    neuron_plan_sizes,
-    size_report,
-    width_sizes,
-)
+from pruning.plan.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report, width_sizes
 from pruning.plan.tables import neuron_summary
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.choice import CountsError, check_counts, counts_text

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from analysis.errors import PlanError, UserError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
 from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.literal import literal

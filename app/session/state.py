@@ -5,7 +5,8 @@ from typing import Any, Final, TypeVar
 
 import streamlit as st
 
-from analysis.corpora import name_among
+from analysis.corpora.spec import name_among
+from analysis.corpora.weights import corpus_weight_text
 from analysis.criteria import (
     CRITERIA,
     NEURON_CRITERIA,
@@ -19,8 +20,7 @@ from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import parse_sparsity
-from analysis.ranking.choose import corpus_weight_text
-from analysis.stats.tables import GATES
+from analysis.stats.columns import GATES
 from app.choices import BLEND, Choices
 from pruning.plan.bits import FORMATS
 from pruning.plan.constraints import ranges

@@ -5,8 +5,8 @@ from typing import Any
 
 from analysis.criteria import CRITERIA
 from analysis.criteria.base import needs_of
-from analysis.families import MoELayer
-from analysis.stats.store import Run
+from analysis.families.base import MoELayer
+from analysis.stats.manifest import Run
 
 SHOWN_COSTS = (
     "model",

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.criteria import CRITERIA, RANKABLE, Criterion, get_criterion, unified
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import num_removed
 from analysis.ranking.experts import Stats, has_columns
-from analysis.stats.tables import GATES, ExpertStats, Gate, NoStats, WeightStats, moment_column
+from analysis.stats.columns import GATES, Gate, moment_column
+from analysis.stats.tables import ExpertStats, NoStats, WeightStats
 from app.tables.ranked import rank
 
 CONSTANT = (1, 0, 0)

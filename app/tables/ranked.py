@@ -10,8 +10,8 @@ from analysis.criteria import Criterion
 from analysis.numbers.arrays import FloatArray
 from analysis.ranking.experts import Stats, keeping_order, scored
 from analysis.ranking.overlap import pruned_mask
+from analysis.stats.columns import Gate
 from analysis.stats.grid import Grid
-from analysis.stats.tables import Gate
 
 
 @dataclass(frozen=True, eq=False)

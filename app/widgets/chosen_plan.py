@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
-from analysis.stats.tables import GATES
+from analysis.stats.columns import GATES
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded

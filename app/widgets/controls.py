@@ -7,7 +7,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import CRITERIA, get_criterion
-from analysis.stats.tables import GATES
+from analysis.stats.columns import GATES
 from app.charts.names import criterion_label
 from app.components.expert_map import Arrangement, Mode
 from app.session.plan_state import lasting_input, plan_input

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 import streamlit as st
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 from analysis.criteria import CRITERIA
 from analysis.stats.groups import groups_for
 from app.literal import literal

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.model.moe_model import DEMO_MODEL, MoEModel
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from analysis.corpora import bare_name, parse_corpus
+from analysis.corpora.spec import bare_name, parse_corpus
 from analysis.errors import UserError
 from analysis.model.moe_model import MoEModel
 from app.errors import show_error
@@ -21,7 +21,8 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
-from pruning.measures.result import DEFAULT_MEASURES, RIGHT
+from pruning.measures.names import DEFAULT_MEASURES
+from pruning.measures.result import RIGHT
 from pruning.plan.bits import FORMATS, OWN
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import change_words

@@ -30,8 +30,8 @@ from analysis.calibration.loading import (
     load_tokenizer,
     resolve_dtype,
 )
-from analysis.corpora import Tokenizer
 from analysis.corpora.encoding import TextReader
+from analysis.corpora.tokens import Tokenizer
 from analysis.errors import CorpusError, StatsError, first_line
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress

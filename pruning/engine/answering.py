@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.families.packing import state_kinds
 from analysis.model.generation import end_tokens, greedy_answers
 from analysis.progress import Progress

@@ -9,11 +9,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from analysis.corpora import Tokenizer
 from analysis.corpora.encoding import TextReader
 from analysis.corpora.prompts import conversation_prompt
+from analysis.corpora.tokens import Tokenizer
 from analysis.errors import CorpusError
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.model.generation import greedy_answers
 from analysis.progress import Progress
 from pruning.engine.candidate import candidate_of

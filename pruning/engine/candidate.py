@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
 from pruning.engine.changed_weights import ChangedWeights

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from analysis.errors import PlanError
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from pruning.engine.quantised import quantised
 from pruning.engine.repaired_weights import DOWN, new_down
 from pruning.plan.plan import PruningPlan

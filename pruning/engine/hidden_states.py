@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.model.forwards import Forward, Wrapper, decoder_layers, wrap_forward
 from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.feed import run_trunk
-from analysis.corpora import Tokenizer, TokenSequences
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.tokens import Tokenizer
 from analysis.errors import UnsupportedModelError, not_finite
 from analysis.model.forwards import Forward, wrap_forward
 from analysis.model.moe_model import MoEModel

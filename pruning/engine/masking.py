@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from analysis.errors import PlanError
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.model.forwards import Forward, wrap_forward
 from analysis.model.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.engine.changed_weights import ChangedWeights, weights_replaced

@@ -17,7 +17,7 @@ from analysis.calibration.skeleton import StoredTensor
 from analysis.checkpoint.fp8 import apply_scales
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import MoEFamily, SlotKind
+from analysis.families.base import MoEFamily, SlotKind
 from analysis.model.fp8_matrices import fp8_matrix
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import SCALE_ROLE

@@ -32,7 +32,7 @@ from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_
 from pruning.engine.full_side import FullSide, OutputHead, full_side
 from pruning.engine.speculative import Decoding, run_acceptance
 from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.questions import Questions
 from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation, summarise
 from pruning.measures.right_answers import Marked, RightAnswers

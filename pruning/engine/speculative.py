@@ -19,7 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from analysis.errors import UnsupportedModelError, first_line
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.model.forwards import input_device
 from analysis.progress import Progress
 from pruning.engine.candidate import candidate_of

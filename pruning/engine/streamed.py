@@ -28,7 +28,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
 from analysis.calibration.streamed import hidden_bytes
-from analysis.corpora import TokenBatch
+from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, StatsError
 from analysis.files.durable import PARTIAL, write_durably
 from analysis.files.home import from_home

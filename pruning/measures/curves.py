@@ -8,7 +8,7 @@ assumed to add up, which is not quite true, so predicted allocations are measure
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,13 @@ from pruning.measures.allocator import (
     solve_worst,
     weighted,
 )
+from pruning.measures.names import Across, CostName
 from pruning.measures.points import MEASURES, WHOLE, Point, Points
 from pruning.measures.result import SampleCount
 from pruning.plan.allocation import Removed
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Room, check_total
 
-CostName = Literal["esap", "kl", "nll"]
-Across = Literal["mean", "worst"]
 # Options per layer at most; of more, every second, third ... is used.
 MOST_OPTIONS = 512
 # Measured allocations with which a search starts, besides the solution of the curves.

@@ -7,102 +7,34 @@ use.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from analysis.corpora import (
-    ChatFormat,
-    Document,
-    DocumentSelection,
-    Sampling,
-    Source,
-    Tokenizer,
-    TokenSequences,
-    bare_name,
-    corpus_name,
-    is_same_corpus,
-    peek,
-    tokenize,
-)
 from analysis.corpora.account import SKIPPED_ROWS, RowAccount, row_facts
 from analysis.corpora.cutting import Extent
+from analysis.corpora.documents import Document
 from analysis.corpora.encoding import TextReader, encode, encode_all
 from analysis.corpora.near_copies import NewTokens, TokenRuns
-from analysis.corpora.sources import fitness_source
-from analysis.demo.texts import TEXTS
-from analysis.stats.tables import CorpusRef
-from pruning.measures.questions import Questions, QuestionSettings, draw_questions, known_text
-
-DEFAULT_SAMPLES = 64
-DEFAULT_SEED = 42
-_WINDOWS = 2  # of a document of running text
-Scored = Literal["auto", "all", "response"]
-SCORED: tuple[Scored, ...] = get_args(Scored)
-
-HELD_OUT = "a part that is held out from training and calibration"
-UNREAD = "no known calibration used this corpus"
-BEYOND = "documents that follow those which calibration read"
-UNSURE = "calibration may have read some of these documents"
-
-
-@dataclass(frozen=True, slots=True)
-class SampleSettings:
-    """How much of a corpus to evaluate on."""
-
-    samples: int = DEFAULT_SAMPLES  # documents with an answer each, or sequences of running text
-    seq_len: int = 256  # tokens of a sample, at most
-    seed: int | None = None  # of the order of documents; None: that of calibration, else 42
-    # "response" predicts answers only, "all" every token, "auto" answers if the corpus has them.
-    scored: Scored = "auto"
-    # Arguments of the chat template, for conversations.
-    template_args: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    # Samples of running text that a document gives at most; 0: all, None: two.
-    windows_per_document: int | None = None
-    questions: QuestionSettings | None = None  # what is asked and checked besides; None: nothing
-
-    @property
-    def windows(self) -> int | None:
-        """The limit; None if there is none."""
-        if self.windows_per_document is None:
-            return _WINDOWS
-        return self.windows_per_document or None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawnSamples:
-    """The sequences of an evaluation, with the facts that records state."""
-
-    sequences: TokenSequences  # one row per sample; counted tokens are predicted
-    # `seed`, `drawn` (which documents, in words), `skipped`, `seq_len`, and how the sequences were
-    # prepared; plain JSON.
-    facts: Mapping[str, Any]
-    shortfall: str = ""  # why there are fewer samples than asked for; empty if there are not
-    questions: Questions | None = None  # of the same documents and those that follow
-
-    @property
-    def num_documents(self) -> int | None:
-        """Documents that samples with something to predict are of; None for one joined text."""
-        sequences = self.sequences
-        if sequences.documents is None:
-            return None
-        documents = np.array(sequences.documents)
-        if sequences.counted is not None:
-            documents = documents[[bool(row.any()) for row in sequences.counted]]
-        return len(np.unique(documents))
-
-    @property
-    def corpus(self) -> dict[str, Any]:
-        """The corpus in records."""
-        return {
-            "name": self.sequences.corpus,
-            "digest": self.sequences.digest,
-            "num_documents": self.num_documents,
-            **self.facts,
-        }
+from analysis.corpora.sampling import DocumentSelection, tokenize
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import Source, fitness_source, peek
+from analysis.corpora.spec import bare_name, corpus_name, is_same_corpus
+from analysis.corpora.tokens import ChatFormat, Tokenizer
+from analysis.demo.listing import DEMO_CORPORA
+from analysis.stats.manifest import CorpusRef
+from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.questions import draw_questions, known_text
+from pruning.measures.sample_settings import (
+    BEYOND,
+    DEFAULT_SEED,
+    HELD_OUT,
+    UNREAD,
+    UNSURE,
+    SampleSettings,
+)
 
 
 class Reading(Protocol):
@@ -220,7 +152,7 @@ def _find_unread(
     name: str, source: Source, runs: Iterable[Reading], seed: int | None
 ) -> _UnreadDocuments:
     default = DEFAULT_SEED if seed is None else seed
-    if name in TEXTS:
+    if name in DEMO_CORPORA:
         return _UnreadDocuments(fitness_source(name), default, 0, HELD_OUT)
     runs = list(runs)
     if not (read := _documents_read(name, runs)):

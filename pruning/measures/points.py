@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.corpora import TokenSequences
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
 from pruning.measures.result import check_possible
 from pruning.plan.allocation import Removed
 from pruning.plan.constraints import Room
+
+if TYPE_CHECKING:
+    from analysis.corpora.sequences import TokenSequences
 
 MEASURES = ("esap", "kl", "nll")
 COLUMNS: Mapping[str, str] = {

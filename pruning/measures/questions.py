@@ -10,29 +10,19 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from analysis.corpora import Document, Source, Tokenizer, bare_name
 from analysis.corpora.account import RowAccount
-from analysis.corpora.checks import CHECKS, Check
-from analysis.corpora.encoding import ChatFormat, TextReader, encode
+from analysis.corpora.checks import CHECKS
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.near_copies import TokenRuns
 from analysis.corpora.prompts import document_prompt, question_text
+from analysis.corpora.sources import Source
+from analysis.corpora.spec import bare_name
+from analysis.corpora.tokens import ChatFormat, Tokenizer
 from analysis.errors import CorpusError
 from analysis.files.content import document_digest
-from analysis.stats.store import digest_of
-
-DEFAULT_QUESTIONS = 64
-DEFAULT_ANSWER_TOKENS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionSettings:
-    """How many documents are asked, and how answers end and are checked."""
-
-    check: Check
-    questions: int = DEFAULT_QUESTIONS  # documents, at most
-    answer_tokens: int = DEFAULT_ANSWER_TOKENS  # of an answer, at most
-    stops: tuple[str, ...] = ()  # texts at which an answer ends, besides the model's own end
-    context: int | None = None  # tokens of a prompt and its answer, at most; None: no limit known
+from analysis.files.naming import digest_of
+from pruning.measures.sample_settings import QuestionSettings
 
 
 @dataclass(frozen=True, eq=False)

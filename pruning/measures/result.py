@@ -6,7 +6,7 @@ Windows of one document are alike, so intervals resample documents, each with al
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from analysis.errors import unknown_name
 from analysis.numbers.arrays import FloatArray, IntArray
 
-MeasureName = Literal["esap", "sap", "kl", "nll", "ppl", "spec-dec", "right"]
-DEFAULT_MEASURES: tuple[MeasureName, ...] = ("esap", "kl", "nll", "ppl")
 ACCEPTANCE: Final = "spec-dec"
 RIGHT: Final = "right"
 RESAMPLES = 1000

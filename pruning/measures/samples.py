@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from analysis.calibration.distributed import Processes
-from analysis.corpora import TokenBatch, TokenSequences
+from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import CorpusError
 from analysis.numbers.arrays import FloatArray
 from pruning.measures.result import SampleSums

@@ -19,8 +19,8 @@ from analysis.errors import StatsError
 from analysis.files.content import read_whole
 from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
+from analysis.files.naming import digest_of, now, run_name
 from analysis.model.moe_model import ModelRef
-from analysis.stats.store import digest_of, now, run_name
 
 SCHEMA_VERSION = 1
 _LINES = ".jsonl"  # suffix of files of many records, one a line

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 from analysis.cache_keys import Numbered
 from analysis.numbers.arrays import FloatArray, IntArray
 from pruning.measures.curves import Curves, Sensitivity
-from pruning.measures.drawing import DEFAULT_SAMPLES
 from pruning.measures.result import MIDDLE, document_places
+from pruning.measures.sample_settings import DEFAULT_SAMPLES
 from pruning.plan.allocation import Removed
 
 _PRIOR: Final = 0.35  # standard deviation of the log ratio where no plan was measured

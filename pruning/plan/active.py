@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from analysis.families import MoELayer, SlotKind
+from analysis.families.base import MoELayer, SlotKind
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.widths import expert_widths, neuron_axis, quantised_role
-from analysis.ranking.choose import parse_corpus_weight, routed_runs
-from analysis.stats.blend import Part, mixture_of
-from analysis.stats.store import StatsStore, load_expert_stats
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.plan import PruningPlan
@@ -134,64 +131,3 @@ def _uniform_use(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     weights = [n for n, item in zip(counts, experts, strict=True) if is_expert_weight(item.slot)]
     each = Fraction(layer.top_k, layer.num_experts)
     return each * sum(counts), each * sum(weights)
-
-
-def blended_routing(parts: Sequence[Part]) -> Routing:
-    """Routing in a blend of calibration runs, at least one."""
-    mixture = mixture_of([part.run for part in parts])
-    return counted_routing(mixture.sums_table([part.weight for part in parts]))
-
-
-def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
-    """The calibration runs behind a plan with their weights, as far as the store still has them.
-
-    Found by their ids: of a plan for a quantised copy, they are of the model that it was made for.
-    """
-    runs_by_id = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
-    parts = []
-    for run in [runs_by_id[run_id] for run_id in plan.provenance.runs if run_id in runs_by_id]:
-        # Whether it measured the experts that the plan names.
-        counts = {layer.index: layer.num_experts for layer in run.manifest.model.layers}
-        if all(max(ids) < counts.get(layer, 0) for layer, ids in plan.kept.items() if ids):
-            name = run.manifest.corpus  # in a blend it has a weight behind it, see `corpus_names`
-            weighted = (
-                parse_corpus_weight(text).weight
-                for text in plan.provenance.corpora
-                if text != name and text.rpartition(":")[0] == name
-            )
-            parts.append(Part(run, next(weighted, 1.0)))
-    return parts
-
-
-def measured_routing(plans: Sequence[PruningPlan], store: StatsStore) -> Routing | None:
-    """Routing for plans of one model that remove neurons; None without such plans or statistics.
-
-    From the blend behind the first plan whose runs are in the store, else from the newest
-    calibration of the model, of those that ship if any does.
-    """
-    cut = [plan for plan in plans if plan.kept_neurons]
-    for plan in cut:
-        if parts := ranked_by(plan, store):
-            return blended_routing(parts)
-    runs = store.of_model(cut[0].model.identity, "routed") if cut else []
-    newest = max(
-        runs,
-        key=lambda run: (run.is_shipped, str(run.manifest.made.get("created_at"))),
-        default=None,
-    )
-    return counted_routing(load_expert_stats(newest).table) if newest else None
-
-
-def plan_routing(
-    plan: PruningPlan,
-    model: MoEModel,
-    store: StatsStore,
-    corpora: Sequence[str] = (),
-    runs: Sequence[str] = (),
-) -> Routing | None:
-    """Routing in the named runs, else in the blend behind the plan; None if neither is stored."""
-    if not corpora and not runs:
-        parts = ranked_by(plan, store)
-        return blended_routing(parts) if parts else None
-    blend = [parse_corpus_weight(text) for text in corpora]
-    return blended_routing(routed_runs(store, model, blend, runs))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent
 from pruning.plan.constraints import Room, check_total
 

@@ -4,7 +4,7 @@ from collections import Counter
 from functools import lru_cache
 
 from analysis.errors import PlanError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.widths import computed_widths
 from pruning.plan.bits import FORMATS, OWN

@@ -8,19 +8,12 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import IntArray
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.plan.allocation import apportion, count_problem
-from pruning.plan.constraints import (
-    Constraints,
-    Room,
-    check_names,
-    check_total,
-    rooms_of,
-    sum_of,
-)
+from pruning.plan.constraints import Constraints, Room, check_names, check_total, rooms_of, sum_of
 from pruning.plan.sizes import (
     BFLOAT16,
     BYTES,

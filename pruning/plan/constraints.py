@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 
 Experts = Mapping[int, frozenset[int]]

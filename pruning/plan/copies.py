@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from analysis.errors import PlanError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
 from analysis.numbers.arrays import FloatArray

@@ -6,7 +6,7 @@ A router that selects fewer computes as one whose configuration says so. Memory 
 from dataclasses import replace
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
 
 

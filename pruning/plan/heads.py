@@ -6,27 +6,17 @@ pruned, its experts are ranked by what a calibration with the group `heads` meas
 weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from analysis.criteria import CRITERIA, Criterion, get_criterion
-from analysis.errors import CriterionError
-from analysis.model.head_parts import head_experts
-from analysis.model.heads import prediction_heads
+from analysis.model.heads import Head, prediction_heads
 from analysis.model.moe_model import MoEModel
-from analysis.ranking.experts import has_columns
-from analysis.stats.blend import blended_heads
-from analysis.stats.store import HEADS, StatsStore
-from analysis.stats.tables import ExpertStats, Gate
-from pruning.plan.active import ranked_by
 from pruning.plan.plan import PruningPlan
 
 # Without statistics of heads: the better of the paper's two calibration-free criteria.
 WEIGHT_CRITERION = "aimer"
-# With them, if they lack what the plan's own criterion reads.
-_ROUTED_CRITERION = "reap"
 
 
 class HeadChoice(StrEnum):
@@ -67,35 +57,26 @@ class HeadPlan:
         return cls(HeadChoice(raw["choice"]), kept, criterion, tuple(raw.get("runs", ())))
 
 
-@dataclass(frozen=True, eq=False)
-class HeadRanking:
-    """What ranks the experts of heads, measured by the calibrations behind a plan."""
+class HeadRanking(Protocol):
+    """What ranks the experts of heads; `pruning.surgery.head_ranking` makes one."""
 
-    criterion: Criterion
-    gate: Gate
-    stats: ExpertStats  # layers as in `head_experts`
-    runs: tuple[str, ...]  # ids
+    @property
+    def criterion(self) -> str:
+        """Name of the criterion."""
 
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Ids of the calibrations that it reads; none for weights."""
 
-def head_ranking(model: MoEModel, plan: PruningPlan, store: StatsStore) -> HeadRanking | None:
-    """The ranking of heads by the plan's own runs; None unless the store has all, with heads.
+    @property
+    def words(self) -> str:
+        """Criterion and runs, for people."""
 
-    By the plan's criterion, or by REAP if that reads more than the routed tokens of a head.
-    """
-    parts = ranked_by(plan, store)
-    measured = [part for part in parts if HEADS in part.run.manifest.files]
-    if not measured or len(measured) < len(plan.provenance.runs):
-        return None
-    stats = blended_heads(measured, tuple(layer for _, _, layer in head_experts(model)))
-    try:
-        criterion = get_criterion(plan.provenance.criterion)
-    except CriterionError:
-        criterion = CRITERIA[_ROUTED_CRITERION]
-    is_measured = criterion.source == "routed" and criterion.score and has_columns(criterion, stats)
-    if not is_measured or criterion.is_constant:
-        criterion = CRITERIA[_ROUTED_CRITERION]
-    gate: Gate = "renormalized" if plan.provenance.gate == "renormalized" else "applied"
-    return HeadRanking(criterion, gate, stats, tuple(part.run.manifest.run_id for part in measured))
+    def refusal(self, head: Head, model: MoEModel) -> str:
+        """Why it cannot rank a head, given as the model of its layers; empty if it can."""
+
+    def kept(self, model: MoEModel, count: int) -> Mapping[str, Mapping[int, tuple[int, ...]]]:
+        """The first `count` experts of each layer, as in `HeadPlan.kept`."""
 
 
 def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
@@ -108,18 +89,15 @@ def heads_depend_on(model: MoEModel, plan: PruningPlan) -> bool:
     return changes and any(head.has_experts for head in prediction_heads(model))
 
 
-def heads_in_words(model: MoEModel, heads: HeadPlan) -> str:
-    """What an export does with the heads, for people; empty if there are none."""
+def heads_in_words(model: MoEModel, heads: HeadPlan, ranked_by: str = "") -> str:
+    """What an export does with the heads, for people; empty if there are none.
+
+    `ranked_by` is `HeadRanking.words` of heads that are pruned.
+    """
     if not prediction_heads(model):
         return ""
     return {
         HeadChoice.KEEP: "kept as they are",
         HeadChoice.DROP: "left out",
-        HeadChoice.PRUNE: f"their experts pruned by {ranked_in_words(heads.criterion, heads.runs)}",
+        HeadChoice.PRUNE: f"their experts pruned by {ranked_by}",
     }[heads.choice]
-
-
-def ranked_in_words(criterion: str, runs: Sequence[str]) -> str:
-    """By what the experts of heads are ranked: a criterion's name, and the runs that it reads."""
-    label = get_criterion(criterion).label
-    return f"{label}, measured in {' and '.join(runs)}" if runs else f"{label} of their weights"

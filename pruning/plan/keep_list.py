@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import check_kept
 from pruning.plan.constraints import MOST_DIGITS, ranges
-from pruning.plan.plan import EXPERT_GRANULARITY, plan_from_json
-
-KEEP_LIST_NAME = "kept_experts.json"  # in an export
+from pruning.plan.plan import EXPERT_GRANULARITY, KEEP_LIST_NAME, plan_from_json
 
 
 class _Says(StrEnum):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from pruning.plan.allocation import apportion, check_kept
 from pruning.plan.budget import Budget, rounded_shares

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from analysis.cache_keys import Numbered
 from analysis.lazy import pd
+from analysis.model.widths import NeuronScores
 from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 from analysis.numbers.sparsity import num_removed
-from analysis.ranking.norms import NeuronScores
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import PruningPlan

@@ -47,6 +47,7 @@ _PLANS_IN_FOLDERS = ("plan.json", "moeprune_manifest.json")  # of a search, of a
 EXPERT_GRANULARITY = "expert"
 NEURON_GRANULARITY = "neuron"
 _ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
+KEEP_LIST_NAME = "kept_experts.json"  # in an export
 _GRANULARITIES = (EXPERT_GRANULARITY, NEURON_GRANULARITY)
 
 

@@ -1,12 +1,13 @@
 """The repair that a plan names: new down projections of kept experts, in files by layer."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from analysis.errors import PlanError
+from analysis.files.naming import digest_of
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 
@@ -73,6 +74,38 @@ class Repair:
         return self.folder / layer_file(layer)
 
 
+class LayerOutcome(Protocol):
+    """How the down projections of a layer were refitted."""
+
+    @property
+    def layer(self) -> int:
+        """Its decoder index."""
+
+    @property
+    def left(self) -> float | None:
+        """Squared error left on held-out sequences, a share of that without; None: unchanged."""
+
+
+class StoredRepair(Protocol):
+    """What an export says of a repair; `pruning.records.repair` has the whole record."""
+
+    @property
+    def record_id(self) -> str:
+        """As the plan names it."""
+
+    @property
+    def outcome(self) -> str:
+        """What it was fitted on and what is left to lack."""
+
+    @property
+    def layers(self) -> Sequence[LayerOutcome]:
+        """By layer, how it went."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Name -> SHA-256 of its bytes."""
+
+
 def variant_words(
     repaired_on: str, calibrated_on: str, bits: str = "", top_k: int = 0, tokens: int = 0
 ) -> str:
@@ -118,3 +151,16 @@ def repair_from_json(raw: object) -> Repair | None:
 
 def _are_facts(corpora: list[Any], tokens: int) -> bool:
     return tokens > 0 and tokens is not True and all(isinstance(each, str) for each in corpora)
+
+
+def content_digest(
+    plan_digest: str, corpora: Sequence[str], tokens: int, files: Mapping[str, str]
+) -> str:
+    """The identity of a repair: of its plan, text and files, as 64 hex digits."""
+    decides = {
+        "plan": plan_digest,
+        "corpora": list(corpora),
+        "tokens": tokens,
+        "files": dict(files),
+    }
+    return digest_of(decides)

@@ -19,7 +19,7 @@ import numpy as np
 
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError, PlanError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.lazy import pd
 from analysis.model.heads import beside_text, prediction_heads
 from analysis.model.moe_model import MoEModel

@@ -1,9 +1,16 @@
 """Which super experts a plan loses, said in one line."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.super_experts import super_experts
-from analysis.stats.store import Run, StatsStore
+from analysis.stats.manifest import Run
 from pruning.plan.plan import PruningPlan, fit_plan
+
+if TYPE_CHECKING:
+    from analysis.stats.store import StatsStore
 
 _MOST_NAMED = 5
 # Median experts: below, a loss is not warned of. The rule marks one expert of any model, ordinary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths

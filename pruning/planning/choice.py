@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Final
 
 from analysis.corpora.account import CONVERSATIONS, row_facts
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
-from analysis.ranking.choose import parse_corpus_weight
-from analysis.stats.store import Run
+from analysis.stats.manifest import Run
 from pruning.plan.budget import SizeTarget, even_budget, sparsity_budget
 from pruning.plan.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
 from pruning.plan.neuron_selection import NeuronScope

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from analysis.cache_keys import Numbered, most_results
-from analysis.corpora import name_among
+from analysis.corpora.spec import name_among
+from analysis.files.naming import digest_of
 from analysis.model.moe_model import MoEModel
-from analysis.stats.store import StatsStore, digest_of
-from pruning.measures.curves import CostName, Curves, Sensitivity, curves_of, with_samples
+from analysis.stats.store import StatsStore
+from pruning.measures.curves import Curves, Sensitivity, curves_of, with_samples
+from pruning.measures.names import CostName
 from pruning.plan.allocation import Removed
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, Room, rooms_of

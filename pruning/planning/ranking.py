@@ -10,22 +10,22 @@ from typing import Any
 
 from analysis.cache_keys import most_results
 from analysis.calibration.weights import weight_statistics
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import computed_widths
+from analysis.model.widths import NeuronScores, computed_widths
 from analysis.progress import Progress
-from analysis.ranking.choose import Choice, parse_corpus_weight
+from analysis.ranking.choose import Choice
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import neuron_saliency, rank_neurons, read_neurons
-from analysis.ranking.norms import NeuronScores
 from analysis.ranking.super_experts import SuperExperts, super_experts
+from analysis.stats.columns import Gate
 from analysis.stats.store import StatsStore
-from analysis.stats.tables import Gate
 from pruning.measures.curves import Sensitivity
 from pruning.plan.active import Routing
 from pruning.plan.shown import DisplayMixin, Facts

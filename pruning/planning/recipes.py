@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
-from analysis.demo.texts import TEXTS
-from analysis.model.moe_model import DEMO_MODEL, MoEModel
+from analysis.demo.listing import DEMO_CORPORA
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.moe_model import MoEModel
 from pruning.plan.budget import Budget, possible_share
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.sizes import format_bytes, format_count, size_report, size_up
@@ -76,7 +77,7 @@ def recipe_template(model: MoEModel, named: str, out: str, corpora: Sequence[str
     report = size_report(model)
     own, evaluated = ["c4"], "wikitext2"
     if named == DEMO_MODEL:
-        own = [corpus.name for corpus in TEXTS.values() if corpus.is_usual]
+        own = [corpus.name for corpus in DEMO_CORPORA.values() if corpus.is_usual]
         evaluated = "demo-stories"
     if corpora:
         own, evaluated = list(corpora), corpora[0]

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import yaml
 
+from analysis.files.naming import digest_of, run_name
 from analysis.model.moe_model import MoEModel
-from analysis.stats.store import Run, digest_of, run_name
+from analysis.stats.manifest import Run
 from pruning.plan.repair_reference import FORWARDS
 from pruning.planning.ranking import Ranking
 from pruning.planning.recipes import recipe_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -14,9 +14,9 @@ from analysis.corpora.account import COUNTS
 from analysis.errors import StatsError
 from analysis.files.durable import PARTIAL, written_durably
 from analysis.files.json_text import parse_json
+from analysis.files.naming import digest_of
 from analysis.lazy import pa, pd
 from analysis.model.moe_model import ModelRef, MoEModel
-from analysis.stats.store import digest_of
 from analysis.stats.stored_tables import read_parquet, write_arrow
 from pruning.measures.append_log import (
     AppendLog,
@@ -27,17 +27,12 @@ from pruning.measures.append_log import (
     plain_json,
     whole_lines,
 )
-from pruning.measures.drawing import DrawnSamples
 from pruning.measures.points import COLUMNS, Points
-from pruning.measures.store import (
-    SEAL,
-    Count,
-    Record,
-    RecordStore,
-    check_seal,
-    seal_of,
-)
+from pruning.measures.store import SEAL, Count, Record, RecordStore, check_seal, seal_of
 from pruning.plan.plan import digest_word
+
+if TYPE_CHECKING:
+    from pruning.measures.drawn_samples import DrawnSamples
 
 
 @dataclass(frozen=True, slots=True)

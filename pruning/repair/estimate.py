@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.memory import estimate
 from analysis.calibration.streamed import hidden_bytes
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
 from pruning.plan.plan import PruningPlan

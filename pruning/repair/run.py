@@ -28,8 +28,8 @@ from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.streamed import hidden_bytes
-from analysis.corpora import TokenBatch, TokenSequences
 from analysis.corpora.encoding import check_token_ids
+from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.files.durable import PARTIAL, write_durably, written_durably
 from analysis.files.home import from_home

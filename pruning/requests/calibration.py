@@ -5,9 +5,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from analysis.corpora import Sampling, parse_corpus
+from analysis.corpora.settings import Sampling
+from analysis.corpora.spec import parse_corpus
 from analysis.stats.groups import Group, misfit, ordered
-from pruning.measures.questions import DEFAULT_ANSWER_TOKENS
+from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
 from pruning.spec.base import Option, Request

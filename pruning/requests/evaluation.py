@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from analysis.corpora import parse_corpus
-from analysis.corpora.checks import CHECKS
+from analysis.corpora.spec import CHECK_NAMES, parse_corpus
 from analysis.criteria import check_ranks, get_criterion
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.measures.drawing import DEFAULT_SAMPLES, SampleSettings
+from pruning.measures.names import DEFAULT_MEASURES
 from pruning.measures.points import DEFAULT_LEVELS
-from pruning.measures.result import DECODED, DEFAULT_MEASURES, RIGHT
+from pruning.measures.result import DECODED, RIGHT
+from pruning.measures.sample_settings import DEFAULT_SAMPLES, SampleSettings
 from pruning.plan.bits import OWN
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import DEFAULT_BINS, Binning, Order, Scope
@@ -110,7 +110,7 @@ class MeasureRequest(QuestionOptions, StreamableRequest):
         if RIGHT in self.measures and not any(parse_corpus(each).check for each in self.corpora):
             raise ValueError(
                 f"{RIGHT} needs a corpus whose answers can be checked; name the check behind one, "
-                f"as FILE.jsonl,answer=COLUMN,check=number: {', '.join(CHECKS)}"
+                f"as FILE.jsonl,answer=COLUMN,check=number: {', '.join(CHECK_NAMES)}"
             )
         if RIGHT in self.measures and not self.questions:
             raise ValueError(f"{RIGHT} needs --questions; leave that measure out, or ask some")

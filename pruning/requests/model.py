@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from analysis.model.moe_model import DEMO_MODEL
+from analysis.files.shipped import DEMO_MODEL
 from pruning.spec import options, plan_options
 from pruning.spec.base import Option, Request, command_line, option_words, repeated
 

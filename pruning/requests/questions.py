@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from analysis.corpora import parse_corpus
 from analysis.corpora.checks import CHECKS
-from pruning.measures.questions import (
+from analysis.corpora.spec import parse_corpus
+from pruning.measures.sample_settings import (
     DEFAULT_ANSWER_TOKENS,
     DEFAULT_QUESTIONS,
     QuestionSettings,

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from analysis.criteria.trajectory import Parts, Steps
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.measures.result import MeasureName
+from pruning.measures.names import MeasureName
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
 from pruning.spec import options, plan_options

@@ -15,10 +15,10 @@ from pydantic import (
     field_validator,
 )
 
-from analysis.corpora import parse_corpus
+from analysis.corpora.spec import parse_corpus
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.errors import UserError
 from analysis.numbers.sparsity import parse_sparsity
-from analysis.ranking.choose import parse_corpus_weight
 from pruning.measures.points import DEFAULT_LEVELS
 from pruning.plan.bits import OWN
 from pruning.plan.budget import parse_gib

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from analysis.ranking.choose import parse_corpus_weight
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.stats.groups import groups_for, ordered
 from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest

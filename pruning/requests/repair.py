@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from analysis.corpora.spec import is_at_hand
+from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
 from analysis.errors import PlanError
-from analysis.ranking.choose import CorpusWeight, is_at_hand, parse_corpus_weight
 from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ModelRequest

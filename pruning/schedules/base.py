@@ -1,15 +1,19 @@
 """What a schedule is: budget, rooms and evidence -> experts removed from each layer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.arrays import FloatArray
-from pruning.measures.curves import Sensitivity
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, Room
+
+if TYPE_CHECKING:
+    from pruning.measures.curves import Sensitivity
 
 Need = Literal["saliency", "frequency", "counts", "sensitivity"]
 

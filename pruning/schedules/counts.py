@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from analysis.errors import PlanError, yaml_problem
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import Allocation, apportion, count_problem

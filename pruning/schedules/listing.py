@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
-from analysis.numbers.arrays import FloatArray
-from analysis.ranking.stratification import rescale
-from pruning.measures.curves import Sensitivity
+from analysis.numbers.arrays import FloatArray, rescale
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import rounding_note, uniform_neighbours
 from pruning.plan.constraints import check_names, open_rooms, ranges, rooms_of
@@ -20,8 +18,11 @@ from pruning.schedules.counts import spread_counts
 from pruning.schedules.ranked import remove_lowest
 from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
 
+if TYPE_CHECKING:
+    from pruning.measures.curves import Sensitivity
+
 MEASURED = "measured"
-Kind = TypeVar("Kind", FloatArray, Sensitivity)
+Kind = TypeVar("Kind", FloatArray, "Sensitivity")
 
 
 def _require(evidence: Kind | None) -> Kind:

@@ -8,7 +8,7 @@ from math import fsum
 import numpy as np
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
 from analysis.stats.grid import Grid

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Literal, get_args
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent, parse_sparsity
 from pruning.plan.allocation import Allocation, apportion, count_reason
 from pruning.plan.budget import Budget, sparsity_budget

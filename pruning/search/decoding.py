@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 import numpy as np
 from transformers import PreTrainedModel
 
-from analysis.families import MoEFamily
+from analysis.families.base import MoEFamily
 from analysis.model.forwards import decoder_layers
 from analysis.progress import Progress
 from pruning.engine.masking import masked

@@ -22,8 +22,8 @@ from analysis.calibration.distributed import Processes
 from analysis.calibration.free import free_memory
 from analysis.calibration.loading import CalibrationSettings, load_model, resolve_dtype
 from analysis.calibration.memory import check_fits
-from analysis.corpora import TokenSequences
-from analysis.families import MoEFamily
+from analysis.corpora.sequences import TokenSequences
+from analysis.families.base import MoEFamily
 from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import FloatArray

@@ -22,15 +22,8 @@ from analysis.calibration.distributed import Processes
 from analysis.errors import PlanError
 from analysis.progress import Progress
 from pruning.measures.append_log import AppendLog
-from pruning.measures.curves import (
-    Across,
-    CostName,
-    Curves,
-    Sensitivity,
-    cost_at,
-    curves_of,
-    moved_curves,
-)
+from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
+from pruning.measures.names import Across, CostName
 from pruning.measures.points import (
     MEASURES,
     WHOLE,

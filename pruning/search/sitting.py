@@ -24,7 +24,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 from pruning.engine.candidate import MeasureSettings
 from pruning.measures.append_log import plain_json
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import DECODED
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import Removed

@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple, Self
 from pydantic import AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from analysis.errors import PlanError, wrong_schema
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.files.content import read_whole
 from analysis.files.json_text import parse_json
+from analysis.files.naming import digest_of
 from analysis.files.text_file import read_text_file
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.stats.store import digest_of
 from pruning.measures.result import MEASURES, SampleCount, check_possible
 from pruning.measures.store import SEAL, Count, check_seal, first_problem, seal_of
 from pruning.plan.allocation import Removed

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
 

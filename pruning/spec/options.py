@@ -16,21 +16,20 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-from analysis.corpora import Count as CountName
-from analysis.corpora import Packing as PackingName
-from analysis.corpora import Truncate as TruncateName
-from analysis.corpora import content_of, corpus_name, parse_corpus
+from analysis.corpora.settings import Packing as PackingName
+from analysis.corpora.settings import Truncate as TruncateName
+from analysis.corpora.spec import content_of, corpus_name, parse_corpus
+from analysis.corpora.tokens import Count as CountName
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.machine.devices import parse_device, parse_device_map
 from analysis.model.attention import Attention as AttentionName
-from analysis.ranking.choose import parse_corpus_weight
+from analysis.stats.columns import Gate as GateName
 from analysis.stats.groups import Group as GroupName
 from analysis.stats.groups import ordered
-from analysis.stats.tables import Gate as GateName
-from pruning.measures.drawing import Scored
-from pruning.measures.questions import DEFAULT_ANSWER_TOKENS
-from pruning.measures.result import MeasureName
+from pruning.measures.names import MeasureName
+from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS, Scored
 from pruning.plan.bits import OWN, BitsName
 from pruning.plan.sizes import parse_size
 from pruning.spec.base import Option, checked, checked_by

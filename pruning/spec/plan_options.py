@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from analysis.corpora import parse_corpus
+from analysis.corpora.spec import parse_corpus
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.measures.curves import Across as AcrossName
-from pruning.measures.curves import CostName
+from pruning.measures.names import Across as AcrossName
+from pruning.measures.names import CostName
 from pruning.plan.budget import TargetDtype as TargetDtypeName
 from pruning.plan.budget import parse_gib
 from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from analysis.corpora.weights import CorpusWeight, corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, check_ranks, get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
-from analysis.ranking.choose import CorpusWeight, corpus_weight_text, parse_corpus_weight
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints
 from pruning.plan.neuron_selection import NeuronScope, parse_scope

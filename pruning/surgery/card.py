@@ -1,10 +1,12 @@
 """The model card of an export: what was removed, by which criterion, and how to load it."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
@@ -18,18 +20,19 @@ from pruning.plan.constraints import ranges
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import PruningPlan
+from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.size_words import growth_words
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
 from pruning.plan.widths import WidthPlan
-from pruning.records.cost import cost_of
-from pruning.records.quality import PlanLoss
-from pruning.records.repair import RepairRecord
 from pruning.serving.commands import serve_commands
 from pruning.serving.engines import contents_of, load_code, verdicts
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
 from pruning.surgery.source_checks import left_behind, missing_files
 from pruning.surgery.width_sizes import option_with_sizes
+
+if TYPE_CHECKING:
+    from pruning.records.cost import PlanCost
 
 CARD_NAME = "README.md"
 
@@ -63,9 +66,9 @@ def _kept_table(model: MoEModel, plan: PruningPlan) -> str:
 def _facts(
     model: MoEModel,
     plan: PruningPlan,
-    heads: HeadPlan,
+    heads: str,
     sizes: SizeReport,
-    repair: RepairRecord | None,
+    repair: StoredRepair | None,
 ) -> str:
     provenance = plan.provenance
     share = sizes.experts_removed / sizes.experts_before
@@ -97,7 +100,7 @@ def _facts(
         "Calibration runs": ", ".join(provenance.runs),
         "Plan digest": plan.digest,
         "Program": f"MoE Prune Studio {tool_version()}",
-        "Prediction heads (MTP)": heads_in_words(model, heads),
+        "Prediction heads (MTP)": heads,
         "Files of the source that are not here": "; ".join(left_behind(model)),
         "Files that the source lacks": "; ".join(missing_files(model)),
         "Tables of token ids": renumbered and f"{tables}; {others}",
@@ -107,8 +110,7 @@ def _facts(
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
-def _cost_part(plan: PruningPlan, losses: Sequence[PlanLoss]) -> str:
-    cost = cost_of(plan, losses)
+def _cost_part(cost: PlanCost) -> str:
     rows = (
         f"| {in_markdown(row.name)} | {_number(row.full, '.2f')} | {_number(row.plan, '+.2f')} | "
         f"{_number(row.random, '+.2f')} |"
@@ -127,7 +129,7 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _repair_part(repair: RepairRecord) -> str:
+def _repair_part(repair: StoredRepair) -> str:
     rows = (
         f"| {fit.layer} | {'unchanged' if fit.left is None else f'{fit.left:.1%}'} |"
         for fit in repair.layers
@@ -257,17 +259,18 @@ def model_card(  # noqa: PLR0913
     recipe: str = "",
     widths: WidthPlan | None = None,
     padding: Padding | None = None,
-    repair: RepairRecord | None = None,
-    losses: Sequence[PlanLoss] = (),
+    repair: StoredRepair | None = None,
+    cost: PlanCost | None = None,
     num_bytes: int | None = None,
     in_bf16: bool = False,
+    heads_ranked_by: str = "",
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
-    `repair` is the record of the plan's repair; `losses` are the measured plans of the model;
+    `repair` is the record of the plan's repair; `cost` is there if plans of it were measured;
     `num_bytes` are those of the weights that the export writes; None for those of the plan;
-    `in_bf16`: FP8 of the source is in BF16.
+    `in_bf16`: FP8 of the source is in BF16; `heads_ranked_by` is `HeadRanking.words`.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
@@ -291,12 +294,12 @@ def model_card(  # noqa: PLR0913
         serving=_SERVING.format(commands=fenced("\n".join(serving), "bash")) if serving else "",
         repair=", with FP8 written in bfloat16" * in_bf16
         + ", except the down projections of experts, which were refitted" * bool(repair),
-        cost=_cost_part(plan, losses) if losses else "",
+        cost=_cost_part(cost) if cost else "",
         repaired=_repair_part(repair) if repair else "",
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(
             (
-                _facts(model, plan, heads, sizes, repair),
+                _facts(model, plan, heads_in_words(model, heads, heads_ranked_by), sizes, repair),
                 *_filling_facts(model, plan, widths, padding),
                 *([f"- Weights on disk: {growth}"] if growth else []),
             )

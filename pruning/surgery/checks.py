@@ -11,10 +11,12 @@ from typing import TypeVar
 import numpy as np
 
 from analysis.checkpoint.companions import TOKENIZER_FILES, companions_of, missing_code
-from analysis.checkpoint.index import Checkpoint, TensorEntry, open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME, read_index
+from analysis.checkpoint.headers import read_index
+from analysis.checkpoint.index import INDEX_NAME, Checkpoint, TensorEntry
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
-from analysis.model.moe_model import MoEModel, describe_model
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME
 from analysis.progress import Progress
 from pruning.plan.plan import fit_plan

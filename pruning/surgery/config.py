@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.checkpoint.index import CONFIG_NAME
-from analysis.families import MoEFamily
-from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WIDTHS_KEY
+from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WIDTHS_KEY, MoEFamily
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import QUANTISED, MoEModel
 from analysis.nonuniform.modeling_file import auto_map

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from analysis.checkpoint.fp8 import FP8_DTYPE, apply_scales, block_shape
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError
-from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families.base import MoEFamily, Slot, SlotKind
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import SCALE_ROLE, NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from analysis.numbers.elements import as_float64, fp8_values
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import PruningPlan
 from pruning.plan.widths import WidthPlan
-from pruning.records.repair_files import RepairedTensor
+from pruning.records.repaired_tensors import RepairedTensor
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
 

@@ -4,21 +4,22 @@ Everything is written to `<out>.partial` on the same file system, and renamed on
 manifest is written last, so its presence means that the export is finished.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from analysis.checkpoint.companions import SETTINGS_FILES, companions_of
-from analysis.checkpoint.index import CONFIG_NAME
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
 from analysis.files.durable import PARTIAL, partial_of, sync_folder, unwritable
@@ -28,12 +29,11 @@ from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Progress
 from pruning.plan.heads import HeadChoice, HeadPlan, HeadRanking
-from pruning.plan.keep_list import KEEP_LIST_NAME
-from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan
+from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.sizes import format_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
-from pruning.records.quality import PlanLoss
-from pruning.records.repair_files import checked_record
+from pruning.records.repaired_tensors import check_tensors, repaired_tensors
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
@@ -46,6 +46,9 @@ from pruning.surgery.source_checks import check_source
 from pruning.surgery.tokenizer_settings import TOKENIZER_SETTINGS, for_older_readers
 from pruning.surgery.writing import write_file, write_shards
 
+if TYPE_CHECKING:
+    from pruning.records.cost import PlanCost
+
 RECIPE_NAME = "recipe.yaml"
 _ONE_SHARD = 1 << 62  # bytes
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
@@ -56,7 +59,7 @@ class ExportSettings:
     """Choices besides the plan."""
 
     heads: HeadChoice | None = None  # prediction heads; None for the safe default of `plan_heads`
-    head_ranking: HeadRanking | None = None  # of their experts, if they are pruned; None: weights
+    head_ranking: HeadRanking | None = None  # of their experts; only for heads that are pruned
     revision: str = ""  # of the source, for the manifest
     plan_source: SourceRecord | None = None  # see `Manifest`
     hash_source: bool = False  # also record the SHA-256 of the whole source in the manifest
@@ -68,7 +71,9 @@ class ExportSettings:
     # Fill up layers that keep fewer experts with experts of zeros, see `padding`.
     pad: bool = False
     dequantise: bool = False  # write FP8 in BF16
-    losses: tuple[PlanLoss, ...] = ()  # of the model's measured plans, for the card
+    cost: PlanCost | None = None  # of the plan, if plans of the model were measured; for the card
+    # Reads the record of the plan's repair and checks its files; required for a repaired plan.
+    read_repair: Callable[[PruningPlan], StoredRepair | None] | None = None
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
 
 
@@ -114,7 +119,7 @@ def planned_export(
     """The same wherever `out` is, and even if it is taken."""
     plan = fit_plan(plan, model)
     check_source(model, plan.kept, options.heads)
-    repair = checked_record(plan, model)
+    repair = _checked_repair(model, plan, options)
     target = Path(os.path.realpath(from_home(out)))
     widths = plan_widths(model, plan, options.widths)
     heads = plan_heads(model, plan, options.heads, widths, options.head_ranking)
@@ -153,13 +158,27 @@ def planned_export(
         widths,
         padding,
         repair,
-        options.losses,
+        options.cost,
         num_bytes=sum(each.nbytes for shard in shards for each in shard.tensors),
         in_bf16=dequantisation is not None,
+        heads_ranked_by=options.head_ranking.words if options.head_ranking else "",
     )
     return PreparedExport(
         model, plan, heads, widths, padding, dequantisation, target, shards, files, card
     )
+
+
+def _checked_repair(
+    model: MoEModel, plan: PruningPlan, options: ExportSettings
+) -> StoredRepair | None:
+    """The record of a plan's repair, whose files hold what the plan names and a repair may."""
+    if plan.repair is None:
+        return None
+    if options.read_repair is None:
+        raise ExportError(f"Nothing reads the repair {plan.repair.record_id}; give `read_repair`.")
+    record = options.read_repair(plan)
+    check_tensors(repaired_tensors(plan.repair), model)
+    return record
 
 
 def _modeling_file(model: MoEModel, config: Mapping[str, Any]) -> dict[str, bytes]:
@@ -301,7 +320,8 @@ def _write_export(
     write_file(partial / CARD_NAME, prepared.card)
     files = {name: write_file(partial / name, content) for name, content in prepared.files.items()}
     kept = {tensor.source.shard for shard in prepared.shards for tensor in shard.tensors}
-    repair = checked_record(prepared.plan, prepared.model)  # again, now that its bytes were read
+    # Again, now that its bytes were read.
+    repair = _checked_repair(prepared.model, prepared.plan, options)
     manifest = Manifest(
         source=SourceRecord(
             prepared.model.name, prepared.model.identity, options.revision, content

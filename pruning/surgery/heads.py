@@ -1,28 +1,14 @@
 """Prediction heads (MTP) of an export, tensor by tensor; chosen in `pruning.plan.heads`."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from analysis.calibration.weights import check_measurable, measure_weights
-from analysis.criteria import get_criterion
-from analysis.drain import drain
-from analysis.errors import CheckpointError, ExportError, PlanError, UnsupportedModelError
-from analysis.families import Slot
-from analysis.model.head_parts import head_experts
-from analysis.model.heads import Head, prediction_heads
-from analysis.model.moe_model import MoEModel, check_layers
-from analysis.ranking.experts import rank_experts
-from analysis.stats.tables import RunManifest, WeightStats, measured_model
-from pruning.plan.allocation import Allocation
-from pruning.plan.heads import (
-    WEIGHT_CRITERION,
-    HeadChoice,
-    HeadPlan,
-    HeadRanking,
-    heads_depend_on,
-)
-from pruning.plan.plan import PruningPlan, model_ref, select_experts
+from analysis.errors import ExportError, PlanError
+from analysis.families.base import Slot
+from analysis.model.heads import prediction_heads
+from analysis.model.moe_model import MoEModel
+from pruning.plan.heads import HeadChoice, HeadPlan, HeadRanking, heads_depend_on
+from pruning.plan.plan import PruningPlan
 from pruning.plan.widths import WidthMode, WidthPlan, plan_widths, widths_config
 
 
@@ -36,21 +22,16 @@ def plan_heads(
     """What to do with prediction heads under a complete plan, see `fit_plan`.
 
     By default they are kept if no count or width changes or no head has experts, else dropped.
-    `widths` are for plans that remove neurons; without `ranking` experts are ranked by weights.
+    `widths` are for plans that remove neurons; without `ranking` no head can be pruned.
     """
     decision = _decide(model, plan, choice, widths, ranking)
     if not isinstance(decision, HeadChoice):
         instead = " or ".join(_alternatives(model, plan, choice, widths, ranking))
         raise ExportError(f"{decision}; use {instead}.")
-    if decision is not HeadChoice.PRUNE:
+    if decision is not HeadChoice.PRUNE or ranking is None:  # without one, `_decide` refuses
         return HeadPlan(decision)
     count = max(map(len, plan.kept.values()))
-    if ranking:
-        return HeadPlan(
-            decision, _prune_by_ranking(model, ranking, count), ranking.criterion.name, ranking.runs
-        )
-    heads = (head for head in prediction_heads(model) if head.has_experts)
-    return HeadPlan(decision, {head.name: _prune_by_weights(head, model, count) for head in heads})
+    return HeadPlan(decision, ranking.kept(model, count), ranking.criterion, ranking.runs)
 
 
 def _decide(
@@ -97,8 +78,7 @@ def _alternatives(
         refused is HeadChoice.KEEP
         and _decide(model, plan, HeadChoice.PRUNE, widths, ranking) is HeadChoice.PRUNE
     ):
-        count, by = max(map(len, plan.kept.values())), WEIGHT_CRITERION
-        by = ranking.criterion.name if ranking else by
+        count, by = max(map(len, plan.kept.values())), ranking.criterion if ranking else ""
         yield f"--mtp prune, which keeps {count} of its experts by {by}"
     if widths is None or widths.choice.mode is not WidthMode.UNIFORM:
         return
@@ -110,7 +90,7 @@ def _alternatives(
         yield "--width-mode per-layer"
 
 
-def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
+def why_not_pruned(model: MoEModel, ranking: HeadRanking | None) -> str:
     """Why prediction heads cannot be pruned; empty if they can."""
     for head in prediction_heads(model):
         if not head.has_experts:
@@ -123,44 +103,11 @@ def why_not_pruned(model: MoEModel, ranking: HeadRanking | None = None) -> str:
             )
         if any(item.slot.holds_ids for items in head.located.values() for item in items):
             return f"The head {head.name} looks experts up by token id, so they cannot be pruned"
-        try:
-            check_layers(alone)
-            if ranking is None:
-                check_measurable(alone)
-        except (CheckpointError, UnsupportedModelError) as error:
-            reason = str(error).rstrip(".")
-            if ranking:
-                return f"The head {head.name} cannot be pruned: {reason}"
-            return (
-                f"The experts of the head {head.name} cannot be ranked: no statistics of heads are "
-                "at hand from the plan's runs (calibrate --group heads), and of its "
-                f"weights: {reason}"
-            )
+        if ranking is None:
+            return f"Nothing ranks the experts of the head {head.name}"
+        if refusal := ranking.refusal(head, alone):
+            return refusal
     return ""
-
-
-def _prune_by_ranking(
-    model: MoEModel, ranking: HeadRanking, count: int
-) -> dict[str, dict[int, tuple[int, ...]]]:
-    """The kept experts of each head: the first `count` of each layer."""
-    table = rank_experts(ranking.criterion, ranking.stats, ranking.gate)
-    allocation = Allocation(ranking.stats.layers, (count,) * len(ranking.stats.layers))
-    kept = select_experts(table, allocation, model=model_ref(model)).kept
-    kept_by_head: defaultdict[str, dict[int, tuple[int, ...]]] = defaultdict(dict)
-    for head, index, layer in head_experts(model):
-        kept_by_head[head][index] = kept[layer.index]
-    return dict(kept_by_head)
-
-
-def _prune_by_weights(head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
-    """The kept experts of a head: the first `count` of each layer by its own weights."""
-    alone = head.as_model(model)
-    table = drain(measure_weights(alone))
-    criterion = get_criterion(WEIGHT_CRITERION)
-    manifest = RunManifest("weights", head.name, "", measured_model(alone), (), {}, {})
-    ranking = rank_experts(criterion, WeightStats(manifest, table), "applied")
-    allocation = Allocation(alone.layers, (count,) * len(alone.layers))
-    return dict(select_experts(ranking, allocation, model=model_ref(model)).kept)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,15 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from analysis.checkpoint.weight_files import LONGEST_NAME
+from analysis.checkpoint.index import LONGEST_NAME
 from analysis.errors import ExportError, PlanError, wrong_schema
 from analysis.files.content import read_whole
 from analysis.files.durable import PARTIAL
 from analysis.files.json_text import parse_json_once
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import PruningPlan, plan_from_dict
+from pruning.plan.repair_reference import content_digest
 from pruning.plan.widths import WidthChoice
-from pruning.records.repair import content_digest
 
 MANIFEST_NAME = "moeprune_manifest.json"
 SCHEMA_VERSION = 1

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from analysis.errors import ExportError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.sizes import format_bytes

@@ -5,16 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.errors import ExportError
-from analysis.families import SlotKind
+from analysis.families.base import SlotKind
 from analysis.files.content import file_sha256
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import layer_file
-from pruning.records.repair_files import (
-    RepairedTensor,
-    repaired_dtype,
-    repaired_tensors,
-)
+from pruning.records.repaired_tensors import RepairedTensor, repaired_dtype, repaired_tensors
 from pruning.surgery.manifest import Manifest
 
 

@@ -13,17 +13,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.checkpoint.index import ITEM_BYTES, Shard, TensorEntry
-from analysis.checkpoint.weight_files import INDEX_NAME, read_index
+from analysis.checkpoint.headers import read_index
+from analysis.checkpoint.index import INDEX_NAME, ITEM_BYTES, Shard, TensorEntry
 from analysis.errors import ExportError
-from analysis.families import Slot, SlotKind
+from analysis.families.base import Slot, SlotKind
 from analysis.model.fp8_matrices import Fp8Matrix
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
+from analysis.model.other_files import other_files
 from analysis.model.widths import SCALE_ROLE, scale_blocks
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import PruningPlan, untied_embedding
 from pruning.plan.widths import WidthPlan
-from pruning.records.repair_files import RepairedTensor, repaired_tensors
+from pruning.records.repaired_tensors import RepairedTensor, repaired_tensors
 from pruning.surgery.config import json_file
 from pruning.surgery.dequantising import BF16, Dequantisation
 from pruning.surgery.heads import head_slots
@@ -410,9 +411,9 @@ def pruned_index(model: MoEModel, shards: Sequence[PlannedShard]) -> bytes | Non
     if index is None:
         return None
     # What is read of files that the source does not list is listed from here on.
-    other_files = {file.name for file in model.other_files if file.is_read}
+    read_files = {file.name for file in other_files(model) if file.is_read}
     entries = model.checkpoint.tensors.items()
-    added = [name for name, entry in entries if entry.shard in other_files]
+    added = [name for name, entry in entries if entry.shard in read_files]
     listed = {**index.weight_map, **dict.fromkeys(added, "")}
     if unlisted := [name for name, _ in entries if name not in listed]:
         shard = model.checkpoint.tensors[unlisted[0]].shard

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from analysis.checkpoint.companions import missing_code
-from analysis.checkpoint.weight_files import INDEX_NAME, SINGLE_NAME
+from analysis.checkpoint.index import INDEX_NAME, SINGLE_NAME
 from analysis.errors import ExportError
 from analysis.model.expert_parts import Lack, lacking_parts
 from analysis.model.moe_model import MoEModel
-from analysis.model.other_files import MODEL_PARTS, OtherFile
+from analysis.model.other_files import MODEL_PARTS, OtherFile, other_files
 from analysis.model.outline import without_weights
 from analysis.nonuniform.modeling_file import MODELING_NAME
 from pruning.plan.constraints import ranges
@@ -35,7 +35,7 @@ def check_source(
 
 
 def _check_other_files(model: MoEModel, choice: HeadChoice | None) -> None:
-    for file in model.other_files:
+    for file in other_files(model):
         if file.is_read and choice is None:
             raise ExportError(
                 f"{file.name} holds {file.words}, and {_index(model)} does not list it, so readers "
@@ -57,7 +57,7 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
     notes = [f"{each}." for each in missing_files(model)]
     notes += [
         f"{file.name} is not in {_index(model)}: it holds {file.words}; {_outcome(file)}."
-        for file in model.other_files
+        for file in other_files(model)
     ]
     if lacks := _lacks_of(model, kept):
         notes.append(f"{_listed(lacks)}; export refuses to keep them: {_remedy(lacks)}.")
@@ -66,7 +66,7 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
 
 def left_behind(model: MoEModel) -> list[str]:
     """The files that an export leaves out whatever it is asked for, and what they hold."""
-    return [f"{file.name}: {file.words}" for file in model.other_files if not file.is_read]
+    return [f"{file.name}: {file.words}" for file in other_files(model) if not file.is_read]
 
 
 def missing_files(model: MoEModel) -> list[str]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import psutil
 
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError, unknown_name
-from analysis.model.moe_model import MoEModel, describe_model
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
@@ -153,11 +154,7 @@ def _verify_forward(
     """The load level, and the logits level if the report aims at it."""
     # Imported here, as the dashboard imports this module and must start without torch.
     from analysis.calibration.loading import why_not_loaded
-    from pruning.surgery.forward_checks import (
-        check_load,
-        check_logits,
-        random_tokens,
-    )
+    from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
 
     exported = describe_model(open_checkpoint(path))
     if why := why_not_loaded(exported):

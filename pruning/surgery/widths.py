@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError
-from analysis.families import MoEFamily, Slot, SlotKind
+from analysis.families.base import MoEFamily, Slot, SlotKind
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
 from pruning.plan.constraints import ranges

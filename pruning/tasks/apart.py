@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.corpora import Source, TokenSequences
 from analysis.corpora.account import SKIPPED_ROWS, row_facts
 from analysis.corpora.apart import TEST_SETS, is_of_benchmark, open_apart, task_documents
-from analysis.demo.texts import TEXTS
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.sources import Source
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError, PlanError
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
@@ -29,7 +30,7 @@ def open_checked(corpus: str, store: StatsStore, *, allowed: bool, skips: int = 
     """
     from analysis.corpora.streams import open_corpus
 
-    if corpus in TEXTS:
+    if corpus in DEMO_CORPORA:
         return open_corpus(corpus)
     documents = task_documents(folder / TASKS_FOLDER for folder in store.directories)
     source = open_apart(corpus, open_corpus, documents, allowed=allowed)

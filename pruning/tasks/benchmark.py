@@ -7,9 +7,10 @@ from typing import Any
 
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.errors import PlanError, StatsError
-from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT, DEMO_MODEL
 from analysis.machine.extras import has_extra, install_line
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.benchmarks.imports import read_results
@@ -22,8 +23,8 @@ from pruning.benchmarks.record import (
     candidate_of_plan,
     new_benchmark,
 )
-from pruning.plan.active import measured_routing
 from pruning.plan.plan import PruningPlan, keep_all, model_ref, plan_from_dict
+from pruning.plan.routing import measured_routing
 from pruning.records.evaluation import PlanFacts
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest

@@ -4,17 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.corpora import (
-    Document,
-    Sampling,
-    Source,
-    TokenSequences,
-    corpus_name,
-    is_same_corpus,
-    parse_corpus,
-    peek,
-    tokenize,
-)
+from analysis.corpora.documents import Document
 from analysis.corpora.early import (
     check_context,
     check_positions,
@@ -24,12 +14,17 @@ from analysis.corpora.early import (
     within_context,
 )
 from analysis.corpora.encoding import check_token_ids, largest_token_id
-from analysis.corpora.sampling import packing_of
+from analysis.corpora.sampling import packing_of, tokenize
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import Source, peek
+from analysis.corpora.spec import corpus_name, is_same_corpus, parse_corpus
 from analysis.model.head_parts import runnable_heads
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
-from analysis.stats.store import Run, StatsStore, stats_store
-from analysis.stats.tables import CorpusRef
+from analysis.stats.manifest import CorpusRef, Run
+from analysis.stats.store import StatsStore, stats_store
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps

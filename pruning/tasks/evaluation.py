@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from analysis.corpora import parse_corpus
 from analysis.corpora.early import (
     check_context,
     check_quantisation,
@@ -13,14 +12,18 @@ from analysis.corpora.early import (
     within_context,
 )
 from analysis.corpora.encoding import check_token_ids
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.corpora.spec import parse_corpus
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.measures.drawing import DEFAULT_SEED, DrawnSamples, Reading, draw
-from pruning.plan.active import measured_routing
+from pruning.measures.drawing import Reading, draw
+from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.sample_settings import DEFAULT_SEED
 from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.bits import OWN
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
+from pruning.plan.routing import measured_routing
 from pruning.planning.make import make_plan
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
 from pruning.records.repair import RepairStore

@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import ExportError
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.plan.heads import HeadChoice, head_ranking, heads_in_words
-from pruning.plan.keep_list import KEEP_LIST_NAME
-from pruning.plan.plan import PruningPlan, plan_from_dict, with_top_k
+from pruning.plan.heads import HeadChoice, heads_in_words
+from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, with_top_k
 from pruning.plan.sizes import parse_size
 from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.records.cost import cost_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import stored_losses
-from pruning.records.repair_files import stored_repair
+from pruning.records.repair_files import content_record, stored_repair
 from pruning.requests.model import ExportRequest
 from pruning.serving.engines import contents_of, equal_cut
 from pruning.serving.gguf import Converter, converter_options, find_converter, write_gguf
@@ -26,7 +27,8 @@ from pruning.surgery.export import (
     planned_export,
     prepare_export,
 )
-from pruning.surgery.manifest import MANIFEST_NAME, SourceRecord, read_manifest
+from pruning.surgery.head_ranking import head_ranking, ranked_in_words
+from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.loading import open_plan, quiet_transformers
 
@@ -44,13 +46,13 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
-        options = _options(request, model)
+        options = _options(request, model, plan)
         manifest = yield from export_checkpoint(model, plan, request.out, options)
     result: dict[str, Any] = {
         "out": str(request.out),
         "skipped": skipped,
         "plan_digest": manifest.plan.digest,
-        "heads": heads_in_words(model, manifest.heads),
+        "heads": _heads_in_words(model, manifest),
         "repair": stored_repair(plan.repair).outcome if plan.repair else "",
     }
     if request.verify or model.family.discovered:
@@ -67,6 +69,11 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
             request.out, request.gguf, converter, contents, digest
         )
     return result
+
+
+def _heads_in_words(model: MoEModel, manifest: Manifest) -> str:
+    heads = manifest.heads
+    return heads_in_words(model, heads, ranked_in_words(heads.criterion, heads.runs))
 
 
 def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Converter | None:
@@ -88,7 +95,8 @@ def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:
     """The export as `export_run` would write it, checked as far as that needs no writing."""
     prepare = planned_export if is_finished_export(request, model) else prepare_export
-    return prepare(model, _plan(request, model), request.out, _options(request, model))
+    plan = _plan(request, model)
+    return prepare(model, plan, request.out, _options(request, model, plan))
 
 
 def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
@@ -102,7 +110,7 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
             f"{folder} holds an export of another plan ({manifest.plan.digest[:8]}, "
             f"this one is {plan.digest[:8]}); {instead}"
         )
-    options = _options(request, model)
+    options = _options(request, model, plan)
     planned = planned_export(model, plan, folder, options)
     sizes = {shard.name: shard.nbytes for shard in planned.shards}
     agree = {
@@ -123,15 +131,16 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
     return True
 
 
-def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
+def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> ExportSettings:
     mode, largest = request.width_mode, request.max_shard_size
-    plan, store = plan_from_dict(request.plan), stats_store(request.stats_dir)
+    store = stats_store(request.stats_dir)
     heads = HeadChoice(request.mtp) if request.mtp else None
     ranked = heads in (HeadChoice.KEEP, HeadChoice.PRUNE)  # if refused, keep recommends prune
     plan_source, revision = None, request.plan_model_revision
     if request.plan_model is not None:
         original = load_model_index(request.plan_model, revision=revision)
         plan_source = SourceRecord(original.name, original.identity, revision or "")
+    losses = stored_losses(EvaluationStore(store.directories), model.identity)
     return ExportSettings(
         heads,
         head_ranking(model, plan, store) if ranked else None,
@@ -143,7 +152,8 @@ def _options(request: ExportRequest, model: MoEModel) -> ExportSettings:
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
         dequantise=request.dequantise,
-        losses=stored_losses(EvaluationStore(store.directories), model.identity),
+        cost=cost_of(fit_plan(plan, model), losses) if losses else None,
+        read_repair=content_record,
         keep_list=request.keep_list,
     )
 

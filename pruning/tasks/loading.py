@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.corpora import Tokenizer
 from analysis.corpora.early import check_vocabulary
+from analysis.corpora.tokens import Tokenizer
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore, stats_store

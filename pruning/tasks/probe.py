@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.early import check_positions
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.result import Evaluation
@@ -33,7 +34,7 @@ from pruning.tasks.loading import check_records_folder, loaded_model, open_plan,
 from pruning.tasks.repair import with_named_repairs
 
 if TYPE_CHECKING:
-    from analysis.corpora import Tokenizer
+    from analysis.corpora.tokens import Tokenizer
     from pruning.records.kept_answers import Answer
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from analysis.corpora.spec import is_at_hand
 from analysis.errors import CorpusError
-from analysis.model.moe_model import MoEModel, load_model_index
-from analysis.ranking.choose import is_at_hand, run_by_corpus
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
 from pruning.plan.repair_reference import repaired_name
@@ -20,7 +22,7 @@ from pruning.tasks.loading import check_records_folder, together
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
-    from analysis.corpora import TokenSequences
+    from analysis.corpora.sequences import TokenSequences
     from pruning.repair.estimate import RepairEstimate
 
 # What the repair of a candidate shares with the request that compares it.

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.early import within_context
 from analysis.errors import PlanError
 from analysis.files.durable import unwritable
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
-from analysis.stats.blend import Part
+from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
-from pruning.measures.drawing import DrawnSamples, SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import DECODED
+from pruning.measures.sample_settings import SampleSettings
 from pruning.plan.allocation import Removed
 from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.corpora import TokenSequences
-from analysis.model.moe_model import MoEModel, load_model_index
-from analysis.stats.blend import Part
+from analysis.corpora.sequences import TokenSequences
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
 from pruning.measures.curves import Curves, Sensitivity
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.constraints import Room, rooms_of
 from pruning.planning.make import check_spec, make_plan, spending_of
 from pruning.planning.measured import Order, order_of, with_sensitivity

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from analysis.corpora import TOKEN_SHARDS
+from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.ranking.choose import run_by_corpus
 from analysis.ranking.experts import can_rank
+from analysis.stats.manifest import Run
 from analysis.stats.shards import TOKEN_PARTS, stats_of
-from analysis.stats.store import Run, StatsStore, stats_store
+from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking

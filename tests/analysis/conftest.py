@@ -5,7 +5,7 @@ from threads import one_thread  # noqa: F401
 
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
-from analysis.stats.store import save_expert_stats
+from analysis.stats.writing import save_expert_stats
 from builders.statistics import random_columns, run_manifest
 
 

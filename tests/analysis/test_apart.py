@@ -5,7 +5,6 @@ from hashlib import sha256
 
 import pytest
 
-from analysis.corpora import Document, Source, demo_document, parse_corpus
 from analysis.corpora.apart import (
     TEST_SETS,
     benchmark_of,
@@ -13,7 +12,9 @@ from analysis.corpora.apart import (
     open_apart,
     task_documents,
 )
-from analysis.corpora.sources import fitness_source, in_memory
+from analysis.corpora.documents import Document, demo_document
+from analysis.corpora.sources import Source, fitness_source, in_memory
+from analysis.corpora.spec import parse_corpus
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, write_task
 from analysis.errors import CorpusError

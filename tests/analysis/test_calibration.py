@@ -13,8 +13,8 @@ from transformers import OlmoeForCausalLM
 from analysis.calibration.experts import IMPLEMENTATION, batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from analysis.errors import UnsupportedModelError
-from analysis.model.moe_model import load_model_index
-from analysis.stats.tables import MOMENT_COLUMNS
+from analysis.model.opening import load_model_index
+from analysis.stats.columns import MOMENT_COLUMNS
 from builders import TOP_K, VOCAB, tiny_checkpoint
 
 

@@ -19,10 +19,10 @@ from analysis.calibration.loading import load_tokenizer
 from analysis.calibration.manifest import plan_run
 from analysis.calibration.partial import PartialRun
 from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import TOP_K, VOCAB, tiny_model
 

@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint.index import open_checkpoint, read_shard
+from analysis.checkpoint.headers import read_shard
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import CheckpointError
 from builders import edit_json, tiny_checkpoint
 

@@ -7,13 +7,14 @@ from types import MappingProxyType
 
 import pytest
 
-from analysis.corpora import corpus_name, is_same_corpus, parse_corpus
 from analysis.corpora.checks import CHECKS, last_number
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import TextReader
 from analysis.corpora.prompts import document_prompt, question_text
 from analysis.corpora.sources import local_source
-from analysis.demo.texts import TEXTS
+from analysis.corpora.spec import CHECK_NAMES, corpus_name, is_same_corpus, parse_corpus
+from analysis.demo.listing import DEMO_CORPORA
+from analysis.demo.texts import demo_text
 from analysis.errors import CorpusError
 
 FUNCTION = json.dumps({"head": "def f(x):", "cases": [[[2, 3], 5], [[], 0]]})
@@ -65,6 +66,10 @@ WRONG = [
 ]
 
 
+def test_every_name_of_a_check_has_its_rule():
+    assert tuple(CHECKS) == CHECK_NAMES
+
+
 @pytest.mark.parametrize(("rule", "written", "answer"), RIGHT)
 def test_right_answers_are_right(rule, written, answer):
     assert CHECKS[rule].right(written, answer)
@@ -101,8 +106,8 @@ def test_answers_that_cannot_be_checked_are_known(rule, answer):
 
 
 def test_the_answers_of_the_demo_can_be_checked():
-    for corpus in TEXTS.values():
-        for text in map(corpus.text, range(50)):
+    for corpus in DEMO_CORPORA.values():
+        for text in (demo_text(corpus.name, number) for number in range(50)):
             assert CHECKS[corpus.check].fits(text.answer)
             assert CHECKS[corpus.check].right(text.response, text.answer)
 

@@ -9,20 +9,17 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.memory import active_params, estimate
 from analysis.calibration.weights import weight_statistics
+from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model.moe_model import load_model_index
-from analysis.ranking.choose import (
-    CorpusWeight,
-    choose_stats,
-    parse_corpus_weight,
-    routed_runs,
-    run_by_corpus,
-)
+from analysis.model.opening import load_model_index
+from analysis.ranking.choose import choose_stats, routed_runs, run_by_corpus
+from analysis.stats.manifest import measured_model
 from analysis.stats.merging import merge_runs
-from analysis.stats.store import StatsStore, load_expert_stats, save_expert_stats
-from analysis.stats.tables import measured_model
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_expert_stats
 from builders import NUM_EXPERTS, TOP_K, tiny_checkpoint
 from builders.statistics import random_stats, run_manifest
 from builders.tokens import token_sequences

@@ -11,7 +11,7 @@ from analysis.calibration.loading import check_loadable, load_tokenizer
 from analysis.checkpoint.companions import code_of, missing_code, missing_vocabulary, tokenizer_code
 from analysis.corpora.early import check_vocabulary
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint
 from pruning.surgery.source_checks import source_notes
 
@@ -100,7 +100,7 @@ def fetcher(tmp_path):
     import sys
 
     program = (
-        "from analysis.model.moe_model import resolve_model\nprint(resolve_model('someone/cats'))\n"
+        "from analysis.model.opening import resolve_model\nprint(resolve_model('someone/cats'))\n"
     )
 
     def fetch(place):

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from analysis.criteria import RANKABLE, unified
 from analysis.errors import StatsError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.ranking.advice import read_overlaps
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, CriterionDecision, kendall_tau
 from analysis.ranking.overlap import (

@@ -6,12 +6,13 @@ import pytest
 from letters import read_documents
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Document
-from analysis.corpora.encoding import ChatFormat, encode
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import encode
 from analysis.corpora.template_needs import arguments_taken, content_taken, fitted
 from analysis.corpora.templates import render
+from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, SAID, SEARCH, TOOL_WORDS, called, written
 

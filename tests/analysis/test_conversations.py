@@ -12,13 +12,17 @@ import pytest
 from letters import read_documents
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Document, Sampling, parse_corpus, peek, tokenize
-from analysis.corpora.encoding import ChatFormat, encode
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import encode
 from analysis.corpora.files import open_documents
-from analysis.corpora.sources import from_file
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import from_file, peek
+from analysis.corpora.spec import parse_corpus
 from analysis.corpora.streams import open_corpus
+from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, FUNCTION, SAID, SEARCH, called, written
 

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from letters import MESSAGES, LetterTokenizer, as_lists, read_documents, sequences_of
 
-from analysis.corpora import Document, Sampling, tokenize
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.errors import CorpusError
 from builders.tokens import token_sequences
 from tools.demo.tokenizer import train_tokenizer

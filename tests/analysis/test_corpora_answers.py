@@ -5,7 +5,9 @@ import pytest
 from letters import ASSISTANT, USER, LetterTokenizer, as_lists, sequences_of
 from transformers import BatchEncoding
 
-from analysis.corpora import Document, Sampling, tokenize
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.errors import CorpusError
 from tools.demo.tokenizer import train_tokenizer
 

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from letters import as_lists, read_documents, sequences_of
 
-from analysis.corpora import Document, Fields
 from analysis.corpora import files as corpus_files
+from analysis.corpora.documents import Document
+from analysis.corpora.fields import Fields
 from analysis.corpora.files import open_documents
 from analysis.corpora.sources import from_file, in_memory
+from analysis.corpora.spec import SUFFIXES
 from analysis.errors import CorpusError
 
 WORDS = [f"document {number} " + "x" * (number % 5) for number in range(70)]
@@ -136,6 +138,10 @@ def test_rows_that_are_not_needed_are_not_even_looked_at(tmp_path):
     assert sequences_of(documents, tokens=40, seq_len=4).num_documents == 10
     with pytest.raises(CorpusError, match=r"a\.jsonl, line \d+ is not JSON"):
         sequences_of(documents, tokens=4000, seq_len=4)
+
+
+def test_every_suffix_of_a_corpus_has_what_opens_it():
+    assert tuple(corpus_files._OPENERS) == SUFFIXES
 
 
 def test_a_text_without_blank_lines_is_refused_early(tmp_path, monkeypatch):

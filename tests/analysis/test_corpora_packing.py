@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from letters import as_lists, sequences_of
 
-from analysis.corpora import Document, Sampling, TokenSequences
-from analysis.corpora.encoding import Tokens
-from analysis.corpora.sampling import PACKERS, Truncate
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import PACKERS
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling, Truncate
+from analysis.corpora.tokens import Tokens
 from analysis.errors import CorpusError
 
 

@@ -14,18 +14,14 @@ import pytest
 from hub_server import COMMIT, OLD_COMMIT, hub
 from letters import MESSAGES, LetterTokenizer, as_lists
 
-from analysis.corpora import (
-    PRESETS,
-    Document,
-    Fields,
-    Sampling,
-    corpus_name,
-    parse_corpus,
-    peek,
-    streams,
-    tokenize,
-)
-from analysis.corpora.sources import in_memory
+from analysis.corpora import streams
+from analysis.corpora.documents import Document
+from analysis.corpora.fields import Fields
+from analysis.corpora.presets import PRESETS
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import in_memory, peek
+from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.corpora.streams import open_corpus
 from analysis.errors import CorpusError
 
@@ -173,7 +169,7 @@ def test_a_text_copy_of_wikitext_keeps_its_lines(tmp_path):
 
 PROGRAM = """
 import sys
-from analysis.corpora import peek
+from analysis.corpora.sources import peek
 from analysis.corpora.streams import open_corpus
 from analysis.errors import CorpusError
 

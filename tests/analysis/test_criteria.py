@@ -10,7 +10,7 @@ from permanent_names import EXPONENTS
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.criteria.weight_based import zero_experts
 from analysis.errors import CriterionError
-from analysis.stats.tables import GATES
+from analysis.stats.columns import GATES
 from builders.statistics import random_stats, stats_of
 
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))

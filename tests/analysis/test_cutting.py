@@ -2,28 +2,24 @@
 
 import numpy as np
 import pytest
-from tokenizers import (
-    Tokenizer,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Document, DocumentSelection, Sampling, tokenize
 from analysis.corpora.cutting import Extent, tokenize_part
-from analysis.corpora.encoding import ChatFormat, TextReader, encode
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import TextReader, encode
+from analysis.corpora.sampling import DocumentSelection, tokenize
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import in_memory
-from analysis.demo.texts import TEXTS
+from analysis.corpora.tokens import ChatFormat
+from analysis.demo.texts import demo_text
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 
 LENGTH = 70_000  # characters; texts of up to 65,536 are not cut
 UNKNOWN = "[UNK]"
-STORIES = [TEXTS["demo-stories"].text(number).whole for number in range(400)]
+STORIES = [demo_text("demo-stories", number).whole for number in range(400)]
 WORDS = " ".join(STORIES).split()
 
 

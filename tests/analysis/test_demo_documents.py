@@ -5,15 +5,18 @@ from itertools import islice
 import pytest
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import ChatFormat, Document, demo_document, parse_corpus
+from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.near_copies import TokenRuns
 from analysis.corpora.prompts import document_prompt, question_text
 from analysis.corpora.sources import demo_source, fitness_source, seeded_order
+from analysis.corpora.spec import parse_corpus
+from analysis.corpora.tokens import ChatFormat
 from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts, held_out_numbers
-from analysis.demo.texts import HELD_OUT_FROM, TEXTS, TRAINING_DOCUMENTS, DemoCorpus
-from analysis.model.moe_model import load_model_index
+from analysis.demo.listing import DEMO_CORPORA, HELD_OUT_FROM, TRAINING_DOCUMENTS
+from analysis.demo.texts import GENERATORS, demo_text
+from analysis.model.opening import load_model_index
 from pruning.measures.questions import KnownText, draw_questions
 from pruning.requests.questions import QuestionOptions
 
@@ -33,12 +36,12 @@ def test_plain_text_has_a_prompt_and_a_conversation_has_turns():
     assert demo_document(problem) == Document(messages=messages, expected="7")
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_tokens_of_prompt_and_response_are_those_of_the_document(corpus, tokenizer):
     """So a model is asked with the tokens that it has learned from."""
     reader = TextReader(tokenizer, corpus)
     for number in range(60):
-        text = TEXTS[corpus].text(number)
+        text = demo_text(corpus, number)
         document = demo_document(text)
         asked = document_prompt(document, reader)
         if text.earlier is None:
@@ -49,15 +52,15 @@ def test_tokens_of_prompt_and_response_are_those_of_the_document(corpus, tokeniz
 
 
 def test_answers_are_not_cut_off(tokenizer):
-    for name, corpus in TEXTS.items():
-        texts = map(corpus.text, held_out_numbers()[name][:300])
+    for name, corpus in DEMO_CORPORA.items():
+        texts = (demo_text(name, number) for number in held_out_numbers()[name][:300])
         longest = max(len(tokenizer.encode(text.response)) for text in texts)
         assert longest < corpus.answer_tokens == parse_corpus(name).answer_tokens
 
 
 def test_an_answer_ends_where_a_model_may_go_on(tokenizer):
     """Documents are of several questions, so a model may ask the next one itself."""
-    for name, corpus in TEXTS.items():
+    for name, corpus in DEMO_CORPORA.items():
         if corpus.stop is None:
             continue
         settings = QuestionOptions(questions=3).question_settings(name, asked=True)
@@ -79,7 +82,7 @@ def test_documents_are_written_as_they_are_read(monkeypatch):
         written.append((number, held_out))
         return GeneratedText(f"note {number}", f"Note {number}:", " empty.", "empty.")
 
-    monkeypatch.setitem(TEXTS, "demo-notes", DemoCorpus("demo-notes", "", "exact", 8, None, note))
+    monkeypatch.setitem(GENERATORS, "demo-notes", note)
 
     def drawn(seed):
         return [document.prompt for document in islice(demo_source("demo-notes").draw(seed), 3)]
@@ -89,16 +92,16 @@ def test_documents_are_written_as_they_are_read(monkeypatch):
     assert written == [(number, False) for number in order]
     assert first == [f"Note {number}:" for number in order] == drawn(42) != drawn(7)
     assert len(written) == 9
-    TEXTS["demo-notes"].text(HELD_OUT_FROM)
+    demo_text("demo-notes", HELD_OUT_FROM)
     assert written[-1] == (HELD_OUT_FROM, True)
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_of_the_held_out_documents_2000_are_for_evaluations_and_500_for_benchmarks(corpus):
     numbers = held_out_numbers()[corpus]
     assert len(set(numbers)) == len(numbers) == 2500
     assert min(numbers) >= HELD_OUT_FROM > TRAINING_DOCUMENTS
-    texts = [TEXTS[corpus].text(number) for number in numbers]
+    texts = [demo_text(corpus, number) for number in numbers]
     wanted = [demo_document(texts[place]) for place in seeded_order(2000, 7)]
     assert list(fitness_source(corpus).draw(7)) == wanted
     names = {text.name for text in texts[2000:]}
@@ -111,9 +114,9 @@ def questions(text):
     return {text.prompt, *(prompt for prompt, _ in text.earlier or ())}
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_no_benchmark_asks_what_an_evaluation_or_another_text_asks(corpus):
-    texts = [TEXTS[corpus].text(number) for number in held_out_numbers()[corpus][:2000]]
+    texts = [demo_text(corpus, number) for number in held_out_numbers()[corpus][:2000]]
     asked = set().union(*map(questions, texts))
     for text in benchmark_texts(corpus):
         assert asked.isdisjoint(questions(text))

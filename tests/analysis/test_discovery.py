@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM, ExaoneMoeConfig
 from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
-from analysis.families import FAMILIES, SlotKind, family_of
+from analysis.families.base import SlotKind
 from analysis.families.discovery import discover
+from analysis.families.listing import FAMILIES, family_of
 from analysis.families.refused import REFUSED
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, model_ref

@@ -18,8 +18,10 @@ from analysis.calibration.distributed import Processes, folded, join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, read_vectors
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import NEURONS
+from analysis.stats.reading import load_expert_stats, read_table, read_vectors
+from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint
 from builders.tokens import random_ids, token_sequences
 

@@ -7,13 +7,13 @@ from itertools import count
 import pytest
 from transformers import AutoTokenizer
 
-from analysis.corpora import Document
+from analysis.corpora.documents import Document
 from analysis.corpora.early import check_positions, check_reaches, check_vocabulary
 from analysis.corpora.sources import local_source
 from analysis.corpora.spec import parse_corpus
 from analysis.errors import CheckpointError, CorpusError
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 
 
 @pytest.fixture

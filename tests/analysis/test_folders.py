@@ -15,8 +15,8 @@ from exports import tensors_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME, SINGLE_NAME
+from analysis.checkpoint.index import INDEX_NAME, SINGLE_NAME
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import CheckpointError
 from builders import edit_json, put, tiny_checkpoint
 

@@ -14,7 +14,7 @@ from analysis.calibration.loading import Placement
 from analysis.calibration.weights import measure_weights
 from analysis.checkpoint.fp8 import block_shape
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.nonuniform.fp8_loading import take_cut_blocks
 from analysis.nonuniform.loading import load_pruned
 from analysis.numbers.elements import fp8_values

@@ -9,28 +9,20 @@ from calibrations import LENGTHS, calibrated, calibration, describe, make_sequen
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.manifest import plan_run
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TOKEN_SHARDS, TokenSequences
+from analysis.corpora.sequences import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError, UserError
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
+from analysis.stats.columns import LARGEST, MOMENT_COLUMNS
+from analysis.stats.manifest import COACTIVATION, EXPERTS, ROUTER, SHARDS, VECTORS
 from analysis.stats.merging import merge_runs
+from analysis.stats.reading import load_expert_stats, read_table, verify_run
 from analysis.stats.shards import SHARD_INDEX, stats_at
-from analysis.stats.store import (
-    COACTIVATION,
-    EXPERTS,
-    ROUTER,
-    SHARDS,
-    VECTORS,
-    StatsStore,
-    load_expert_stats,
-    read_run,
-    read_table,
-)
-from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
+from analysis.stats.store import StatsStore, read_run
 from builders import TOP_K, VOCAB, tiny_checkpoint
 from builders.statistics import stats_of
 from pruning.requests.calibration import CalibrateRequest
@@ -80,7 +72,7 @@ def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
     # The other groups leave the routed sums as they are, but for rounding in float64.
     shared = load_expert_stats(run).table.drop(columns="damage")
     pd.testing.assert_frame_equal(load_expert_stats(alone).table, shared, rtol=1e-12)
-    StatsStore(tmp_path).verify(alone)
+    verify_run(alone)
     extra = run.manifest.made["damage"]["extra_experts_per_token"]
     assert extra == {"0": 1.0, "2": 1.0, "3": 1.0}
 

@@ -12,14 +12,14 @@ import pytest
 from hub_server import FILES, hub
 from safetensors.torch import load_file, save_file
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 
 PROGRAM = (
     "import os, sys\n"
     "os.environ['HF_HUB_DISABLE_TELEMETRY'] = '1'\n"
     "from analysis.errors import UserError\n"
-    "from analysis.model.moe_model import config_folder, resolve_model\n"
+    "from analysis.model.opening import config_folder, resolve_model\n"
     "for find in (resolve_model, config_folder):\n"
     "    try:\n        print(find(sys.argv[1]))\n"
     "    except UserError as error:\n        print(error)\n"
@@ -108,7 +108,7 @@ def test_the_same_weights_in_another_format_are_not_fetched(ask):
 
 OUTLINE = (
     "import sys\n"
-    "from analysis.model.outline import hub_outline\n"
+    "from analysis.model.hub_outline import hub_outline\n"
     "model = hub_outline(sys.argv[1])\n"
     "print(model and (model.checkpoint.nbytes, model.num_params, len(model.checkpoint.shards)))\n"
     "print(model and (model.checkpoint.basis, 'torch' in sys.modules))\n"
@@ -156,8 +156,8 @@ def test_two_models_of_one_hub_id_are_refused(ask, tmp_path):
         for path in (tmp_path / part).iterdir()
     }
     program = PROGRAM.replace("(resolve_model, config_folder)", "(hub_outline,)").replace(
-        "from analysis.model.moe_model import config_folder, resolve_model",
-        "from analysis.model.outline import hub_outline",
+        "from analysis.model.opening import config_folder, resolve_model",
+        "from analysis.model.hub_outline import hub_outline",
     )
     with hub(files) as place:
         (line,) = ask("someone/cats", HF_ENDPOINT=place, program=program)

@@ -10,7 +10,7 @@ from hollow import experts, hollow
 
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.model.widths import computed_widths
 from pruning.plan.heads import HeadChoice
 from pruning.plan.sizes import size_report

@@ -15,7 +15,7 @@ from analysis.calibration import free, memory
 from analysis.calibration.loading import Placement, load_model, resolve_device, resolve_dtype
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint, tiny_model
 from families.configs import BY_NAME, CASES
 from families.tiny_models import tiny_config as family_config

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families import FAMILIES, MoELayer, SlotKind, family_of
-from analysis.model.moe_model import load_model_index, resolve_model
+from analysis.families.base import MoELayer, SlotKind
+from analysis.families.listing import FAMILIES, family_of
+from analysis.model.opening import load_model_index, resolve_model
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, edit_json, tiny_checkpoint
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from analysis.corpora import Tokens
 from analysis.corpora.near_copies import RUN, NewTokens, TokenRuns
+from analysis.corpora.tokens import Tokens
 from analysis.errors import CorpusError
 
 

@@ -27,22 +27,23 @@ from analysis.calibration.feed import feed_backward
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, memory_needs
 from analysis.calibration.sums import sums_of
-from analysis.corpora import Document, Sampling, TokenSequences, tokenize
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError
-from analysis.ranking.choose import CorpusWeight
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import rank_experts
-from analysis.ranking.neurons import (
-    neuron_saliency,
-    rank_neurons,
-    read_neurons,
-)
-from analysis.stats.blend import Mixture, Part, blend, blend_neurons
+from analysis.ranking.neurons import neuron_saliency, rank_neurons, read_neurons
+from analysis.stats.blend import Mixture, blend, blend_neurons
+from analysis.stats.manifest import NEURONS, Part
 from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
-from analysis.stats.store import NEURONS, StatsStore, read_table
+from analysis.stats.reading import read_table, verify_run
+from analysis.stats.store import StatsStore
 from builders import VOCAB
 from builders.statistics import run_manifest
 
@@ -90,7 +91,7 @@ def test_a_run_has_one_row_for_every_neuron(run, described):
     counts = load_neuron_stats(run).table["num_tokens"]
     assert (table["output_max"] ** 2 <= table["output_sq"] * (1 + 1e-12)).all()
     assert (table["output_max"] ** 2 * counts >= table["output_sq"] * (1 - 1e-12)).all()
-    StatsStore(run.path.parent).verify(run)
+    verify_run(run)
 
 
 def test_the_other_groups_do_not_change(run, described, tmp_path):

@@ -15,7 +15,10 @@ from analysis.calibration.own_answers import (
     check_answerable,
     own_answers,
 )
-from analysis.corpora import Document, DocumentSelection, Sampling, Source, tokenize
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import DocumentSelection, tokenize
+from analysis.corpora.settings import Sampling
+from analysis.corpora.sources import Source
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from analysis.model.generation import greedy_answers

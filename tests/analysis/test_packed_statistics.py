@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from calibrations import calibrated, describe, table_of
 
-from analysis.corpora import Document, Sampling, tokenize
-from analysis.stats.tables import LARGEST
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
+from analysis.stats.columns import LARGEST
 from builders import VOCAB
 
 LENGTHS = (9, 5, 7, 3, 9, 2, 6)

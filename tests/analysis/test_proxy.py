@@ -12,8 +12,9 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.ranking.experts import can_rank
 from analysis.ranking.overlap import overlap_of_parts
 from analysis.ranking.proxy import damage_table, proxy_overlap, proxy_quality
+from analysis.stats.reading import load_expert_stats
 from analysis.stats.shards import TOKEN_PARTS, stats_at
-from analysis.stats.store import load_expert_stats, read_run
+from analysis.stats.store import read_run
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
-from analysis.demo import texts
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CriterionError, PlanError, StatsError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from analysis.ranking.coverage import Blender, coverage, fair_blend
@@ -193,7 +193,7 @@ def test_a_layer_without_saliency_has_nothing_to_lose():
 def demo():
     store = StatsStore(SHIPPED_STATS)
     runs = {run.manifest.corpus: run for run in store.runs() if run.manifest.kind == "routed"}
-    return Mixture([runs[name] for name, text in texts.TEXTS.items() if text.is_usual])
+    return Mixture([runs[name] for name, text in DEMO_CORPORA.items() if text.is_usual])
 
 
 def best_of_grid(blender):

@@ -6,11 +6,14 @@ import torch
 from letters import LetterTokenizer
 from safetensors.torch import save_file
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.corpora import Document, Sampling, representatives, tokenize
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.corpora import representatives
 from analysis.corpora.clusters import nearest_to_centroids
-from analysis.corpora.encoding import Tokens
+from analysis.corpora.documents import Document
 from analysis.corpora.representatives import CheckpointEmbedding, kmeans_selection, mean_embeddings
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
+from analysis.corpora.tokens import Tokens
 from analysis.errors import CheckpointError, CorpusError
 
 

@@ -10,15 +10,10 @@ from analysis.calibration.loading import Placement
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.stats.grid import Grid
+from analysis.stats.manifest import SAMPLES, TRANSITIONS
 from analysis.stats.merging import merge_runs
+from analysis.stats.reading import load_expert_stats, load_sample_stats, read_table
 from analysis.stats.samples import joined_stats, transitions_of
-from analysis.stats.store import (
-    SAMPLES,
-    TRANSITIONS,
-    load_expert_stats,
-    load_sample_stats,
-    read_table,
-)
 
 GROUPS = ("routed", "dense")
 

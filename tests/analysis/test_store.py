@@ -11,26 +11,21 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file as save_safetensors
 
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.files.content import file_sha256
+from analysis.files.naming import digest_of, run_name
 from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
 from analysis.ranking.experts import rank_experts
-from analysis.stats.blend import Part, blend
+from analysis.stats.blend import blend
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS
+from analysis.stats.manifest import Part
 from analysis.stats.merging import merge_runs
-from analysis.stats.store import (
-    StatsStore,
-    digest_of,
-    load_expert_stats,
-    load_weight_stats,
-    read_run,
-    read_vectors,
-    run_name,
-    save_weight_stats,
-    stats_store,
-)
-from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS, WeightStats
+from analysis.stats.reading import load_expert_stats, load_weight_stats, read_vectors, verify_run
+from analysis.stats.store import StatsStore, read_run, stats_store
+from analysis.stats.tables import WeightStats
+from analysis.stats.writing import save_weight_stats
 from builders import edit_json
 from builders.statistics import random_stats, run_manifest
 
@@ -279,11 +274,10 @@ def test_sums_that_cannot_be_are_named(save_run, column, value, message):
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_verify_sees_damage(save_run, tmp_path, damage, message):
     run = save_run(1)
-    store = StatsStore(tmp_path / "stats")
-    store.verify(run)
+    verify_run(run)
     damage(run)
     with pytest.raises(StatsError, match=message) as caught:
-        store.verify(read_run(run.path))
+        verify_run(read_run(run.path))
     assert "\n" not in str(caught.value)
 
 
@@ -306,7 +300,7 @@ def test_a_merge_equals_the_plain_sums(save_run, tmp_path):
     assert merged.manifest.num_tokens == 120
     assert merged.manifest.made["merged_from"] == [run.manifest.run_id for run in runs]
     assert merge_runs(runs[::-1], tmp_path / "stats").path == merged.path
-    StatsStore(tmp_path / "stats").verify(merged)
+    verify_run(merged)
 
 
 def test_runs_of_earlier_versions_have_no_largest_output(save_run, tmp_path):
@@ -366,7 +360,7 @@ def test_the_shipped_statistics_are_of_the_shipped_model():
     corpora = {run.manifest.corpus for run in store.of_model(identity, "routed")}
     assert {"demo-code", "demo-stories", "demo-math"} <= corpora
     for run in runs:
-        store.verify(run)
+        verify_run(run)
 
 
 def test_a_corpus_may_be_called_partial(save_run, tmp_path):
@@ -397,10 +391,10 @@ def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
 
 def test_verify_reads_weight_statistics_too(tmp_path):
     run = save_weight_stats(tmp_path, run_manifest(kind="weights", corpora=()), weight_table())
-    StatsStore(tmp_path).verify(run)
+    verify_run(run)
     (run.path / "weights.parquet").write_bytes(b"PAR1")
     with pytest.raises(StatsError, match="has changed"):
-        StatsStore(tmp_path).verify(run)
+        verify_run(run)
 
 
 def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
@@ -425,7 +419,7 @@ def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path):
     (partial / "experts.parquet").write_bytes(b"half")
     save_safetensors({"moments.3": np.zeros(2)}, partial / "state.safetensors")
     run = save_run(1)
-    StatsStore(tmp_path / "stats").verify(run)
+    verify_run(run)
     assert len(list(run.path.iterdir())) == 3
     assert not partial.exists()
 

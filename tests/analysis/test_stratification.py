@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.criteria import CRITERIA
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
+from analysis.numbers.arrays import rescale
 from analysis.ranking.stratification import (
     random_separation,
     random_weights,
     relative,
-    rescale,
     separation,
     signed_score,
 )

@@ -14,7 +14,7 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.sums import sums_of
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE

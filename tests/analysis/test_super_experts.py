@@ -5,18 +5,13 @@ import pytest
 import torch
 from calibrations import calibrated
 
-from analysis.families import MoELayer
-from analysis.model.moe_model import load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.opening import load_model_index
 from analysis.ranking.super_experts import super_experts
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST
 from analysis.stats.grid import Grid
-from analysis.stats.store import save_expert_stats
-from analysis.stats.tables import (
-    EXPERT_COLUMNS,
-    LARGEST,
-    CorpusRef,
-    MeasuredModel,
-    RunManifest,
-)
+from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from analysis.stats.writing import save_expert_stats
 from builders import tiny_model
 
 # A dense first layer, so that a row of a table never passes for a layer. The decoder has 8 layers,

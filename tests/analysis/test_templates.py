@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Document
-from analysis.corpora.encoding import ChatFormat, TextReader, encode
+from analysis.corpora.documents import Document
+from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.templates import Limits, render
+from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.engine.answers import prompt_ids
 
 TALK = (

@@ -24,14 +24,15 @@ from analysis.criteria.trajectory import (
     top_paths_through,
 )
 from analysis.errors import CorpusError, CriterionError, StatsError, UserError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.ranking.coverage import Blender
 from analysis.ranking.experts import has_columns, rank_experts, scored
-from analysis.stats.blend import Mixture, Part, blend
+from analysis.stats.blend import Mixture, blend
 from analysis.stats.grid import Grid
+from analysis.stats.manifest import Part
+from analysis.stats.reading import load_expert_stats, load_sample_stats
 from analysis.stats.samples import SampleStats, sample_stats
 from analysis.stats.shards import stats_at
-from analysis.stats.store import load_expert_stats, load_sample_stats
 
 SIZES = (3, 4, 2)
 

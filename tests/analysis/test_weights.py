@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from analysis.calibration import weights
 from analysis.calibration.weights import measure_weights, weight_statistics
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model.moe_model import describe_model, load_model_index
+from analysis.model.describing import describe_model
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 
 NUM_EXPERTS = 3

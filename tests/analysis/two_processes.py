@@ -14,7 +14,7 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.weights import weight_statistics
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from builders.tokens import token_sequences

@@ -7,7 +7,8 @@ import pytest
 from result_charts import drawn
 
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from app.charts.benchmarks import (
     benchmark_scores,
     board_of,

@@ -9,13 +9,14 @@ from shipped import shipped_loss
 
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.foreign_text import in_markdown
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.loaded import CurrentPlan
 from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
 from pruning.measures.right_answers import RightAnswers
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import fit_plan, keep_all, plan_from_dict
 from pruning.plan.repair_reference import Repair
+from pruning.records.cost import cost_of
 from pruning.records.evaluation import PlanFacts
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.quality import PlanLoss
@@ -67,7 +68,7 @@ def test_report_and_card_say_how_many_documents_the_loss_is_of(model, shown):
     assert page.facts["Measured"].startswith("at least 8 samples of 4 documents of each held-out")
     plan = fit_plan(shown.plan, model)
     losses = [loss(plan.digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
-    card = model_card(model, plan, HeadPlan(), losses=losses).decode()
+    card = model_card(model, plan, HeadPlan(), cost=cost_of(plan, losses)).decode()
     assert "on 8 samples of 4 documents or more of each corpus" in " ".join(card.split())
 
 
@@ -86,7 +87,9 @@ def test_report_and_card_say_how_many_answers_are_right(model, shown):
     page = decision_of(model, shown, 1, [own, *draws], "moeprune plan")
     html = " ".join(decision_html(page).split())
     assert re.search(rf"<h2>Right answers</h2> <ul> <li>&lt;a&gt;: {words}</li> </ul>", html)
-    lines = model_card(model, plan, HeadPlan(), losses=[own, *draws]).decode().splitlines()
+    lines = (
+        model_card(model, plan, HeadPlan(), cost=cost_of(plan, [own, *draws])).decode().splitlines()
+    )
     assert f"- {in_markdown(f'<a>: {page.right[0].words}')}" in lines
     unasked = decision_of(model, shown, 1, [loss(plan.digest, "reap", {"a": 0.25}), *DRAWS], "")
     assert "Right answers" not in decision_html(unasked)

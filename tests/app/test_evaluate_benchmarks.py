@@ -7,7 +7,7 @@ from exports import keeping
 from page_texts import command
 
 from analysis.errors import UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.pages.evaluate.benchmarks import take_results

@@ -10,7 +10,7 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.widgets.answers import marked
 from builders import ROWS
 from pruning.plan.plan import keep_all

@@ -11,7 +11,8 @@ import app.cli
 from analysis.criteria.trajectory import Weighing, follow_paths, representative_samples
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.stats.grid import Grid
-from analysis.stats.store import StatsStore, load_sample_stats
+from analysis.stats.reading import load_sample_stats
+from analysis.stats.store import StatsStore
 
 PATHS = {"tab": "Expert", "expert.view": "Paths"}
 

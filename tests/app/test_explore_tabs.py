@@ -3,7 +3,7 @@
 import pytest
 from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from app.session.chosen_expert import choose_on_map, read_place
 
 BLEND = {"tab": "Corpora", "corpora.view": "Blend"}

@@ -9,7 +9,7 @@ from page_texts import command, metrics_of, opened, table_with, texts, unfolded,
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.jobs.model import JobState
 from app.jobs.store import JobStore

@@ -5,7 +5,7 @@ from exports import uneven
 from page_texts import command, metrics_of, texts, upload
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.session.job_queue import job_store
 from builders.converter import write_converter

@@ -7,7 +7,7 @@ import pytest
 from page_texts import texts, unfolded
 
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.pages.export.form import export_path
 from pruning.plan.sizes import format_bytes, size_report
 

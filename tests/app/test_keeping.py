@@ -6,7 +6,7 @@ import pytest
 
 from analysis.cache_keys import most_results
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.session.keeping import key_of, remembered
 from pruning.requests.plan import SpecRequest

@@ -21,7 +21,7 @@ from page_texts import (
 )
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.session.plan_data import shown_neurons
 from app.widgets.neuron_sizes import saved_sentence

@@ -11,7 +11,7 @@ from page_texts import SCORES, deltas_of, gone
 from permanent_names import EXPONENTS
 from safetensors import safe_open
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from app.tables.costs import experts_text
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.plan.budget import sparsity_budget

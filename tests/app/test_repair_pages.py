@@ -16,8 +16,8 @@ from page_texts import (
 )
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.tables import CorpusRef
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import CorpusRef
 from builders import ROWS
 from pruning.plan.plan import plan_from_dict, plan_from_json
 from pruning.records.evaluation import EvaluationStore

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.cache_keys import uncached
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
 from app.loaded import loaded_of

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from analysis.files.shipped import SHIPPED_STATS, SHIPPED_VARIABLE
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker

@@ -20,9 +20,9 @@ from servers import served
 from transformers import AutoConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from analysis.checkpoint.index import read_config
+from analysis.checkpoint.opening import read_config
 from analysis.errors import CheckpointError, UserError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.attention import Attention
 from app.literal import literal, literal_in_badge
 from app.server import server_config

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.calibration.loading import CalibrationSettings
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan, fit_plan

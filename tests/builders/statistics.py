@@ -3,17 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
+from analysis.files.naming import digest_of, run_name
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST
 from analysis.stats.grid import Grid
-from analysis.stats.store import digest_of, run_name
-from analysis.stats.tables import (
-    EXPERT_COLUMNS,
-    LARGEST,
-    CorpusRef,
-    ExpertStats,
-    MeasuredModel,
-    RunManifest,
-)
+from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from analysis.stats.tables import ExpertStats
 
 HIDDEN = 5
 TINY = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 
 
 def token_sequences(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 from analysis.drain import drain
 from analysis.errors import CorpusError
 from builders import tiny_checkpoint

@@ -18,10 +18,10 @@ import pytest
 from published_models import QWEN3, hollow_checkpoint
 
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import measured_model
 from analysis.stats.places import default_stats_dir
-from analysis.stats.store import save_expert_stats
-from analysis.stats.tables import measured_model
+from analysis.stats.writing import save_expert_stats
 from builders import tiny_model
 from builders.statistics import expert_stats
 from pruning.plan.plan import load_plan

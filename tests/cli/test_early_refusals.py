@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 
 RECIPE = "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
 FILES = {

@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 from pruning.records.evaluation import TABLE_COLUMNS
 
 

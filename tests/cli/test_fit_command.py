@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import load_plan
 
 BITS = {"8": (8, 2), "4": (4, 2), "2": (2, 4)}  # a code, and the scales of a group

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 from builders import tiny_checkpoint
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import NEURONS, StatsStore, load_expert_stats, read_table, stats_store
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import NEURONS
+from analysis.stats.reading import load_expert_stats, read_table
+from analysis.stats.store import StatsStore, stats_store
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning.plan.sizes import format_bytes

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from exports import export, keeping
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 
 BEGIN = {
     "calibrate": "calibrate {tiny} --corpus {red} --tokens 64 --seq-len 16 --stats-dir stats",

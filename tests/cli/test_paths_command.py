@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from analysis.corpora import corpus_name
-from analysis.model.moe_model import load_model_index
+from analysis.corpora.spec import corpus_name
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import write_ids
 from pruning.plan.plan import PruningPlan, load_plan, model_ref

@@ -6,7 +6,7 @@ import shlex
 import pandas as pd
 import pytest
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.model import Model
 from pruning.requests.plan import SpecRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
 from pruning.plan.plan import load_plan

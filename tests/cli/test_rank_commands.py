@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 
 
 @pytest.fixture

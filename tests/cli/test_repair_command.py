@@ -7,7 +7,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import load_plan
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import LOSS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load

@@ -10,7 +10,7 @@ import pytest
 from launching import torchrun
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.console import follow
 from app.jobs.model import JobState
 from app.jobs.store import JobStore

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from analysis.corpora import corpus_name
+from analysis.corpora.spec import corpus_name
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.measures.curves import curves_of
 from pruning.plan.plan import load_plan
 from pruning.plan.sizes import weight_bytes

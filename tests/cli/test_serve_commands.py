@@ -11,7 +11,8 @@ import pytest
 from servers import an_unused_port, served
 
 from analysis.drain import drain
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
 from app.console import follow
 from builders import tiny_checkpoint
 from builders.tokens import random_ids

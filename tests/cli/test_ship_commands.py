@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import app.console
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from builders.fp8 import write_fp8_pair
 from builders.tokens import random_ids

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.shards import stats_of
 from analysis.stats.store import stats_store
 from app.charts.loss_by_tokens import describe, spread_table

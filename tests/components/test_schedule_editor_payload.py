@@ -5,7 +5,7 @@ import json
 import pytest
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from app.components.schedule_editor.payload import Bars, bars_payload, checked_edit, stamp_of
 from pruning.plan.budget import count_budget
 from pruning.plan.constraints import Constraints

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from tabs import settled, violations, wait_until
 
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.loaded import loaded_of
 from app.pages.story import FINDINGS

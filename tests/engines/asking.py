@@ -18,7 +18,8 @@ from transformers import (
 )
 
 from analysis.families.native import is_registered_here
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from families.configs import Case
 from families.settings import IMAGE_TEXT, VOCAB
 from pruning import load_pruned

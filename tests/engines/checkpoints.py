@@ -24,9 +24,10 @@ from transformers import (
     Qwen3OmniMoeForConditionalGeneration,
 )
 
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME
 from analysis.errors import UserError
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from builders.fp8 import fp8_settings, to_fp8_blocks
 from builders.mxfp4 import to_mxfp4
 from families.configs import BY_NAME, Case

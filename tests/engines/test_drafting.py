@@ -16,8 +16,8 @@ from analysis.calibration.feed import run_trunk
 from analysis.calibration.heads import Heads
 from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
-from analysis.model.moe_model import load_model_index
+from analysis.corpora.sequences import TokenSequences
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from builders.tokens import write_ids
 from families.settings import VOCAB

@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from families.configs import Case
 from families.settings import IMAGE_TEXT
 

@@ -14,10 +14,10 @@ import torch
 from calibrations import make_sequences
 from safetensors.torch import load_file, save_file
 
-from analysis.model.head_parts import head_experts
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import load_head_stats
-from analysis.stats.tables import LARGEST
+from analysis.model.heads import head_experts
+from analysis.model.opening import load_model_index
+from analysis.stats.columns import LARGEST
+from analysis.stats.reading import load_head_stats
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME

@@ -22,9 +22,9 @@ from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import load_expert_stats, read_vectors
-from analysis.stats.tables import LARGEST, MOMENT_COLUMNS
+from analysis.model.opening import load_model_index
+from analysis.stats.columns import LARGEST, MOMENT_COLUMNS
+from analysis.stats.reading import load_expert_stats, read_vectors
 from families.built import Built, stock_load
 from families.configs import DISTINCT, EVERY, KINDS, SOURCES, Case, cases_where
 from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of

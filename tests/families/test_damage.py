@@ -11,8 +11,8 @@ from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.removal import _Logits
 from analysis.calibration.sums import sums_of
 from analysis.errors import StatsError
-from analysis.families import MoELayer
-from analysis.model.moe_model import load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.opening import load_model_index
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, DISTINCT, Case, cases_where
 from families.physical import block_of, listening, physically_pruned, router_of

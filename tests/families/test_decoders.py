@@ -6,8 +6,8 @@ import pytest
 
 from analysis.calibration.built import built_tensors
 from analysis.checkpoint.index import Checkpoint
-from analysis.families import family_of
 from analysis.families.decoders import DECODERS, decoder_tensors
+from analysis.families.listing import family_of
 from analysis.model.moe_model import MoEModel
 
 COMMON = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 40}

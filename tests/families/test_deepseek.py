@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from analysis.families.native import register_native
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, model_ref
 
 HIDDEN, HEADS, LAYERS, EXPERTS, TOP_K, VOCAB = 16, 2, 4, 7, 3, 64
@@ -248,11 +248,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from analysis.calibration.run import CalibrationSettings, calibrate
-from analysis.corpora import TokenSequences
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.run import calibrate
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.model.opening import load_model_index
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
 
 sequences = TokenSequences("a", (np.arange(3, 11, dtype=np.int32),), 1, 0)
 settings = CalibrationSettings(seq_len=8, device="cpu")

@@ -13,9 +13,9 @@ from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.model.head_parts import runnable_heads
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.merging import merge_runs
-from analysis.stats.store import load_expert_stats
+from analysis.stats.reading import load_expert_stats
 from builders import edit_json
 from families.headed import HEADED, ROUTED, SEQUENCES, WITH_HEADS, Made, assert_sums, heads_of
 from families.settings import HIDDEN

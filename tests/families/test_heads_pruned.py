@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from analysis.criteria import get_criterion
 from analysis.errors import UnsupportedModelError
 from analysis.model.head_parts import runnable_heads
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import edit_json
 from families.headed import HEADED, ROUTED, SEQUENCES, SPARSE, WITH_HEADS, Headed, Made, heads_of
@@ -22,7 +22,7 @@ from families.settings import HIDDEN
 from families.test_quantised import to_fp8
 from pruning import Model
 from pruning.plan.copies import plan_for_copy
-from pruning.plan.heads import head_ranking
+from pruning.surgery.head_ranking import WeighedHeads, head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
 
@@ -154,7 +154,7 @@ def test_a_blend_of_runs_ranks_heads_too(glm, tmp_path):
     assert heads.kept["model.layers.3"][3] == tuple(sorted(order[: len(plan.kept[1])].tolist()))
     assert len(heads.runs) == 2
     store.remove(store.get(heads.runs[0]))  # one run alone is not what the plan was ranked by
-    assert head_ranking(model.described, plan, store) is None
+    assert head_ranking(model.described, plan, store) == WeighedHeads()
 
 
 def test_heads_in_eight_bits_are_calibrated_and_cut(built, tmp_path):
@@ -198,7 +198,7 @@ def test_heads_in_eight_bits_are_calibrated_and_cut(built, tmp_path):
             {n: t.to(torch.float8_e8m0fnu) if n.endswith("_scale_inv") else t for n, t in scaled},
             file,
         )
-    why = why_not_pruned(load_model_index(str(made.path)))
+    why = why_not_pruned(load_model_index(str(made.path)), WeighedHeads())
     assert "no statistics of heads are at hand" in why
 
 

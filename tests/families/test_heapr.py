@@ -18,7 +18,7 @@ from torch.nn import functional
 from analysis.criteria import get_criterion
 from analysis.ranking.experts import rank_experts
 from analysis.stats.neurons import load_neuron_stats
-from analysis.stats.store import load_expert_stats
+from analysis.stats.reading import load_expert_stats
 from families.built import stock_load
 from families.configs import DISTINCT
 from families.physical import block_of

@@ -12,7 +12,7 @@ from packaging.version import Version
 from analysis.calibration.loading import check_loadable
 from analysis.checkpoint.index import Checkpoint
 from analysis.errors import UnsupportedModelError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.families.needs import why_too_old
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.calibration.config_outline import outline_model
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from families.configs import CASES, EVERY
 from pruning.plan.sizes import size_report

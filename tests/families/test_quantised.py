@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from analysis.calibration.config_outline import outline_model
 from analysis.calibration.weights import measure_weights
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import PlanError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.neurons import read_neurons
 from analysis.stats.store import StatsStore
 from builders import edit_json

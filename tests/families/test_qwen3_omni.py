@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForMultimodalLM, Qwen3OmniMoeForCo
 
 from analysis.calibration.config_outline import outline_model
 from analysis.calibration.loading import Placement
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.families.needs import why_too_old
 from analysis.model.heads import beside_text
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import load_expert_stats
+from analysis.model.opening import load_model_index
+from analysis.stats.reading import load_expert_stats
 from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
 from families.plain import overheard

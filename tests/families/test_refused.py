@@ -15,7 +15,7 @@ from transformers import (
 from transformers.core_model_loading import revert_weight_conversion
 
 from analysis.errors import UnsupportedModelError
-from analysis.families import FAMILIES, family_of
+from analysis.families.listing import FAMILIES, family_of
 from analysis.families.refused import REFUSED
 
 UNSEEN = [name for name, reason in REFUSED.items() if "do not go through" in reason]

@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
 from analysis.errors import PlanError, UnsupportedModelError, UserError
-from analysis.families import FAMILIES, SlotKind, family_of
+from analysis.families.base import SlotKind
+from analysis.families.listing import FAMILIES, family_of
 from analysis.model.heads import beside_text
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, cases_where

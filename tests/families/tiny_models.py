@@ -12,7 +12,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
 from families.configs import COMMON, Case

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 
 A, B, C = range(3)
 # Token ids; the others, padding among them, look like A and are in no text.

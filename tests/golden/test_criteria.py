@@ -28,19 +28,17 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.weights import weight_statistics
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from analysis.model.widths import expert_widths
 from analysis.ranking.experts import rank_experts, score_experts
-from analysis.ranking.neurons import (
-    neuron_saliency,
-    rank_neurons,
-    read_neurons,
-    score_neurons,
-)
+from analysis.ranking.neurons import neuron_saliency, rank_neurons, read_neurons, score_neurons
 from analysis.ranking.norms import neuron_norms
+from analysis.stats.columns import GATES
 from analysis.stats.neurons import load_neuron_stats
-from analysis.stats.store import StatsStore, load_expert_stats, load_weight_stats
-from analysis.stats.tables import GATES, NoStats
+from analysis.stats.reading import load_expert_stats, load_weight_stats
+from analysis.stats.store import StatsStore
+from analysis.stats.tables import NoStats
 from pruning.plan.plan import select_experts
 from pruning.schedules import uniform
 

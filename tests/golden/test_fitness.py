@@ -23,7 +23,7 @@ from golden import definitions
 from golden.hand_model import IDS, LAYERS, NUMBERS, A, B, C, Numbers, hand_model, sequences
 
 from analysis.drain import drain
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from pruning.engine.full_side import run_full
 from pruning.measures.result import DECODED, MEASURES

@@ -16,17 +16,10 @@ from search_cases import searched
 from search_cases import task as search_task
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import (
-    PATTERNS,
-    SCHEDULES,
-    Evidence,
-    Spending,
-    allocate,
-    uniform,
-)
+from pruning.schedules import PATTERNS, SCHEDULES, Evidence, Spending, allocate, uniform
 from pruning.search.run import BlockFitness
 from pruning.search.space import Space, seeds_of
 

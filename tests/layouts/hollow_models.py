@@ -18,7 +18,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.core_model_loading import revert_weight_conversion
 
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
 from layouts.packed import AWQ_SETTINGS, FLOAT_SETTINGS, GROUP, SPLITS, gptq_settings

@@ -12,7 +12,7 @@ import pytest
 import torch
 from exports import export, failed, tensors_of, verified
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from layouts.composites import COMPOSITES
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_random

@@ -10,7 +10,7 @@ from analysis.calibration.weights import measure_weights
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from layouts.small_packed import EXPERTS, ROLES, small_packed
 from layouts.test_cuts import same_bytes

@@ -16,7 +16,7 @@ from analysis.calibration.config_outline import outline_model
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import UnsupportedModelError
 from analysis.model.heads import beside_text, prediction_heads
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from analysis.stats.store import StatsStore
 from app.cli import main

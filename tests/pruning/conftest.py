@@ -8,7 +8,8 @@ from neuron_cases import Exported, Source, export_widths, make_source
 from nonuniform_cases import NAMED, Pruned, make_pruned
 from threads import one_thread  # noqa: F401
 
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from builders import TinyCheckpoint, tiny_checkpoint
 from families.configs import Case
 

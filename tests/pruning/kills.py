@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery import writing
 from pruning.surgery.export import export_checkpoint

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, DeepseekV3Config
 
 from analysis.errors import PlanError
-from analysis.families import FAMILIES, MoELayer
+from analysis.families.base import MoELayer
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.ranking.experts import keeping_order
 from analysis.stats.grid import Grid
-from analysis.stats.tables import MeasuredModel
+from analysis.stats.manifest import MeasuredModel
 from pruning.engine.masking import masked
 from pruning.plan.allocation import Allocation, apportion, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget

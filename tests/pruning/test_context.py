@@ -8,7 +8,7 @@ from exports import keeping
 from analysis.corpora.early import context_of
 from analysis.drain import drain
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest

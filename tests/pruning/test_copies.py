@@ -7,7 +7,7 @@ import torch
 from exports import edit_tensors
 
 from analysis.errors import PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from layouts.small_packed import ROLES, original_of, small_packed
 from pruning.plan.copies import plan_for_copy

@@ -9,7 +9,7 @@ from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of
 
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.numbers.elements import bfloat16_bits
 from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences

@@ -11,7 +11,7 @@ from engines.asking import question_of
 from engines.checkpoints import ENGINE_CASES, engine_case, save
 from safetensors.torch import load_file, save_file
 
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.serving.commands import REQUEST, SERVING, serve_commands
 from pruning.serving.engine_results import CUTS, ENGINES, causes, results
 from pruning.serving.engine_traits import MLA, traits_of

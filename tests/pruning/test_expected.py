@@ -11,11 +11,11 @@ from exports import export, keeping
 from neuron_cases import allowed
 from safetensors.numpy import load_file, save_file
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.configs import CASES
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import keep_all

@@ -8,7 +8,7 @@ from exports import accept_changes, export, failed, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint
 from pruning.surgery.source_checks import source_notes
 

@@ -11,8 +11,9 @@ from torch.nn.functional import linear, silu
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.families import FAMILIES
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.families.listing import FAMILIES
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from builders import edit_json, tiny_model
 from families.configs import BY_NAME

@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.families import FAMILIES
-from analysis.model.moe_model import load_model_index
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.families.listing import FAMILIES
+from analysis.model.opening import load_model_index
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import neuron_plan_sizes, size_report

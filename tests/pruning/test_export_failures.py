@@ -14,10 +14,10 @@ import torch
 from exports import edit_tensors, keeping, shards_of, tensors_of
 from typer.testing import CliRunner
 
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError, UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.cli import cli
 from builders import edit_json
 from pruning.plan.plan import PruningPlan, keep_all, model_ref

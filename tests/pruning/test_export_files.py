@@ -10,13 +10,14 @@ from exports import export, keeping
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.families import FAMILIES
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.families.listing import FAMILIES
 from analysis.files.own_package import tool_version
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
+from pruning.records.cost import cost_of
 from pruning.records.evaluation import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
@@ -229,7 +230,7 @@ def test_a_card_warns_of_a_plan_that_loses_more_than_random(olmoe):
     draws = [loss("d1", "random", 1.0), loss("d2", "random:2", 1.2)]  # mean 1.1, SD 0.14
     for mean, warns in ((2.0, True), (0.5, False)):
         card = model_card(
-            olmoe, plan, HeadPlan(), losses=[loss(plan.digest, "reap", mean), *draws]
+            olmoe, plan, HeadPlan(), cost=cost_of(plan, [loss(plan.digest, "reap", mean), *draws])
         ).decode()
         said = "**Warning**: Worse than Random at this sparsity: the plan adds +2.00 to the loss"
         assert (said in card) == warns

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from analysis.errors import ExportError, PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.built import stock_load
 from families.configs import BY_NAME
 from families.physical import logits_of

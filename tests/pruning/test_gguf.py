@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.converter import STAND_IN, write_converter
 from pruning.plan.plan import keep_all
 from pruning.requests.model import ExportRequest

@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import ModelPart, heads_bytes, size_report
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.export import ExportSettings, prepare_export
+from pruning.surgery.head_ranking import WeighedHeads
 from pruning.surgery.heads import plan_heads
 from pruning.surgery.manifest import read_manifest
 
@@ -67,7 +68,7 @@ def test_the_size_of_an_export_counts_what_becomes_of_heads(model, tmp_path, cho
     for depend, plan in ((False, keep_all(model)), (True, keeping(model, KEPT))):
         if choice is impossible[depend]:
             continue
-        made = prepare_export(model, plan, tmp_path / "out", ExportSettings(choice))
+        made = prepare_export(model, plan, tmp_path / "out", ExportSettings(choice, WeighedHeads()))
         counted = size_report(model, plan).bytes_after + heads_bytes(model, made.plan, choice)
         assert made.tensor_bytes == counted
 
@@ -168,7 +169,7 @@ def test_a_head_under_unknown_names_cannot_be_pruned(checkpoint, tmp_path):
     model = with_head(tmp_path / "one", tmp_path / "source", "model.mtp_block.0.")
     assert [head.name for head in prediction_heads(model)] == ["model.layers.3", "model.mtp"]
     with pytest.raises(ExportError, match=r"head model\.mtp has experts under names .* --mtp drop"):
-        plan_heads(model, keeping(model, KEPT), HeadChoice.PRUNE)
+        plan_heads(model, keeping(model, KEPT), HeadChoice.PRUNE, ranking=WeighedHeads())
     assert plan_heads(model, keeping(model, KEPT)).choice is HeadChoice.DROP
 
 

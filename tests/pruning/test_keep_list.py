@@ -6,11 +6,11 @@ import pytest
 from exports import export, keeping, uneven
 
 from analysis.errors import PlanError, UserError
-from analysis.families import MoELayer
-from analysis.model.moe_model import load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.opening import load_model_index
 from pruning.model import Model
-from pruning.plan.keep_list import KEEP_LIST_NAME, read_keep_list
-from pruning.plan.plan import load_plan
+from pruning.plan.keep_list import read_keep_list
+from pruning.plan.plan import KEEP_LIST_NAME, load_plan
 from pruning.spec.spec import spec_of
 
 LAYERS = (MoELayer(0, 4, 2), MoELayer(3, 6, 2))

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from analysis.errors import PlanError, UnsupportedModelError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, tiny_model
 from pruning.engine.masking import masked

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from neuron_cases import contest_of, select_neurons
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.budget import rounding_note
 from pruning.plan.constraints import Constraints, Room
 from pruning.plan.neuron_budget import (

@@ -11,8 +11,9 @@ from neuron_cases import select_neurons
 from analysis.errors import StatsError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.widths import expert_widths
-from analysis.stats.store import StatsStore, load_expert_stats
-from pruning.plan.active import active_experts, measured_routing, ranked_by
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
+from pruning.plan.active import active_experts
 from pruning.plan.constraints import Constraints
 from pruning.plan.neuron_budget import kept_experts, neuron_rooms, neuron_sparsity_budget
 from pruning.plan.neuron_cuts import (
@@ -27,6 +28,7 @@ from pruning.plan.neuron_cuts import (
 )
 from pruning.plan.neuron_selection import Contest, NeuronScope
 from pruning.plan.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.routing import measured_routing, ranked_by
 from pruning.plan.tables import neuron_summary
 from pruning.planning.side_by_side import flops_saved, layer_shares
 

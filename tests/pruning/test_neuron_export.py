@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS

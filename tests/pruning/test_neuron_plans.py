@@ -13,7 +13,7 @@ from neuron_cases import Source, select_neurons, with_fewer_experts, zeroed
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.model.widths import expert_widths
 from analysis.ranking.norms import neuron_norms
 from families.configs import BY_NAME, EVERY, SOURCES

@@ -11,17 +11,12 @@ import pytest
 import torch
 import transformers
 from nonuniform_cases import NAMED, NON_UNIFORM, Pruned, config_of, make_pruned
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    FineGrainedFP8Config,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, FineGrainedFP8Config, PreTrainedModel
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 from analysis.errors import CheckpointError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.nonuniform.loading import auto_class_of
 from builders import edit_json
 from families.configs import KINDS

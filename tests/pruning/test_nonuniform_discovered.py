@@ -15,8 +15,8 @@ from remote_reader import read_by_others
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from analysis.errors import ExportError
-from analysis.families import FAMILIES
-from analysis.model.moe_model import load_model_index
+from analysis.families.listing import FAMILIES
+from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint
 from families.physical import logits_of
 from families.tiny_models import redraw

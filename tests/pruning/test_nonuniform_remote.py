@@ -11,7 +11,7 @@ from neuron_cases import with_fewer_experts
 from nonuniform_cases import NAMED, config_of
 from remote_reader import read_by_others
 
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.nonuniform.modeling_file import auto_map, modeling_file
 from families.physical import logits_of
 from pruning import load_pruned

@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.model.opening import load_model_index
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
 from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
 from pruning.engine.masking import masked

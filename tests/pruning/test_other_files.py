@@ -8,10 +8,11 @@ import torch
 from exports import export, failed, tensors_of, verified
 from safetensors.torch import load_file, save_file
 
-from analysis.checkpoint.weight_files import INDEX_NAME, SINGLE_NAME
+from analysis.checkpoint.index import INDEX_NAME, SINGLE_NAME
 from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
+from analysis.model.other_files import other_files
 from builders import edit_json, tiny_checkpoint
 from pruning.plan.heads import HeadChoice
 from pruning.plan.plan import keep_all
@@ -85,7 +86,7 @@ def test_a_head_that_is_kept_is_copied_and_listed(source, tmp_path):
     assert listed(out) == set(written) == set(model.checkpoint.tensors)
     assert json.loads((out / "config.json").read_text())["num_nextn_predict_layers"] == 1
     verified(out, source=model.checkpoint.path, level="logits")
-    assert not load_model_index(str(out)).other_files
+    assert not other_files(load_model_index(str(out)))
 
 
 def test_a_head_is_cut_with_its_trunk(source, tmp_path):

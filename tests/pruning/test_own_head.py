@@ -11,7 +11,7 @@ from exports import export, keeping, keeping_neurons, tensors_of, verified
 from transformers import AutoModelForCausalLM
 
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import as_gib, tiny_model
 from pruning import load_pruned
 from pruning.plan.budget import SizeTarget, size_budget

@@ -6,7 +6,7 @@ import transformers
 from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, uneven, verified
 
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning import load_pruned

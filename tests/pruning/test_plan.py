@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import (
     Provenance,

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from oracles import logits_of, physically_pruned
 
 from analysis.errors import PlanError, UserError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from builders import MODEL_TYPES, SPARSE_LAYERS, tiny_model
 from pruning.engine.masking import masked
 from pruning.engine.quantised import quantised

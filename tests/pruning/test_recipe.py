@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from analysis.errors import PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from pruning.plan.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.requests.machine import Machine

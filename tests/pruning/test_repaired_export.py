@@ -18,11 +18,11 @@ from exports import (
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError, PlanError
 from analysis.files.content import file_sha256
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.repairs import repaired, token_sequences
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
@@ -256,7 +256,7 @@ def test_only_down_projections_can_be_repaired(made, tmp_path, monkeypatch, dama
     with pytest.raises(ExportError, match=f"{file.name} holds {name}"):
         export(model, plan, tmp_path / "refused")
     # Verification does not rely on the writer.
-    monkeypatch.setattr("pruning.records.repair_files._check_tensors", lambda *_: None)
+    monkeypatch.setattr("pruning.surgery.export.check_tensors", lambda *_: None)
     export(model, plan, tmp_path / "out")
     problems = differing(tmp_path / "out", model, tmp_path / "stats")
     assert f"holds {name}" in problems["source"]

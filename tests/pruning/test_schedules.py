@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.model.moe_model import ModelRef
 from pruning.plan.budget import count_budget, sparsity_budget, uniform_neighbours
 from pruning.plan.constraints import Constraints, rooms_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
-from analysis.model.moe_model import load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.opening import load_model_index
 from builders import as_gib
 from pruning.plan.budget import (
     Budget,

@@ -11,7 +11,7 @@ import pytest
 from allocations import ranked_globally
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.plan.budget import Budget, check_removes, count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints, Room, rooms_of

@@ -16,12 +16,12 @@ from safetensors import deserialize
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint.index import TensorEntry, open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME, TensorEntry
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError
-from analysis.families import Slot, SlotKind
-from analysis.model.moe_model import load_model_index
-from pruning.plan.keep_list import KEEP_LIST_NAME
+from analysis.families.base import Slot, SlotKind
+from analysis.model.opening import load_model_index
+from pruning.plan.plan import KEEP_LIST_NAME
 from pruning.plan.sizes import parse_size
 from pruning.surgery.pieces import Gather, Span
 from pruning.surgery.shards import PlannedTensor, assemble, check_located, plan_tensor

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from analysis.calibration.config_outline import outline_model
 from analysis.errors import PlanError
-from analysis.families import MoELayer
-from analysis.model.moe_model import load_model_index
+from analysis.families.base import MoELayer
+from analysis.model.opening import load_model_index
 from analysis.model.widths import expert_widths
 from builders import MODEL_TYPES, as_gib
 from builders.statistics import expert_stats

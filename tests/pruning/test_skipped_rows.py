@@ -7,15 +7,16 @@ import pytest
 
 from analysis.calibration.loading import load_tokenizer
 from analysis.calibration.manifest import plan_run
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.sources import seeded_order
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.measures.drawing import BEYOND, SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import BEYOND, SampleSettings
 from pruning.plan.plan import plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.requests.calibration import CalibrateRequest

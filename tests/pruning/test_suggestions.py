@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints, rooms_of

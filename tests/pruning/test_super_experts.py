@@ -12,10 +12,10 @@ from calibrations import calibrated
 from analysis.drain import drain
 from analysis.errors import PlanError, UserError
 from analysis.files.content import file_sha256
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.super_experts import super_experts
+from analysis.stats.columns import LARGEST
 from analysis.stats.store import StatsStore, read_run, stats_store
-from analysis.stats.tables import LARGEST
 from builders import edit_json, tiny_checkpoint
 from pruning.plan.plan import keep_all
 from pruning.plan.super_experts import super_note

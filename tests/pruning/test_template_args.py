@@ -11,7 +11,7 @@ from analysis.calibration.manifest import plan_run
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.records.kept_answers import AnswerStore

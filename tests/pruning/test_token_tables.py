@@ -7,7 +7,7 @@ from exports import edit_tensors, export, failed, shards_of, tensors_of, verifie
 
 from analysis.errors import CheckpointError, ExportError
 from analysis.families.token_tables import renumbered
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning.plan.plan import PruningPlan, model_ref

@@ -8,11 +8,12 @@ import pytest
 from analysis.criteria.pathfinder import pathfinder
 from analysis.criteria.trajectory import follow_paths
 from analysis.errors import PlanError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.experts import rank_experts
+from analysis.stats.columns import MOMENT_COLUMNS
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart, SampleStats
-from analysis.stats.tables import MOMENT_COLUMNS, ExpertStats
+from analysis.stats.tables import ExpertStats
 from builders import tiny_checkpoint
 from families.built import Built
 from families.configs import EVERY

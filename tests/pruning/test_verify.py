@@ -10,11 +10,11 @@ import pytest
 import torch
 from exports import accept_changes, edit_tensors, export, failed, shards_of, tensors_of, verified
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import Level, verify_export

@@ -19,11 +19,11 @@ from neuron_cases import Exported
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import INDEX_NAME
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint
 from families.configs import BY_NAME
 from families.tiny_models import redraw, tiny_config

@@ -67,10 +67,14 @@ crowd(work, processes)
 """
 SAVE = """
 import numpy as np
-from analysis.families import MoELayer
+from analysis.stats.reading import verify_run
+from analysis.families.base import MoELayer
 from analysis.stats.grid import Grid
-from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, CorpusRef, MeasuredModel, RunManifest
-from analysis.stats.store import StatsStore, digest_of, save_expert_stats
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST
+from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from analysis.files.naming import digest_of
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_expert_stats
 
 def work(number):
     saved = []
@@ -87,7 +91,7 @@ def work(number):
         table = table.assign(**dict.fromkeys(names, generator.integers(1, 99, len(table))))
         saved.append(save_expert_stats(root, manifest, table, generator.random((len(table), 4))))
         for run in StatsStore(root).runs():
-            StatsStore(root).verify(run)  # whatever others have saved is whole
+            verify_run(run)  # whatever others have saved is whole
     return [run.manifest.run_id for run in saved]
 
 crowd(work, processes)
@@ -95,7 +99,7 @@ crowd(work, processes)
 REWRITE = """
 from dataclasses import replace
 from analysis.files.durable import write_durably
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.files.shipped import SHIPPED_STATS
 from pruning.records.evaluation import EvaluationStore
 from pruning.plan.plan import keep_all
@@ -158,6 +162,7 @@ def test_each_of_many_jobs_is_claimed_once(tmp_path):
 
 
 def test_runs_that_several_processes_save_are_whole(tmp_path):
+    from analysis.stats.reading import verify_run
     from analysis.stats.store import StatsStore
 
     saved = run_crowd(SAVE, tmp_path, RUNS)
@@ -166,7 +171,7 @@ def test_runs_that_several_processes_save_are_whole(tmp_path):
     runs = store.runs(pytest.fail)
     assert len(runs) == RUNS
     for run in runs:
-        store.verify(run)
+        verify_run(run)
     assert sorted(tmp_path.iterdir()) == sorted(run.path for run in runs)
 
 

@@ -16,13 +16,14 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.sums import sums_of
 from analysis.corpora.apart import task_documents
 from analysis.corpora.documents import Document
-from analysis.corpora.encoding import ChatFormat, encode
+from analysis.corpora.encoding import encode
 from analysis.corpora.spec import parse_corpus
+from analysis.corpora.tokens import ChatFormat
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CorpusError, StatsError, UserError
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.published import PUBLISHED, read_published
 from analysis.stats.store import StatsStore
 from builders import edit_json

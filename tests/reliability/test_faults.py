@@ -24,8 +24,9 @@ from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.files.durable import PARTIAL
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import StatsStore, save_expert_stats
+from analysis.model.opening import load_model_index
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_expert_stats
 from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore

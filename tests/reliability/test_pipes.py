@@ -6,24 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint
-from analysis.checkpoint.weight_files import INDEX_NAME
-from analysis.corpora import corpus_name
+from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.corpora.spec import corpus_name
 from analysis.corpora.streams import open_corpus
 from analysis.errors import UserError
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index, resolve_model
-from analysis.stats.store import (
-    EXPERTS,
-    MANIFEST,
-    VECTORS,
-    load_expert_stats,
-    read_run,
-    read_vectors,
-)
+from analysis.model.opening import load_model_index, resolve_model
+from analysis.stats.manifest import EXPERTS, MANIFEST, VECTORS
+from analysis.stats.reading import load_expert_stats, read_vectors
+from analysis.stats.store import read_run
 from analysis.stats.stored_tables import read_parquet
-from pruning.plan.keep_list import KEEP_LIST_NAME, read_keep_list
-from pruning.plan.plan import load_plan
+from pruning.plan.keep_list import read_keep_list
+from pruning.plan.plan import KEEP_LIST_NAME, load_plan
 from pruning.records.evaluation import EvaluationRecord
 from pruning.requests.recipe_file import load_recipe
 from pruning.schedules.counts import read_counts

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from exports import export
 
-from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint, read_config
-from analysis.checkpoint.weight_files import INDEX_NAME
-from analysis.corpora.documents import DEFAULT_FIELDS
+from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
+from analysis.checkpoint.opening import open_checkpoint, read_config
+from analysis.corpora.fields import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.errors import (
     CheckpointError,
@@ -22,19 +22,15 @@ from analysis.errors import (
     StatsError,
     UnsupportedModelError,
 )
-from analysis.families import family_of
+from analysis.families.listing import family_of
 from analysis.files.content import file_sha256
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import MANIFEST
 from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.reading import load_expert_stats, load_weight_stats, read_vectors
 from analysis.stats.shards import stats_at
-from analysis.stats.store import (
-    MANIFEST,
-    load_expert_stats,
-    load_weight_stats,
-    read_run,
-    read_vectors,
-)
+from analysis.stats.store import read_run
 from app.jobs.store import JobStore
 from pruning.plan.plan import keep_all, plan_from_json
 from pruning.search.run import open_log

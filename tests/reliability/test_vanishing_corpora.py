@@ -9,7 +9,7 @@ import pytest
 
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import random_ids
 from pruning.plan.plan import keep_all

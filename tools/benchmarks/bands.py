@@ -21,18 +21,20 @@ import numpy as np
 import pandas as pd
 
 from analysis.calibration.loading import CalibrationSettings, load_tokenizer
-from analysis.corpora import Sampling, tokenize
 from analysis.corpora.documents import Document, demo_document
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import Source
 from analysis.demo.held_out import benchmark_texts
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.drain import drain
-from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.files.shipped import DEMO_MODEL, SHIPPED_STATS
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.console import out
 from pruning.engine.run import Evaluations, run_evaluations
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import SampleValues, document_places
 from pruning.measures.sum_error import SumError, equal_documents
 from pruning.plan.allocation import Removed, apportion
@@ -46,8 +48,8 @@ from pruning.spec.spec import spec_of
 from pruning.study import Study
 from pruning.tasks.sensitivity import sensitivity_run
 
-CORPORA = tuple(sorted(TEXTS))  # on which losses are predicted and measured
-CALIBRATED = tuple(name for name in CORPORA if TEXTS[name].is_usual)
+CORPORA = tuple(sorted(DEMO_CORPORA))  # on which losses are predicted and measured
+CALIBRATED = tuple(name for name in CORPORA if DEMO_CORPORA[name].is_usual)
 ORDERS: Mapping[str, Mapping[str, Any]] = {
     "ean": {"corpora": CALIBRATED},
     "heapr": {"corpora": CALIBRATED[:1], "granularity": "neuron"},

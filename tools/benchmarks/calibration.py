@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.experts import collecting
 from analysis.calibration.sums import GroupSums, sums_of
-from analysis.stats.tables import MOMENT_COLUMNS
+from analysis.stats.columns import MOMENT_COLUMNS
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH = 4, 64, 8, 512, 512
 BATCH, LENGTH = 4, 512

@@ -14,9 +14,10 @@ from tempfile import TemporaryDirectory
 
 from timing import in_turns, peak_memory_mib, report
 
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, describe_model
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.surgery.export import export_checkpoint
 

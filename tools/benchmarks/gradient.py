@@ -16,7 +16,7 @@ from timing import in_turns, report
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, WIDTH, VOCABULARY = 4, 64, 8, 512, 512, 8192
 BATCH, LENGTH = 4, 512

@@ -22,15 +22,16 @@ from torch.nn import functional
 from transformers import AutoTokenizer, OlmoeForCausalLM
 from transformers.models.olmoe.modeling_olmoe import OlmoeDecoderLayer, OlmoeRMSNorm
 
-from analysis.checkpoint.weight_files import SINGLE_NAME
-from analysis.demo.texts import TEXTS
+from analysis.checkpoint.index import SINGLE_NAME
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.head_parts import head_experts
-from analysis.model.moe_model import load_model_index
+from analysis.model.heads import head_experts
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from pruning import Model
-from pruning.plan.heads import HeadChoice, head_ranking
+from pruning.plan.heads import HeadChoice
 from pruning.plan.plan import fit_plan
+from pruning.surgery.head_ranking import WeighedHeads, head_ranking
 from pruning.surgery.heads import plan_heads
 from tools.benchmarks.neurons_demo import held_out
 from tools.demo.build import Ids, Training, mixed_batches, packed, training_tokens
@@ -149,7 +150,7 @@ def main() -> None:
     head, words = Head(trunk), AutoTokenizer.from_pretrained(DEMO_CHECKPOINT)
     seen = {
         name: packed(training_tokens(corpus, words), TRAINING.seq_len)
-        for name, corpus in TEXTS.items()  # all, as the shares of batches are of all
+        for name, corpus in DEMO_CORPORA.items()  # all, as the shares of batches are of all
     }
     train(head, seen, steps)
     head.eval()
@@ -172,7 +173,8 @@ def main() -> None:
                 heads = plan_heads(described, plan, HeadChoice.PRUNE, None, ranking)
                 assert heads.criterion == criterion
                 found[criterion] = heads.kept[NAME][6]
-            found["aimer, of weights"] = plan_heads(described, plan, HeadChoice.PRUNE).kept[NAME][6]
+            heads = plan_heads(described, plan, HeadChoice.PRUNE, None, WeighedHeads())
+            found["aimer, of weights"] = heads.kept[NAME][6]
             count = len(found["reap"])
             costs = {
                 name: loss_without(head, ids, rows) - everything for name, ids in found.items()

@@ -24,16 +24,18 @@ import torch
 from scipy.stats import spearmanr
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.engine.candidate import MeasureSettings
 from pruning.measures.curves import Curves, Sensitivity, curves_of
-from pruning.measures.drawing import DrawnSamples, SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.points import MEASURES, sample_ids, whole_point
+from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import Removed, apportion
 from pruning.plan.budget import sparsity_budget

@@ -14,17 +14,20 @@ import torch
 from transformers import AutoTokenizer
 
 from analysis.calibration.loading import CalibrationSettings, load_model
-from analysis.corpora import Sampling, tokenize
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import fitness_source
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import MoEModel, load_model_index
-from analysis.model.widths import expert_widths
-from analysis.ranking.choose import CorpusWeight, choose_stats
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.model.widths import NeuronScores, expert_widths
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import neuron_saliency, read_neurons
-from analysis.ranking.norms import NeuronScores, neuron_norms
+from analysis.ranking.norms import neuron_norms
 from analysis.stats.store import StatsStore
 from pruning.engine.masking import masked
 from pruning.plan.constraints import Constraints

@@ -20,9 +20,10 @@ from analysis.calibration.feed import run_trunk
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.model.widths import computed_widths
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
 from pruning.records.repair import RepairStore

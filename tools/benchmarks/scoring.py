@@ -5,10 +5,12 @@ from fractions import Fraction
 import numpy as np
 from timing import in_turns, report
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from analysis.ranking.overlap import variant_overlaps
+from analysis.stats.columns import EXPERT_COLUMNS
 from analysis.stats.grid import Grid
-from analysis.stats.tables import EXPERT_COLUMNS, ExpertStats, MeasuredModel, RunManifest
+from analysis.stats.manifest import MeasuredModel, RunManifest
+from analysis.stats.tables import ExpertStats
 
 LAYERS = tuple(MoELayer(index, 128, 8) for index in range(48))
 

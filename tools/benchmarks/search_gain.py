@@ -11,13 +11,15 @@ from pathlib import Path
 import torch
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import run_full
-from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import PruningPlan, load_plan
 from pruning.search.store import load_search

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, OlmoeConfig, PreTrainedConfig, PreTrainedModel
 
-from analysis.checkpoint.index import open_checkpoint
-from analysis.model.moe_model import MoEModel, describe_model
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
 
 # Bits of bf16 values; with a random lowest bit of the exponent up to four times as large.
 _EIGHTH, _WEIGHT = 0x3E00, 0x3C00  # 1/8, and 1/128: of about 0.02, as models are initialised

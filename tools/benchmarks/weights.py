@@ -10,9 +10,9 @@ from synthetic import write_checkpoint
 from timing import in_turns, peak_memory_mib, report
 
 from analysis.calibration.weights import measure_weights
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
-from analysis.model.moe_model import describe_model
+from analysis.model.describing import describe_model
 
 # Three layers of OLMoE-1B-7B.
 LAYERS, EXPERTS, HIDDEN, WIDTH = 3, 64, 2048, 1024

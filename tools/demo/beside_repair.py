@@ -25,7 +25,7 @@ from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import CriterionError
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.engine.full_side import FullSide, final_hidden, full_side

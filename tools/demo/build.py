@@ -22,11 +22,13 @@ import transformers
 from numpy.typing import NDArray
 from transformers import OlmoeConfig, OlmoeForCausalLM, PreTrainedTokenizerFast
 
-from analysis.corpora import ChatFormat, demo_document
+from analysis.corpora.documents import demo_document
 from analysis.corpora.encoding import encode
 from analysis.corpora.near_copies import TokenRuns
+from analysis.corpora.tokens import ChatFormat
 from analysis.demo.held_out import BENCHMARKED, EVALUATED, HELD_OUT_FILE
-from analysis.demo.texts import HELD_OUT_FROM, TEXTS, TRAINING_DOCUMENTS, DemoCorpus
+from analysis.demo.listing import DEMO_CORPORA, HELD_OUT_FROM, TRAINING_DOCUMENTS, DemoCorpus
+from analysis.demo.texts import demo_text
 from analysis.files.durable import partial_of
 from analysis.files.shipped import DEMO_CHECKPOINT
 from tools.demo.first_weights import set_first_weights
@@ -83,7 +85,7 @@ def demo_config(training: Training, tokenizer: PreTrainedTokenizerFast) -> Olmoe
 
 def _tokens(corpus: DemoCorpus, number: int, tokenizer: PreTrainedTokenizerFast) -> Ids:
     """A document with its end."""
-    document = demo_document(corpus.text(number))
+    document = demo_document(demo_text(corpus.name, number))
     ids = encode(document, tokenizer, ChatFormat(), corpus.name).ids
     end = tokenizer.eos_token_id
     return ids if ids[-1] == end else np.append(ids, end).astype(np.int32)
@@ -199,7 +201,7 @@ def _manifest(training: Training, losses: dict[str, float], seconds: float) -> d
         "command": "python -m tools.demo.build",
         "training": asdict(training)
         | {"tokens": training.steps * training.batch_size * training.seq_len},
-        "corpora": {corpus.name: corpus.about for corpus in TEXTS.values()},
+        "corpora": {corpus.name: corpus.about for corpus in DEMO_CORPORA.values()},
         "held_out_loss_nats": {name: round(loss, 4) for name, loss in losses.items()},
         "python": platform.python_version(),
         "torch": torch.__version__.partition("+")[0],
@@ -217,10 +219,14 @@ def build(out: Path, training: Training) -> dict[str, object]:
     torch.set_num_threads(1)  # sums over several would give other weights where there are more
     started = time.monotonic()
     numbers = range(_TOKENIZER_DOCUMENTS)
-    texts = (corpus.text(number).whole for corpus in TEXTS.values() for number in numbers)
+    texts = (
+        demo_text(corpus.name, number).whole
+        for corpus in DEMO_CORPORA.values()
+        for number in numbers
+    )
     tokenizer = train_tokenizer(texts)
     rows, held_out = dict[str, Ids](), dict[str, dict[int, Ids]]()
-    for name, corpus in TEXTS.items():
+    for name, corpus in DEMO_CORPORA.items():
         documents = training_tokens(corpus, tokenizer)
         rows[name] = packed(documents, training.seq_len)
         held_out[name] = held_out_tokens(corpus, tokenizer, documents)

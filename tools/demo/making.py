@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from analysis.drain import drain
-from analysis.model.moe_model import DEMO_MODEL, MoEModel, load_model_index
+from analysis.files.shipped import DEMO_MODEL
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
 from app.jobs.kinds import KINDS, JobKind

@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from analysis.stats.store import digest_of
+from analysis.files.naming import digest_of
 from tools.demo.build import Training
 from tools.demo.work import ROOT, training_digest
 

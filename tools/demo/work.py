@@ -12,12 +12,14 @@ from typing import Any
 import platformdirs
 
 from analysis.demo.held_out import held_out_numbers
-from analysis.demo.texts import TEXTS, TRAINING_DOCUMENTS
+from analysis.demo.listing import DEMO_CORPORA, TRAINING_DOCUMENTS
+from analysis.demo.texts import demo_text
 from analysis.files.durable import write_durably
+from analysis.files.naming import digest_of
 from analysis.files.shipped import DEMO_CHECKPOINT
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import MANIFEST
 from analysis.stats.places import APP_NAME
-from analysis.stats.store import MANIFEST, digest_of
 from pruning.measures.store import SEAL
 from tools.demo.orders import RUNS, WEIGHTS, Key, Step
 from tools.demo.record_keys import key_of
@@ -68,7 +70,7 @@ def texts_digest(numbers: Mapping[str, Iterable[int]]) -> str:
     texts = {
         corpus: [
             [text.earlier, text.prompt, text.response, text.answer]
-            for text in map(TEXTS[corpus].text, each)
+            for text in (demo_text(corpus, number) for number in each)
         ]
         for corpus, each in numbers.items()
     }
@@ -77,7 +79,7 @@ def texts_digest(numbers: Mapping[str, Iterable[int]]) -> str:
 
 def training_digest() -> str:
     """A digest of every text for training and calibration."""
-    return texts_digest(dict.fromkeys(TEXTS, range(TRAINING_DOCUMENTS)))
+    return texts_digest(dict.fromkeys(DEMO_CORPORA, range(TRAINING_DOCUMENTS)))
 
 
 def inputs_digest(checkpoint: Path = DEMO_CHECKPOINT) -> str:

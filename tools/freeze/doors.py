@@ -10,8 +10,8 @@ from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE
 from analysis.drain import drain
 from analysis.errors import UserError
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import stats_store
+from analysis.model.opening import load_model_index
+from analysis.stats.store import StatsStore, stats_store
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS, TABLES, blocks_of
 from app.cli import COMMANDS, load, main
@@ -89,8 +89,8 @@ def run_command(words: Sequence[str]) -> tuple[str, str]:
 
 
 def records() -> dict[str, list[str]]:
-    """Kind of record -> those that the product lists for the demo, as it writes them."""
-    store, identity = stats_store(), load_model_index(DEMO).identity
+    """Kind of record -> those that ship for the demo, as the product writes them."""
+    store, identity = StatsStore(SHIPPED_STATS), load_model_index(DEMO).identity
     listed = {
         "runs": [run.manifest.run_id for run in store.runs()],
         "searches": list(SearchStore(store.directories).paths()),

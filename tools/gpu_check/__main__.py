@@ -18,7 +18,7 @@ from rich.table import Table
 
 from analysis.calibration.loading import resolve_device
 from analysis.errors import UserError, first_line, unknown_name
-from analysis.stats.store import now
+from analysis.files.naming import now
 from tools.gpu_check.parts import PARTS, NotRun
 from tools.gpu_check.shapes import SHAPES, World, make_world
 

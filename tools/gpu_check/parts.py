@@ -12,10 +12,12 @@ from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed, model_inputs
 from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.calibration.sums import sums_of
-from analysis.corpora import TokenSequences
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import Run, load_expert_stats
-from pruning import Model, load_pruned
+from analysis.corpora.sequences import TokenSequences
+from analysis.model.opening import load_model_index
+from analysis.nonuniform.loading import load_pruned
+from analysis.stats.manifest import Run
+from analysis.stats.reading import load_expert_stats
+from pruning import Model
 from pruning.engine.masking import masked
 from pruning.surgery.forward_checks import random_tokens
 from pruning.surgery.manifest import read_manifest

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from analysis.corpora.checks import CHECKS
 from analysis.demo.generate.draw import GeneratedText
-from analysis.demo.texts import TEXTS, DemoCorpus
+from analysis.demo.listing import DEMO_CORPORA, DemoCorpus
+from analysis.demo.texts import demo_text
 from tools.reference.markdown import cell, table
 
 __all__ = ["corpora"]
@@ -16,8 +17,8 @@ _BETWEEN_FUNCTIONS = "\n\n\n"
 def corpora(_root: Path) -> str:
     """A table of the corpora, and one document of each, shortened."""
     head = ("corpus", "documents", "check", "tokens of an answer, at most", "an answer is right if")
-    rows = [_row(corpus) for corpus in TEXTS.values()]
-    shown = [_example(corpus) for corpus in TEXTS.values()]
+    rows = [_row(corpus) for corpus in DEMO_CORPORA.values()]
+    shown = [_example(corpus) for corpus in DEMO_CORPORA.values()]
     return "\n\n".join([table(head, rows), *shown])
 
 
@@ -28,7 +29,7 @@ def _row(corpus: DemoCorpus) -> tuple[str, ...]:
 
 
 def _example(corpus: DemoCorpus) -> str:
-    text = corpus.text(_DOCUMENT)
+    text = demo_text(corpus.name, _DOCUMENT)
     words = _written(text).strip()
     *before, last = words.split(_BETWEEN_FUNCTIONS)
     shortened = f", without the {len(before)} functions before it" if before else ""

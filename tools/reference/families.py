@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from analysis.families import FAMILIES, MoEFamily
+from analysis.families.base import MoEFamily
+from analysis.families.listing import FAMILIES
 from analysis.families.refused import REFUSED
 from analysis.families.rules import AllOrNone, every_layer
 from tools.reference.markdown import cell, table

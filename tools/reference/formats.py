@@ -16,7 +16,7 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.ranking.experts import RANKING_COLUMNS
 from analysis.ranking.neurons import NEURON_RANKING_COLUMNS
 from analysis.ranking.overlap import OVERLAP_COLUMNS
-from analysis.stats.tables import GATES, moment_column
+from analysis.stats.columns import GATES, moment_column
 from pruning.records.evaluation import TABLE_COLUMNS
 from pruning.records.lens import (
     LENS_COLUMNS,

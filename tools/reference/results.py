@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from analysis.criteria import get_criterion
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from app.charts.front_words import loss_text
 from pruning.plan.bits import FORMATS
 from pruning.plan.repair_reference import repaired_name, tokens_words
@@ -35,7 +35,7 @@ from tools.reference.markdown import table
 
 __all__ = ["bits", "candidates", "losses", "repairs", "right_answers", "same_bytes"]
 
-_BLEND = tuple(sorted(name for name, corpus in TEXTS.items() if corpus.is_usual))
+_BLEND = tuple(sorted(name for name, corpus in DEMO_CORPORA.items() if corpus.is_usual))
 _SHARES = (0.25, 0.5, 0.75)
 _NAMED = ("ean", "reap", "frequency", "man", "damage", "aimer")  # with right answers at each share
 _BYTES = 77 / 192  # of the experts, and as much of the neurons
@@ -102,7 +102,7 @@ def right_answers(_root: Path) -> str:
         draws = random_draws(measured, removed, "expert")
         rows.append(_shares(f"Random, {gone}, mean of {len(draws)} draws", _right(draws)))
     rows += [_shares(name, _right([plan])) for name, plan in _in_bits(measured)]
-    return table(("plan", *map(_short, TEXTS), "mean"), rows)
+    return table(("plan", *map(_short, DEMO_CORPORA), "mean"), rows)
 
 
 def _in_bits(measured: Iterable[PlanLoss]) -> Iterable[tuple[str, PlanLoss]]:
@@ -125,9 +125,9 @@ def repairs(_root: Path) -> str:
         back = difference(plain, repaired)
         words = f"{back.mean / plain.mean:.0%} ({back.low:.3f} to {back.high:.3f})"
         for plan, comes_back in ((plain, ""), (repaired, words)):
-            changes = [f"{plan.change[corpus]:.3f}" for corpus in TEXTS]
+            changes = [f"{plan.change[corpus]:.3f}" for corpus in DEMO_CORPORA]
             rows.append((_name(plan), *changes, f"{plan.mean:.3f}", comes_back))
-    return table(("plan", *map(_short, TEXTS), "mean", "comes back"), rows)
+    return table(("plan", *map(_short, DEMO_CORPORA), "mean", "comes back"), rows)
 
 
 def bits(_root: Path) -> str:
@@ -161,14 +161,14 @@ def same_bytes(_root: Path) -> str:
         ways.setdefault((facts.granularity, name, facts.schedule), []).append(plan)
     by_loss: dict[tuple[bool, float], tuple[str, ...]] = {}
     for (granularity, name, schedule), plans in ways.items():
-        losses = [_by_its_corpus(plans, corpus) for corpus in TEXTS]
+        losses = [_by_its_corpus(plans, corpus) for corpus in DEMO_CORPORA]
         way = f"{get_criterion(name).label}, {schedule.removeprefix('neurons by ')}"
         way += f", mean of {len(plans)} draws" if name == "random" and len(plans) > 1 else ""
         kind = "whole experts" if granularity == "expert" else "neurons"
         row = (f"{kind}, {way}", *map(loss_text, losses))
         by_loss[granularity == "expert", fmean(losses)] = row
     full = full_losses(measured)
-    head = ("removed", *(f"{_short(corpus)} ({full[corpus]:.3f})" for corpus in TEXTS))
+    head = ("removed", *(f"{_short(corpus)} ({full[corpus]:.3f})" for corpus in DEMO_CORPORA))
     return table(head, [row for _, row in sorted(by_loss.items())])
 
 
@@ -203,11 +203,11 @@ def _original(measured: Iterable[PlanLoss]) -> dict[str, float]:
 
 
 def _mean(shares: dict[str, float]) -> float:
-    return fmean(shares[corpus] for corpus in TEXTS)
+    return fmean(shares[corpus] for corpus in DEMO_CORPORA)
 
 
 def _shares(name: str, shares: dict[str, float]) -> tuple[str, ...]:
-    return name, *(f"{shares[corpus]:.0%}" for corpus in TEXTS), f"{_mean(shares):.0%}"
+    return name, *(f"{shares[corpus]:.0%}" for corpus in DEMO_CORPORA), f"{_mean(shares):.0%}"
 
 
 def _name(plan: PlanLoss) -> str:

@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from analysis.drain import drain
 from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.published import PUBLISHED
 from analysis.stats.store import StatsStore
 from app.jobs.store import JobStore

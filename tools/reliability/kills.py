@@ -31,7 +31,7 @@ from servers import an_unused_port
 from analysis.calibration import partial
 from analysis.files.content import file_sha256
 from analysis.files.durable import PARTIAL
-from analysis.stats.store import MANIFEST
+from analysis.stats.manifest import MANIFEST
 from app.cli import main as moeprune
 from builders import tiny_checkpoint
 from builders.tokens import random_ids

@@ -17,7 +17,9 @@ import pandas as pd
 import psutil
 from servers import Server
 
-from analysis.stats.store import MANIFEST, StatsStore, run_name
+from analysis.files.naming import run_name
+from analysis.stats.manifest import MANIFEST
+from analysis.stats.store import StatsStore
 from app.jobs.model import Job, JobState
 from app.jobs.process import start_time
 from app.jobs.runner import LocalRunner

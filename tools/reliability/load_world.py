@@ -14,12 +14,16 @@ import numpy as np
 from servers import Server, an_unused_port, served
 
 from analysis.calibration.weights import weight_statistics
-from analysis.checkpoint.index import open_checkpoint
+from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel, describe_model
+from analysis.files.naming import digest_of, run_name
+from analysis.model.describing import describe_model
+from analysis.model.moe_model import MoEModel
+from analysis.stats.columns import EXPERT_COLUMNS, LARGEST
 from analysis.stats.grid import Grid
-from analysis.stats.store import StatsStore, digest_of, run_name, save_expert_stats
-from analysis.stats.tables import EXPERT_COLUMNS, LARGEST, CorpusRef, RunManifest, measured_model
+from analysis.stats.manifest import CorpusRef, RunManifest, measured_model
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_expert_stats
 from tools.benchmarks.synthetic import write_checkpoint
 
 MODEL = "large"

@@ -15,23 +15,21 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.checkpoint.index import CONFIG_NAME
-from analysis.checkpoint.weight_files import INDEX_NAME
+from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
 from analysis.corpora.apart import task_documents
-from analysis.corpora.documents import DEFAULT_FIELDS
+from analysis.corpora.fields import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.criteria import get_criterion
 from analysis.criteria.base import Criterion
 from analysis.drain import drain
 from analysis.files.content import file_sha256
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import rank_neurons
 from analysis.ranking.published import read_published
 from analysis.stats.blend import Mixture
-from analysis.stats.neurons import load_neuron_stats
-from analysis.stats.shards import stats_at
-from analysis.stats.store import (
+from analysis.stats.manifest import (
     COACTIVATION,
     EXPERTS,
     MANIFEST,
@@ -43,13 +41,16 @@ from analysis.stats.store import (
     VECTORS,
     WEIGHTS,
     Run,
-    StatsStore,
+)
+from analysis.stats.neurons import load_neuron_stats
+from analysis.stats.reading import (
     load_expert_stats,
     load_sample_stats,
     load_weight_stats,
-    read_run,
     read_table,
 )
+from analysis.stats.shards import stats_at
+from analysis.stats.store import StatsStore, read_run
 from analysis.stats.tables import ExpertStats
 from app.charts.evaluations import evaluation_results
 from app.jobs.store import JobStore
@@ -57,14 +58,7 @@ from app.session.uploads import uploaded_text
 from pruning.benchmarks.imports import read_results
 from pruning.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.plan.keep_list import read_keep_list
-from pruning.plan.plan import (
-    PruningPlan,
-    fit_plan,
-    keep_all,
-    load_plan,
-    model_ref,
-    plan_from_json,
-)
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, load_plan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
 from pruning.planning.neurons import plan_of_file
 from pruning.records.bins import BinsStore, bins_overview
@@ -80,12 +74,7 @@ from pruning.spec.base import validated
 from pruning.spec.spec import spec_of
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
-from tools.reliability import (
-    examples,
-    readers_of_models,
-    readers_of_states,
-    readers_of_words,
-)
+from tools.reliability import examples, readers_of_models, readers_of_states, readers_of_words
 from tools.reliability.mutations import bytes_changed
 from tools.reliability.reader import JSON, LINES, TABLE, TENSORS, TEXT, Reader
 

@@ -8,15 +8,18 @@ import numpy as np
 
 from analysis.calibration.loading import load_tokenizer
 from analysis.calibration.weights import weight_statistics
-from analysis.checkpoint.index import CONFIG_NAME, open_checkpoint
-from analysis.corpora.documents import DEFAULT_FIELDS
-from analysis.corpora.encoding import ChatFormat, encode
+from analysis.checkpoint.index import CONFIG_NAME
+from analysis.checkpoint.opening import open_checkpoint
+from analysis.corpora.encoding import encode
+from analysis.corpora.fields import DEFAULT_FIELDS
 from analysis.corpora.files import open_documents
 from analysis.corpora.representatives import CheckpointEmbedding
+from analysis.corpora.tokens import ChatFormat
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.norms import neuron_norms
-from analysis.stats.store import StatsStore, load_expert_stats
+from analysis.stats.reading import load_expert_stats
+from analysis.stats.store import StatsStore
 from pruning.plan.plan import keep_all
 from pruning.requests.calibration import CalibrateRequest
 from pruning.surgery.card import CARD_NAME

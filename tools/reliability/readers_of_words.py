@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import patch
 
 from analysis.corpora.spec import parse_corpus
+from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.files.json_text import parse_json
 from analysis.numbers.sparsity import num_removed, parse_sparsity
-from analysis.ranking.choose import parse_corpus_weight
 from app.jobs.slurm import parse_options
 from app.widgets.login import read_login
 from pruning.plan.budget import parse_gib

@@ -5,7 +5,7 @@ from typing import Final
 
 import streamlit as st
 
-from analysis.model.moe_model import DEMO_MODEL
+from analysis.files.shipped import DEMO_MODEL
 from app.charts.evaluations import plan_name
 from app.loaded import Loaded
 from app.session.data import records_of

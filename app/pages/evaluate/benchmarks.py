@@ -11,8 +11,8 @@ from streamlit.column_config import NumberColumn, TextColumn
 
 from analysis.demo.tasks import LOCAL_TASKS
 from analysis.errors import UserError
+from analysis.files.shipped import DEMO_MODEL
 from analysis.machine.extras import has_extra, install_line
-from analysis.model.moe_model import DEMO_MODEL
 from app.charts.benchmarks import (
     Board,
     benchmark_scores,

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from analysis.corpora import parse_corpus, with_check
 from analysis.corpora.checks import CHECKS
+from analysis.corpora.spec import parse_corpus, with_check
 from app.literal import literal
-from pruning.measures.questions import DEFAULT_QUESTIONS
-from pruning.measures.result import DEFAULT_MEASURES, RIGHT
+from pruning.measures.names import DEFAULT_MEASURES
+from pruning.measures.result import RIGHT
+from pruning.measures.sample_settings import DEFAULT_QUESTIONS
 from pruning.records.quality import PlanLoss
 from pruning.records.right_of_plans import Asked, original_shares, right_shares
 

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from analysis.criteria import Criterion
-from analysis.ranking.stratification import rescale
+from analysis.numbers.arrays import rescale
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.choices import StrataChoice

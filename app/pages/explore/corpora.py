@@ -11,7 +11,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from analysis.ranking.coverage import fair_blend
-from analysis.stats.store import Run
+from analysis.stats.manifest import Run
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
 from app.charts.overlap_map import clicked_variant, frame_style

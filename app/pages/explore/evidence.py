@@ -6,14 +6,15 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn
 
-from analysis.corpora import PRESETS, corpus_name
+from analysis.corpora.presets import PRESETS
+from analysis.corpora.spec import corpus_name
 from analysis.criteria import CRITERIA, NEURON_CRITERIA
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import UserError
 from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
 from analysis.stats.groups import Group
-from analysis.stats.store import SHARDS, Run
+from analysis.stats.manifest import SHARDS, Run
 from app.charts import loss_bins
 from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
@@ -126,7 +127,7 @@ def how_to_collect(loaded: Loaded, run: Run, lacking: str, group: Group) -> None
     name = run.manifest.corpus
     inform(f"The statistics of {literal(name)} lack {lacking}. Collect it with:")
     source = name
-    if name not in TEXTS and name not in PRESETS:  # a file name: --corpus takes its path
+    if name not in DEMO_CORPORA and name not in PRESETS:  # a file name: --corpus takes its path
         source = next((path for path in data.corpus_files() if corpus_name(path) == name), "")
         source = source or name
     request = CalibrateRequest(

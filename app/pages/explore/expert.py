@@ -8,7 +8,7 @@ import streamlit as st
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Parts, Steps, Weighing
 from analysis.errors import UserError
-from analysis.stats.store import Run
+from analysis.stats.manifest import Run
 from app.charts.paths import runs_with_samples
 from app.choices import BLEND, PathChoice
 from app.literal import literal

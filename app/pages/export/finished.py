@@ -9,7 +9,8 @@ from typing import Any
 import streamlit as st
 
 from analysis.errors import UserError
-from analysis.model.moe_model import MoEModel, load_model_index
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
 from app.jobs.model import Job, JobState
 from app.literal import literal
 from app.loaded import Loaded
@@ -18,12 +19,7 @@ from app.widgets.notes import show_command
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.sizes import format_bytes
 from pruning.serving.commands import serve_commands, serve_gguf
-from pruning.serving.engines import (
-    contents_of,
-    equal_cut,
-    load_code,
-    verdicts,
-)
+from pruning.serving.engines import contents_of, equal_cut, load_code, verdicts
 from pruning.serving.gguf import gguf_path
 from pruning.surgery.padding import plan_padding
 

@@ -10,19 +10,13 @@ from streamlit.delta_generator import DeltaGenerator
 from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
+from analysis.model.other_files import other_files
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.session.data import settings
 from app.session.state import one_of
 from app.widgets.url_values import say_unknown
-from pruning.plan.heads import (
-    WEIGHT_CRITERION,
-    HeadChoice,
-    HeadPlan,
-    head_ranking,
-    heads_depend_on,
-    ranked_in_words,
-)
+from pruning.plan.heads import HeadChoice, HeadPlan, heads_depend_on
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.sizes import format_bytes, heads_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
@@ -31,6 +25,7 @@ from pruning.serving.gguf import converter_options, find_converter
 from pruning.spec.options import GgufName
 from pruning.spec.plan_options import ModeName
 from pruning.surgery.dequantising import FP8, plan_dequantisation
+from pruning.surgery.head_ranking import head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.padding import Padding, plan_padding
 from pruning.surgery.shards import plan_shards
@@ -222,12 +217,11 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         if depend
         else "Expert counts do not change, so the heads can stay.",
     )
-    for file in (each for each in model.other_files if each.is_read):
+    for file in (each for each in other_files(model) if each.is_read):
         st.caption(literal(f"The heads are in {file.name}, which no index lists."))
-    if chosen == "prune":
-        name, runs = (ranking.criterion.name, ranking.runs) if ranking else (WEIGHT_CRITERION, ())
+    if chosen == "prune" and ranking:
         more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)
-        by = f"Ranked by {ranked_in_words(name, runs)}; they add {format_bytes(more)} to the plan."
-        how = "" if ranking else " Calibrate with --group heads to rank them by what they do."
+        by = f"Ranked by {ranking.words}; they add {format_bytes(more)} to the plan."
+        how = "" if ranking.runs else " Calibrate with --group heads to rank them by what they do."
         st.caption(literal(by + how))
     return one_of(chosen, options)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.corpora import corpus_name, is_same_corpus
+from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.errors import UserError
 from app.charts.schedules import ranking_digest
 from app.charts.search import measure_label, unseen_words

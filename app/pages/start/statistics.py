@@ -7,7 +7,9 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn
 
-from analysis.corpora import Count, Packing, corpus_name, is_same_corpus
+from analysis.corpora.settings import Packing
+from analysis.corpora.spec import corpus_name, is_same_corpus
+from analysis.corpora.tokens import Count
 from app.console import counted
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded

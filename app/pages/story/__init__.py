@@ -6,7 +6,7 @@ from typing import Final
 import streamlit as st
 
 from analysis.errors import UserError
-from analysis.model.moe_model import DEMO_MODEL
+from analysis.files.shipped import DEMO_MODEL
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.story.findings import (

@@ -18,14 +18,10 @@ from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, choice_questions, write_task
 from analysis.drain import drain
 from analysis.errors import CorpusError
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from pruning.benchmarks.imports import harness_scores
-from pruning.benchmarks.record import (
-    FULL,
-    BenchmarkStore,
-    candidate_of_export,
-    candidate_of_plan,
-)
+from pruning.benchmarks.record import FULL, BenchmarkStore, candidate_of_export, candidate_of_plan
 from pruning.benchmarks.run import (
     Benchmarks,
     HarnessSettings,

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import ModelRef
-from analysis.ranking.choose import CorpusWeight, choose_stats
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.stats.store import StatsStore
 from pruning.benchmarks.record import (

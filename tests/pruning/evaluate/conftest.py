@@ -9,7 +9,7 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.files.shipped import SHIPPED_STATS
 from builders.tokens import answers
 from pruning.engine.run import Evaluations
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.records.evaluation import EvaluationStore
 
 

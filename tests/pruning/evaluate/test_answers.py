@@ -8,7 +8,7 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.errors import CorpusError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model

@@ -11,8 +11,9 @@ from neuron_cases import neuron_plan, zeroed
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
-from analysis.families import FAMILIES
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.families.listing import FAMILIES
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from builders.tokens import answers
 from families.configs import BY_NAME, SOURCES
 from families.physical import physically_pruned

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 
 from analysis.calibration.distributed import Processes
-from analysis.corpora import Sampling, TokenSequences, corpus_name, tokenize
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import fitness_source
+from analysis.corpora.spec import corpus_name
 from analysis.corpora.streams import open_corpus
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError
-from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
+from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
 from builders.tokens import write_ids
 from pruning.measures import drawing
-from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 
 
@@ -139,7 +143,7 @@ def words(document):
     return "".join("\2\1"[turn["role"] == "user"] + turn["content"] for turn in document.messages)
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_the_demo_s_corpora_have_a_held_out_part(corpus):
     settings = SampleSettings(samples=12, seq_len=512)
     drawn = draw(corpus, open_corpus(corpus), [], settings, Letters)

@@ -9,9 +9,9 @@ import torch
 
 from analysis.errors import UserError
 from pruning.measures import positions as measures
+from pruning.measures.names import MeasureName
 from pruning.measures.result import (
     MEASURES,
-    MeasureName,
     SampleCount,
     SampleSums,
     SampleValues,

@@ -11,7 +11,7 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import resealed
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
@@ -25,11 +25,7 @@ from pruning.measures.samples import make_samples
 from pruning.plan.plan import keep_all
 from pruning.plan.sizes import size_report
 from pruning.records.bins import BinsRecord
-from pruning.records.evaluation import (
-    EvaluationRecord,
-    EvaluationStore,
-    evaluation_table,
-)
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.records.variances import VarianceRecord
 
 CASE = BY_NAME["mixtral"]

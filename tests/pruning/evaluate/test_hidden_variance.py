@@ -9,16 +9,18 @@ from analysis.calibration.loading import CalibrationSettings, load_model, load_t
 from analysis.corpora.streams import open_corpus
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import answers
 from families.configs import CASES
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
 from pruning.engine.hidden_states import run_variance, sample_tokens
-from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.records.variances import (

@@ -7,7 +7,7 @@ from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.physical import listening, physically_pruned
 from families.tiny_models import tiny_model

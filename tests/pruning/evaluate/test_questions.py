@@ -8,18 +8,20 @@ import pytest
 from letters import LetterTokenizer
 
 from analysis.calibration.loading import load_tokenizer
-from analysis.corpora import Sampling, corpus_name, tokenize
 from analysis.corpora.checks import CHECKS
 from analysis.corpora.encoding import TextReader
 from analysis.corpora.prompts import document_prompt
+from analysis.corpora.sampling import tokenize
+from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import fitness_source, seeded_order
+from analysis.corpora.spec import corpus_name
 from analysis.corpora.streams import open_corpus
-from analysis.demo.texts import TEXTS
+from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError
-from analysis.model.moe_model import load_model_index
-from analysis.stats.tables import CorpusRef, MeasuredModel, RunManifest
-from pruning.measures.drawing import BEYOND, SampleSettings, draw
-from pruning.measures.questions import QuestionSettings
+from analysis.model.opening import load_model_index
+from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import BEYOND, QuestionSettings, SampleSettings
 
 ASKED = QuestionSettings(CHECKS["contains"], questions=5, answer_tokens=4)
 
@@ -138,9 +140,9 @@ def test_token_ids_cannot_be_asked(tmp_path):
         drawn_from(corpus)
 
 
-@pytest.mark.parametrize("corpus", TEXTS)
+@pytest.mark.parametrize("corpus", DEMO_CORPORA)
 def test_the_demo_asks_its_held_out_documents(corpus):
-    asked = QuestionSettings(CHECKS[TEXTS[corpus].check], 5)
+    asked = QuestionSettings(CHECKS[DEMO_CORPORA[corpus].check], 5)
     tokenizer = load_tokenizer(load_model_index("demo"))
     settings = SampleSettings(3, 64, questions=asked)
     drawn = draw(corpus, open_corpus(corpus), (), settings, lambda: tokenizer)

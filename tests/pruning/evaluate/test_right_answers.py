@@ -11,9 +11,9 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.corpora.checks import CHECKS
 from analysis.drain import drain
 from analysis.errors import StatsError, UserError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.generation import greedy_answers
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders import resealed
 from builders.tokens import answers
 from families.configs import BY_NAME
@@ -22,10 +22,11 @@ from families.tiny_models import tiny_model
 from pruning.engine import run as run_module
 from pruning.engine.answering import Examination, run_answers_to
 from pruning.engine.run import Evaluations, run_evaluations
-from pruning.measures.drawing import DrawnSamples
-from pruning.measures.questions import Questions, QuestionSettings
+from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.questions import Questions
 from pruning.measures.result import RIGHT
 from pruning.measures.right_answers import RightAnswers, right_difference
+from pruning.measures.sample_settings import QuestionSettings
 from pruning.plan.plan import keep_all
 from pruning.records.evaluation import EvaluationRecord, evaluation_table
 from pruning.requests.evaluation import EvaluateRequest

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.ranking.norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint
 from pruning.measures.result import Evaluation, SampleSums

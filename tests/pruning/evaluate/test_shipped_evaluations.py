@@ -8,15 +8,17 @@ from shipped import shipped_lines
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.corpora.streams import open_corpus
+from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.ranking.choose import CorpusWeight, choose_stats
+from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.stats.store import StatsStore
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import run_full
-from pruning.measures.drawing import HELD_OUT, SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import HELD_OUT, SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import model_ref, select_experts
 from pruning.records.evaluation import EvaluationStore, evaluation_table

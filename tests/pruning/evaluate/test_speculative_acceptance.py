@@ -7,20 +7,14 @@ from nonuniform_cases import NAMED, keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from builders.tokens import answers
 from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
 from pruning.engine import speculative
-from pruning.engine.speculative import (
-    Decoding,
-    prompts,
-    run_acceptance,
-    sharing_copy,
-    stream_seed,
-)
+from pruning.engine.speculative import Decoding, prompts, run_acceptance, sharing_copy, stream_seed
 from pruning.measures.samples import make_samples
 
 CASE = NAMED["flex_olmo"]

@@ -10,7 +10,7 @@ from nonuniform_cases import keeps_of, plan_of
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
 from analysis.errors import StatsError, UnsupportedModelError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.built import HAND_ON_MORE
 from families.configs import BY_NAME, DISTINCT
 from families.tiny_models import tiny_model

@@ -10,10 +10,10 @@ from analysis.calibration.distributed import join
 from analysis.calibration.loading import CalibrationSettings
 from analysis.drain import drain
 from analysis.errors import UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.tokens import answers
 from pruning.engine.run import Evaluations, run_evaluations
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.plan import keep_all
 from pruning.records.evaluation import EvaluationStore
 

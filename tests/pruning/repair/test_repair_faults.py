@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError, StatsError, UserError
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import edit_json, put, resealed
 from builders.repairs import token_sequences
 from pruning.engine.masking import masked
 from pruning.engine.run import Evaluations, run_evaluations
-from pruning.measures.drawing import DrawnSamples
+from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import RepairRecord, RepairStore
@@ -84,7 +84,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from test_repair_faults import repair
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 model, stats = load_model_index(sys.argv[1]), Path(sys.argv[2])
 for step in repair(model, stats):
     if len(list(stats.glob("repairs/*/*.json"))) == 1:

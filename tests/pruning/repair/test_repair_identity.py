@@ -11,8 +11,9 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.files.content import file_sha256
-from analysis.model.moe_model import load_model_index
-from analysis.stats.store import StatsStore, digest_of
+from analysis.files.naming import digest_of
+from analysis.model.opening import load_model_index
+from analysis.stats.store import StatsStore
 from builders.repairs import token_sequences
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
 from pruning.records.repair import RepairStore

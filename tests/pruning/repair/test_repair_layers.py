@@ -12,9 +12,9 @@ from neuron_cases import Source, make_source, zeroed
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.repairs import token_sequences as equal_sequences
 from builders.tokens import token_sequences
 from families.built import stock_load

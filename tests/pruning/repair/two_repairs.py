@@ -7,7 +7,7 @@ import torch
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from builders.repairs import token_sequences
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
 from pruning.records.repair import RepairStore

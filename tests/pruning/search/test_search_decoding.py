@@ -6,7 +6,7 @@ from masked_cases import DEEP, layers_of, plans_of
 
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from builders.tokens import answers
 from families.tiny_models import tiny_model
 from pruning.engine.speculative import Decoding, run_acceptance

@@ -8,7 +8,7 @@ from exports import export
 from transformers import PreTrainedModel
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
-from analysis.corpora import TokenSequences
+from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import open_corpus
 from analysis.criteria import get_criterion
 from analysis.drain import drain
@@ -20,7 +20,8 @@ from analysis.stats.store import StatsStore
 from pruning import load_pruned
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import FullSide, run_full
-from pruning.measures.drawing import SampleSettings, draw
+from pruning.measures.drawing import draw
+from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import load_plan, model_ref, select_experts
 from pruning.requests.recipe_steps import SearchRequest

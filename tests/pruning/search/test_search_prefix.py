@@ -8,7 +8,7 @@ import torch
 from masked_cases import DEEP, sequences, subject_of
 
 from analysis.drain import drain
-from analysis.families import FAMILIES
+from analysis.families.listing import FAMILIES
 from analysis.model.forwards import decoder_layers
 from families.built import HAND_ON_MORE
 from families.configs import DISTINCT

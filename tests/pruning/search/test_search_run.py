@@ -12,7 +12,7 @@ import pytest
 from search_cases import LAYERS, SETTINGS, Distance, essence, listed, searched, space, task
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.requests.search_settings import SearchSettings

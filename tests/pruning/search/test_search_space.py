@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from search_cases import listed, p_value, space
 
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.plan.constraints import Constraints
 from pruning.search.evolution import mutate, switch_budget
 from pruning.search.space import integer_below

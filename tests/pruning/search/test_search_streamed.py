@@ -8,7 +8,7 @@ from search_cases import essence, searched, space, task
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning.engine.candidate import MeasureSettings

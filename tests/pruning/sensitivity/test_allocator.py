@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.errors import PlanError
-from analysis.families import MoELayer
+from analysis.families.base import MoELayer
 from pruning.measures.allocator import LayerChoices, solve, solve_worst, weighted, weightings
 from pruning.plan.constraints import Constraints, rooms_of
 

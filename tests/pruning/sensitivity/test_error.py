@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.files.shipped import SHIPPED_STATS
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.measures.sum_error import SumError, equal_documents

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.drain import drain
-from analysis.model.moe_model import load_model_index
+from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model

@@ -14,8 +14,9 @@ from masked_cases import DEEP, plans_of, sequences, subject_of
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import PlanError, StatsError
-from analysis.families import FAMILIES
-from analysis.model.moe_model import ModelRef, load_model_index
+from analysis.families.listing import FAMILIES
+from analysis.model.moe_model import ModelRef
+from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning.engine.candidate import MeasureSettings, run_candidate
