@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.model.widths import NeuronScores
+from analysis.numbers.arrays import NeuronScores
 from families.configs import Case
 from families.physical import block_of, logits_of
 from families.plain import matrices_of

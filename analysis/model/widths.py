@@ -14,7 +14,6 @@ from analysis.errors import CheckpointError
 from analysis.families.base import WIDTHS_KEY, MoEFamily, Slot, SlotKind, any_of
 from analysis.families.rules import check_per_layer, whole_number
 from analysis.model.moe_model import MoEModel, is_expert_weight
-from analysis.numbers.arrays import FloatArray
 
 SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
 
@@ -152,7 +151,3 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
             if match[2] != "down_proj" or is_last:  # the bias of an output has no such axis
                 tensors[name] = (entry, int(is_last))
     return tensors
-
-
-# Layer -> for each expert, by id, a number for each of its neurons.
-NeuronScores = Mapping[int, tuple[FloatArray, ...]]

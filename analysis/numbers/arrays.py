@@ -1,11 +1,15 @@
 """Types of numpy arrays, and their rescaling."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+# Layer -> for each expert, by id, a number for each of its neurons.
+NeuronScores = Mapping[int, tuple[FloatArray, ...]]
 
 
 def rescale(saliency: FloatArray) -> FloatArray:

@@ -1,13 +1,15 @@
 """Which candidate is best, per benchmark and overall: ranks, winners, Pareto front."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.errors import UserError
+from analysis.lazy import pd
 from analysis.numbers.arrays import BoolArray
 
 WINNER_COLUMNS = ("benchmark", "winner", "score", "margin", "tied", "candidates")

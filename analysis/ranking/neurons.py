@@ -13,8 +13,8 @@ from analysis.criteria.weight_based import NORM_PRODUCT
 from analysis.errors import CriterionError, StatsError
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import NeuronScores, computed_widths
-from analysis.numbers.arrays import FloatArray
+from analysis.model.widths import computed_widths
+from analysis.numbers.arrays import FloatArray, NeuronScores
 from analysis.progress import Progress
 from analysis.ranking.choose import Choice, corpus_names, notes_on_others, routed_runs
 from analysis.ranking.norms import neuron_norms

@@ -15,8 +15,8 @@ import numpy as np
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
-from analysis.model.widths import NeuronAxis, NeuronScores, expert_widths, neuron_axis
-from analysis.numbers.arrays import FloatArray
+from analysis.model.widths import NeuronAxis, expert_widths, neuron_axis
+from analysis.numbers.arrays import FloatArray, NeuronScores
 from analysis.numbers.elements import FLOAT_BYTES, as_float64
 from analysis.progress import Progress
 

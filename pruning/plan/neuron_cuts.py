@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.cache_keys import Numbered
 from analysis.lazy import pd
-from analysis.model.widths import NeuronScores
-from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
+from analysis.numbers.arrays import BoolArray, FloatArray, IntArray, NeuronScores
 from analysis.numbers.sparsity import num_removed
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.neuron_selection import NeuronScope

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
-from analysis.model.widths import NeuronScores
+from analysis.numbers.arrays import NeuronScores
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Room, sum_of
 from pruning.plan.kept_neurons import KeptNeurons, ordered_neurons

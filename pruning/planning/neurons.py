@@ -12,7 +12,8 @@ from analysis.files.json_text import parse_json_once
 from analysis.files.own_package import tool_version
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import NeuronScores, expert_widths
+from analysis.model.widths import expert_widths
+from analysis.numbers.arrays import NeuronScores
 from pruning.measures.curves import Sensitivity
 from pruning.plan.budget import Budget, check_removes, rounding_note
 from pruning.plan.kept_neurons import KeptNeurons, KeptWidths, check_cuttable, neurons_from_json

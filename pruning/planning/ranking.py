@@ -18,7 +18,8 @@ from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import NeuronScores, computed_widths
+from analysis.model.widths import computed_widths
+from analysis.numbers.arrays import NeuronScores
 from analysis.progress import Progress
 from analysis.ranking.choose import Choice
 from analysis.ranking.experts import rank_experts

@@ -19,7 +19,7 @@ from analysis.criteria.base import Granularity
 from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import NeuronScores
+from analysis.numbers.arrays import NeuronScores
 from pruning.measures.result import (
     Evaluation,
     SampleCount,

@@ -91,7 +91,7 @@ def test_a_click_on_a_mark_of_start_gives_its_plan_size_and_loss(open_page, clic
         row, session = rows[carried], clicked("loss-by-size", carried)
         plan = session["loaded"].shown.plan
         assert session["now"] == (row["bytes"], row["mean"]), label
-        assert f"<br>{size_text(row['bytes'])}: {row['mean']:+.3f}" in label
+        assert f"<br>{size_text(row['bytes'])}: {row['mean']:+z.3f}" in label
         assert (plan.in_own_bits.digest, plan.bits) == carried
         assert (", measured<br>" in label) == (plan.digest in records)
         if plan.digest in records:

@@ -247,7 +247,7 @@ def test_who_loses_least_at_the_same_bytes(open_page):
     said = " ".join(texts(test.text))
     for corpus, rows in table.groupby("corpus"):
         best = rows.sort_values("change").iloc[0]
-        assert f"{corpus}: {best['candidate']} {best['change']:+.3f} nats" in said
+        assert f"{corpus}: {best['candidate']} {best['change']:+z.3f} nats" in said
     own = table[table["candidate"] == "HEAPr, neurons global"].set_index("corpus")["change"]
     others = table[table["granularity"] == "expert"].groupby("corpus")["change"].min()
     assert f"whole experts here on {(own < others).sum()} of 3 corpora" in said

@@ -23,7 +23,8 @@ from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.model.widths import NeuronScores, expert_widths
+from analysis.model.widths import expert_widths
+from analysis.numbers.arrays import NeuronScores
 from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.ranking.neurons import neuron_saliency, read_neurons

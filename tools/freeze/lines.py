@@ -89,14 +89,13 @@ _LOOKS = f"""
     export demo out --plan plan.json --dry-run
     export demo out --plan neurons.json --dry-run
 """
-# The evaluations and the repair of the README, which ship and are only read; no model is loaded.
+# The evaluations and the repair of the README, which ship and are only read.
 _README = f"""
     plan demo --criterion reap {_ALL} --sparsity 50% -o reap.json
     repair demo --plan reap.json --tokens 32768 --dtype float32 -o reap-repaired.json
     evaluate demo --plan reap-repaired.json --corpus demo-code --corpus demo-stories --corpus
         demo-math --corpus demo-recipes --measure nll --measure right --dtype float32
         -o reap.result.json
-    variance demo --plan reap.json --corpus demo-math --dtype float32 -o variance.csv
 """
 # Commands that run the demo, each with statistics of its own, so that none reads another's.
 # No repair: its digest is of the bytes of its float32 sums, which differ between processors.
@@ -107,7 +106,7 @@ _RUNS = f"""
     ask demo --plan plan.json --prompt 2+2= --max-new-tokens 4
     ask demo --plan plan.json --text "7 * 6 = 42. 42 - 9 = 33."
     bins demo {_REAP} --corpus demo-math --samples 2 -o bins.csv
-    variance demo --plan plan.json --corpus demo-math --samples 2 -o variance-2.csv
+    variance demo --plan plan.json --corpus demo-math --samples 2 -o variance.csv
     sensitivity demo {_REAP} --corpus demo-math --samples 2 --levels 2
     subsets demo --criterion reap --sparsity 50% {_CODE} --corpus demo-math --samples 2
         -o subsets.csv

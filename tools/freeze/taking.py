@@ -36,7 +36,7 @@ def take(folder: Path, kinds: Sequence[str] = KINDS, *, in_full: bool = False) -
     words = [str(folder.absolute()), *kinds, *(["--in-full"] if in_full else [])]
     with TemporaryDirectory(prefix="freeze-") as home:
         kept = {name: text for name, text in os.environ.items() if not name.startswith(_DROPPED)}
-        own = {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache", "XDG_STATE_HOME": f"{home}/state"}
+        own = {"HOME": home, "XDG_STATE_HOME": f"{home}/state"}
         # Not a terminal: tables and help have one width.
         subprocess.run(  # noqa: S603  (this module)
             [sys.executable, "-m", "tools.freeze.taking", *words],
@@ -159,10 +159,11 @@ def main(arguments: Sequence[str]) -> None:
     folder, *kinds = (word for word in arguments if word != "--in-full")
     for kind in kinds:
         start = time.monotonic()
-        with TemporaryDirectory(prefix="freeze-") as name:
+        with TemporaryDirectory(prefix="freeze-") as name, TemporaryDirectory() as cache:
             work = Path(name).resolve()
             os.chdir(work)
-            folders = {work: "WORK", ROOT: "ROOT", Path(os.environ["HOME"]): "HOME"}
+            os.environ["XDG_CACHE_HOME"] = cache  # no kind reads what another has measured
+            folders = {work: "WORK", ROOT: "ROOT", Path(cache): "CACHE"}
             values = _TAKEN[kind](work, folders)
             count = write(Path(folder), kind, values, in_full="--in-full" in arguments)
             os.chdir(ROOT)
