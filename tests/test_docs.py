@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import textwrap
 import tomllib
 from pathlib import Path
@@ -91,6 +92,22 @@ def keys_of(value) -> set[str]:
     """Keys of JSON at the top, and one level below in plain objects."""
     inner = [item for item in value.values() if isinstance(item, dict)]
     return {*value, *(key for item in inner for key in item if key.isidentifier())}
+
+
+def test_git_status_shows_nothing_that_the_readme_writes(tmp_path):
+    """Its commands may be run in the clone that they are installed from."""
+    files = {"recipe.yaml", "recipe.plan.json", "recipe.result.json", "result.json"}
+    files |= set(re.findall(r"^moeprune \w+ demo .* -o (\S+)", README, re.M))
+    folders = {"demo-pruned", *re.findall(r"^moeprune export demo (\S+)/ ", README, re.M)}
+    folders |= set(re.findall(r'model\.export\(plan, "(.+)"\)', README))
+    assert (len(files), len(folders)) == (8, 3)
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    for name in (*files, *(f"{folder}/config.json" for folder in folders), "other.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    said = subprocess.check_output(["git", "status", "--porcelain"], cwd=tmp_path, text=True)
+    assert said.splitlines() == ["?? .gitignore", "?? other.json"]
 
 
 def test_formats_name_every_key_of_the_files_that_ship():
