@@ -17,8 +17,9 @@ import pytest
 from analysis.errors import UserError
 from analysis.files.shipped import SHIPPED_VARIABLE
 from analysis.stats.places import APP_NAME
+from tools.demo.__main__ import summary
 from tools.demo.building import Build, needed_steps, with_needed
-from tools.demo.checking import check, chosen, parts_for
+from tools.demo.checking import Outcome, check, chosen, parts_for
 from tools.demo.comparing import CACHED, Difference, differences, made, shipped
 from tools.demo.orders import WEIGHTS, Key, Order, Step, narrowed, plans_by
 from tools.demo.shipping import ship
@@ -257,6 +258,25 @@ def test_a_difference_says_which_number_and_how_large():
     assert differences(record, other) == expected
     assert differences(record, replace(record, raw={**record.raw, "made": ""})) == []
     assert str(Difference("rows", 2e-7)) == "rows by 2e-07"
+
+
+def test_the_summary_says_how_far_and_what_lets_it_pass():
+    record = Stored(Key("bins"), "", Path("a.json"), {})
+    same, near = (
+        Outcome(record, ()),
+        Outcome(record, (Difference("a", 5e-5), Difference("b", 1e-7))),
+    )
+    may = "; dates, seconds and versions may differ"
+    hint = "; processors round in different ways: --within 1e-04 lets that pass"
+    start = "2 records rebuilt, "
+    assert summary([same, same]) == f"{start}none of them other than what ships{may}"
+    assert summary([same, near]) == (
+        f"{start}1 of them other than what ships by at most 5e-05{may}{hint}"
+    )
+    far = Outcome(record, (Difference("a", 2e-3),))
+    assert summary([far, near]) == f"{start}2 of them other than what ships by at most 2e-03{may}"
+    lacking = Outcome(record, (Difference("n"),))
+    assert summary([lacking, near]) == f"{start}2 of them other than what ships{may}"
 
 
 @pytest.mark.slow

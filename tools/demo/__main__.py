@@ -4,6 +4,7 @@ Rerun it to resume. Nothing is written outside of the work folder without --ship
 """
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from tools.demo.steps import STEPS
 from tools.demo.work import Work, default_folder, inputs_digest
 
 _COLUMNS = ("step", "records", "seconds", "bytes", "same", "other")
+ROUNDING = 1e-4  # relative difference that another kind of processor makes
 _SHOWN = 4  # differences of a record, the largest first
 
 
@@ -137,12 +139,23 @@ def _check(arguments: argparse.Namespace) -> int:
         outcomes = check(records, work, arguments.processes, within=arguments.within)
     rows = [(each.record.name, _words(each)) for each in outcomes]
     show_table("Rebuilt", ("record", "differs in"), rows)
-    others = sum(bool(each.differs) for each in outcomes)
-    out.print(
-        f"{counted(len(outcomes), 'record')} rebuilt, {others or 'none'} of them other than what "
-        "ships; dates, seconds and versions may differ"
-    )
-    return 1 if others else 0
+    out.print(summary(outcomes))
+    return int(any(each.differs for each in outcomes))
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """How many records came back, and how far the others are from what ships."""
+    others = [each for each in outcomes if each.differs]
+    words = f"{counted(len(outcomes), 'record')} rebuilt, {len(others) or 'none'} of them other"
+    words += " than what ships"
+    shares = [each.share for other in others for each in other.differs]
+    far = max(shares, default=math.inf)
+    if far < math.inf:  # numbers alone
+        words += f" by at most {far:.0e}"
+    words += "; dates, seconds and versions may differ"
+    if far <= ROUNDING:
+        words += f"; processors round in different ways: --within {ROUNDING:.0e} lets that pass"
+    return words
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from tools.demo.record_keys import key_of
 
 ROOT = Path(__file__).absolute().parents[2]  # links are not followed: it may be a work folder's
 _PACKAGES = ("analysis", "app", "pruning", "tools")
-# Variables that steps get; of the others some name statistics, and some change digits.
+# Variables that steps get; of the others some name statistics, and some change digits. LD_PRELOAD
+# and NUMBA_CPU_NAME let one kind of processor round as another does.
 _PASSED = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
@@ -35,6 +36,8 @@ _PASSED = frozenset(
         "LANG",
         "LC_ALL",
         "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "NUMBA_CPU_NAME",
         "PATH",
         "TMPDIR",
     }
