@@ -1,4 +1,4 @@
-"""Which version of transformers a family needs, of those that are allowed at all."""
+"""Which version of transformers a family or a measure needs, of those that are allowed at all."""
 
 from importlib.metadata import version
 
@@ -7,11 +7,16 @@ from analysis.families.base import MoEFamily
 
 def why_too_old(family: MoEFamily) -> str:
     """Why the installed transformers is too old for a family, without a full stop; empty if not."""
-    installed, needed = version("transformers"), family.needs_transformers
+    return why_older_than(family.needs_transformers, family.label)
+
+
+def why_older_than(needed: str, label: str) -> str:
+    """Why the installed transformers is too old for what needs this version; empty if not."""
+    installed = version("transformers")
     if not needed or _minor(installed) >= _minor(needed):
         return ""
     return (
-        f"{family.label} needs transformers {needed} or newer, and {installed} is installed: "
+        f"{label} needs transformers {needed} or newer, and {installed} is installed: "
         f"pip install 'transformers>={needed}'"
     )
 

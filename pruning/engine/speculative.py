@@ -20,6 +20,7 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 from analysis.errors import UnsupportedModelError, first_line
 from analysis.families.base import MoEFamily
+from analysis.families.needs import why_older_than
 from analysis.model.forwards import input_device
 from analysis.progress import Progress
 from pruning.engine.candidate import candidate_of
@@ -71,8 +72,18 @@ class CountedDrafts(AssistedCandidateGenerator):  # type: ignore[misc]
         self.tested += min(agreed + 1, len(pairs))
 
 
+def why_decoding_fails() -> str:
+    """Why the installed transformers is too old to decode, without a full stop; empty if not.
+
+    Before 5.16 rejected tokens stay in the draft's cache, before 5.18 in sliding windows.
+    """
+    return why_older_than("5.18", "Speculative decoding (spec-dec)")
+
+
 def sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A model object with the same weights, which can be masked without affecting the first."""
+    if reason := why_decoding_fails():
+        raise UnsupportedModelError(f"{reason}.")
     tensors = list(chain(model.parameters(), model.buffers()))
     if any(tensor.is_meta for tensor in tensors):
         raise UnsupportedModelError(

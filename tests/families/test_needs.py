@@ -16,6 +16,8 @@ from analysis.families.listing import FAMILIES
 from analysis.families.needs import why_too_old
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
+from builders import tiny_model
+from pruning.evaluate.speculative import sharing_copy
 
 ROOT = Path(__file__).parents[2]
 NEEDY = [family for family in FAMILIES.values() if family.needs_transformers]
@@ -51,6 +53,16 @@ def test_an_older_one_refuses_by_name_what_it_does_not_have(installed, load):
     assert str(caught.value).endswith(
         f": Jamba needs transformers 5.21 or newer, and {OLDER} is installed: "
         "pip install 'transformers>=5.21'."
+    )
+
+
+def test_an_older_one_refuses_to_decode_speculatively(installed):
+    installed(OLDER)
+    with pytest.raises(UnsupportedModelError) as caught:
+        sharing_copy(tiny_model("olmoe"))
+    assert str(caught.value) == (
+        f"Speculative decoding (spec-dec) needs transformers 5.18 or newer, and {OLDER} is "
+        "installed: pip install 'transformers>=5.18'."
     )
 
 

@@ -14,8 +14,17 @@ from families.configs import BY_NAME
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
 from pruning.engine import speculative
-from pruning.engine.speculative import Decoding, prompts, run_acceptance, sharing_copy, stream_seed
+from pruning.engine.speculative import (
+    Decoding,
+    prompts,
+    run_acceptance,
+    sharing_copy,
+    stream_seed,
+    why_decoding_fails,
+)
 from pruning.measures.samples import make_samples
+
+pytestmark = pytest.mark.skipif(bool(why_decoding_fails()), reason=why_decoding_fails())
 
 CASE = NAMED["flex_olmo"]
 FAMILY = FAMILIES[CASE.model_type]
