@@ -108,8 +108,8 @@ class Study:
     def now(self) -> Study:
         """The same with the files of this moment, which are listed once, for one run of a page."""
         study = replace(self, store=self.store.snapshot())
-        for store in (study.evaluations, study.curves):
-            _ = store.cache_key
+        study.opened(EvaluationStore)
+        study.opened(SensitivityStore)
         return study
 
     @property
@@ -251,7 +251,7 @@ class Study:
     def opened(self, kind: type[Store]) -> Store:
         """The store of one kind of records; caches know its files as they are at the first call."""
         if kind not in self._opened:
-            self._opened[kind] = kind(self.store.directories)
+            self._opened[kind] = kind(self.store.directories).snapshot()
         store: Store = self._opened[kind]
         return store
 

@@ -8,7 +8,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from copy import copy
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -231,6 +232,13 @@ class RecordStore(Generic[Kept]):
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._folders = tuple(directory / self.kind.folder for directory in directories)
+        self._key: tuple[str, str] | None = None
+
+    def snapshot(self) -> Self:
+        """The same, known to caches by its files of this moment, which are not listed again."""
+        taken = copy(self)
+        taken._key = self.cache_key
+        return taken
 
     @property
     def folder(self) -> Path:
@@ -262,10 +270,10 @@ class RecordStore(Generic[Kept]):
         """Whether there is no file."""
         return not any(map(_folder_state, self._folders))
 
-    @cached_property
+    @property
     def cache_key(self) -> tuple[str, str]:
-        """The state of its files when it is first asked for."""
-        return type(self).__name__, repr(list(map(_folder_state, self._folders)))
+        """It changes when a file of the store does."""
+        return self._key or (type(self).__name__, repr(list(map(_folder_state, self._folders))))
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None

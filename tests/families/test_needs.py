@@ -17,7 +17,7 @@ from analysis.families.needs import why_too_old
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from builders import tiny_model
-from pruning.evaluate.speculative import sharing_copy
+from pruning.engine.speculative import sharing_copy
 
 ROOT = Path(__file__).parents[2]
 NEEDY = [family for family in FAMILIES.values() if family.needs_transformers]
