@@ -18,7 +18,8 @@ from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
-from pruning.planning.make import make_plan, plan_of_files
+from pruning.planning.files import plan_of_file
+from pruning.planning.make import make_plan
 from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
@@ -111,7 +112,7 @@ class Model(DisplayMixin):
             fields = {"criterion": ranking, "corpora": _several(corpus), **options}
             request = self._request(SpecRequest, **fields)
             if request.plan.spread.full_file:
-                return plan_of_files(request.plan, self.described)
+                return plan_of_file(request.plan, self.described)
             return make_plan(self._ranking(request), request.plan)
         fields = {
             "criterion": ranking.criterion.name,

@@ -27,7 +27,8 @@ from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import PruningPlan
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note
-from pruning.planning.make import file_evidence, make_plan, plan_of_files, spending_of
+from pruning.planning.files import plan_of_file
+from pruning.planning.make import file_evidence, make_plan, spending_of
 from pruning.planning.measured import (
     Order,
     find_sensitivity,
@@ -221,7 +222,7 @@ class Study:
     ) -> Generator[Progress, None, tuple[PruningPlan, Ranking | None]]:
         """The plan of a spec with all notes, and its ranking; None if a file names what stays."""
         if spec.spread.full_file:
-            plan = plan_of_files(spec, self.model)
+            plan = plan_of_file(spec, self.model)
             return replace(plan, notes=tuple(source_notes(self.model, plan.kept))), None
         ranking = yield from self.rank(spec, parts)
         plan = make_plan(ranking, spec)

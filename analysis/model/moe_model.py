@@ -1,16 +1,21 @@
 """MoEModel: describes a checkpoint from its configuration and headers alone."""
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from analysis.checkpoint.fp8 import block_shape
-from analysis.checkpoint.index import Checkpoint, Config, TensorEntry
 from analysis.errors import CheckpointError
 from analysis.families.base import MoEFamily, MoELayer, Slot, SlotKind
 from analysis.families.rules import whole_number
+
+if TYPE_CHECKING:
+    from analysis.checkpoint.index import Checkpoint, Config, TensorEntry
 
 # Quantised weights have other names: MXFP4, GPTQ and AWQ, compressed-tensors.
 _WEIGHT_ROLES = ("weight", "blocks", "qweight", "weight_packed")

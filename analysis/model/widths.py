@@ -3,17 +3,22 @@
 Neuron j of an expert is row j of gate and up, column j of down, and entry j of their biases.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError
 from analysis.families.base import WIDTHS_KEY, MoEFamily, Slot, SlotKind, any_of
 from analysis.families.rules import check_per_layer, whole_number
 from analysis.model.moe_model import MoEModel, is_expert_weight
+
+if TYPE_CHECKING:
+    from analysis.checkpoint.index import TensorEntry
 
 SCALE_ROLE = "weight_scale_inv"  # of an FP8 matrix: one number for each block of its weights
 

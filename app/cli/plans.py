@@ -62,7 +62,7 @@ from pruning.plan.tables import (
 )
 from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import count_plan
-from pruning.planning.make import check_spec
+from pruning.planning.files import check_spec
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules import Spending

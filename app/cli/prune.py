@@ -23,7 +23,8 @@ from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
 from pruning.plan.plan import PruningPlan, keep_all, load_plan
 from pruning.plan.super_experts import super_note
-from pruning.planning.make import check_spec, plan_rounding
+from pruning.planning.files import check_spec
+from pruning.planning.make import plan_rounding
 from pruning.records.evaluation import result_json
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe

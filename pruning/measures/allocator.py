@@ -15,19 +15,23 @@ weightings is taken and improved by exchanges between two layers. Where its cost
 bound it is optimal; otherwise the gap bounds the error.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 from math import comb
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import PlanError
-from analysis.numbers.arrays import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from analysis.numbers.arrays import FloatArray, IntArray
 
 # Cells of a program's table: layers times budgets. 94 layers of 128 experts have 1.1 million.
 MOST_CELLS = 1 << 27

@@ -5,16 +5,17 @@ increase; 0 if nothing is removed. Curves are linear between measured levels. Co
 assumed to add up, which is not quite true, so predicted allocations are measured again.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from analysis.cache_keys import Numbered
 from analysis.errors import PlanError
-from analysis.numbers.arrays import FloatArray, IntArray
 from pruning.measures.allocator import (
     LayerChoices,
     Solution,
@@ -24,12 +25,15 @@ from pruning.measures.allocator import (
     solve_worst,
     weighted,
 )
-from pruning.measures.names import Across, CostName
 from pruning.measures.points import MEASURES, WHOLE, Point, Points
 from pruning.measures.result import SampleCount
-from pruning.plan.allocation import Removed
-from pruning.plan.budget import Budget
 from pruning.plan.constraints import Room, check_total
+
+if TYPE_CHECKING:
+    from analysis.numbers.arrays import FloatArray, IntArray
+    from pruning.measures.names import Across, CostName
+    from pruning.plan.allocation import Removed
+    from pruning.plan.budget import Budget
 
 # Options per layer at most; of more, every second, third ... is used.
 MOST_OPTIONS = 512

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis.lazy import pd
-from analysis.numbers.arrays import FloatArray
 from pruning.measures.result import check_possible
-from pruning.plan.allocation import Removed
-from pruning.plan.constraints import Room
 
 if TYPE_CHECKING:
     from analysis.corpora.sequences import TokenSequences
+    from analysis.numbers.arrays import FloatArray
+    from pruning.plan.allocation import Removed
+    from pruning.plan.constraints import Room
 
 MEASURES = ("esap", "kl", "nll")
 COLUMNS: Mapping[str, str] = {

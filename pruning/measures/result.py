@@ -3,16 +3,20 @@
 Windows of one document are alike, so intervals resample documents, each with all of its samples.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import unknown_name
-from analysis.numbers.arrays import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from analysis.numbers.arrays import FloatArray, IntArray
 
 ACCEPTANCE: Final = "spec-dec"
 RIGHT: Final = "right"

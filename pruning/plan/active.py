@@ -6,14 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from analysis.families.base import MoELayer, SlotKind
-from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.widths import expert_widths, neuron_axis, quantised_role
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.kept_neurons import kept_ids
-from pruning.plan.plan import PruningPlan
+
+if TYPE_CHECKING:
+    from analysis.lazy import pd
+    from pruning.plan.plan import PruningPlan
 
 # Layer -> tokens routed to each of its experts, by id; fractional in a blend.
 Routing = Mapping[int, Sequence[float]]

@@ -1,14 +1,19 @@
 """How many experts each layer keeps, and a total spread over layers."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent
 from pruning.plan.constraints import Room, check_total
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 # Experts or neurons that each layer loses, in order of the layers.
 Removed = tuple[int, ...]

@@ -1,14 +1,19 @@
 """Bytes of experts in fewer bits, see `pruning.plan.bits`."""
 
+from __future__ import annotations
+
 from collections import Counter
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.widths import computed_widths
 from pruning.plan.bits import FORMATS, OWN
-from pruning.plan.plan import PruningPlan
+
+if TYPE_CHECKING:
+    from pruning.plan.plan import PruningPlan
 
 _BITS_OF_A_BYTE = 8
 _K_ROW = 256  # weights; rows of llama.cpp's types of K are multiples

@@ -1,16 +1,15 @@
 """Budgets: how many experts go in all, from a sparsity, a number or a target size."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
-from analysis.model.moe_model import MoEModel
-from analysis.numbers.arrays import IntArray
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.plan.allocation import apportion, count_problem
 from pruning.plan.constraints import Constraints, Room, check_names, check_total, rooms_of, sum_of
@@ -24,6 +23,11 @@ from pruning.plan.sizes import (
     tensors_of,
     total_size,
 )
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.model.moe_model import MoEModel
+    from analysis.numbers.arrays import IntArray
 
 BudgetKind = Literal["sparsity", "count", "size", "shrink", "params", "file"]
 TargetDtype = Literal["own", "bfloat16"]

@@ -1,15 +1,19 @@
 """Constraints of a plan besides its budget, and the room that they leave each layer."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 Experts = Mapping[int, frozenset[int]]
 MOST_DIGITS = 6  # of a layer, an expert or a count

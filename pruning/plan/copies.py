@@ -5,17 +5,22 @@ quantised names the same experts. Names and shapes do not show that two checkpoi
 base and chat models share them. Their routers, which are left out of a quantisation, do.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.errors import PlanError
 from analysis.families.base import SlotKind
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
-from analysis.numbers.arrays import FloatArray
 from analysis.numbers.elements import FLOAT_BYTES, as_float64
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from analysis.numbers.arrays import FloatArray
 
 # Of a router's norm, what rounding to float16 or bfloat16 can change; fine-tuning changes more.
 _ROUNDING = 0.005

@@ -3,11 +3,16 @@
 A router that selects fewer computes as one whose configuration says so. Memory stays.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
-from analysis.model.moe_model import MoEModel
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.model.moe_model import MoEModel
 
 
 def check_top_k(model: MoEModel, top_k: int) -> None:

@@ -6,14 +6,18 @@ pruned, its experts are ranked by what a calibration with the group `heads` meas
 weights.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.model.heads import Head, prediction_heads
-from analysis.model.moe_model import MoEModel
-from pruning.plan.plan import PruningPlan
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from pruning.plan.plan import PruningPlan
 
 # Without statistics of heads: the better of the paper's two calibration-free criteria.
 WEIGHT_CRITERION = "aimer"

@@ -5,6 +5,8 @@ its experts are a list of ids, an object with lists under words such as `kept` a
 objects and pairs of a layer and an expert. Facts besides, such as counts and scores, are left out.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,15 +14,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import check_kept
 from pruning.plan.constraints import MOST_DIGITS, ranges
 from pruning.plan.plan import EXPERT_GRANULARITY, KEEP_LIST_NAME, plan_from_json
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 
 class _Says(StrEnum):

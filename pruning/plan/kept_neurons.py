@@ -1,15 +1,19 @@
 """The neurons that a plan keeps: validated, ordered, to and from JSON."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths, quantised_role
 from pruning.plan.constraints import MOST_DIGITS
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
 
 # Decoder index -> expert -> ids of the neurons that stay, ascending.
 KeptNeurons = Mapping[int, Mapping[int, tuple[int, ...]]]

@@ -1,15 +1,20 @@
 """Budgets of neurons: how many each expert may lose, how many go in all, and from which pool."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from pruning.plan.allocation import apportion, check_kept
 from pruning.plan.budget import Budget, rounded_shares
 from pruning.plan.constraints import Constraints, Room, check_total, rooms_of, sum_of
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 ExpertKey = tuple[int, int]  # decoder index and id of an expert
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.cache_keys import Numbered
 from analysis.lazy import pd
-from analysis.numbers.arrays import BoolArray, FloatArray, IntArray, NeuronScores
 from analysis.numbers.sparsity import num_removed
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.neuron_selection import NeuronScope
-from pruning.plan.plan import PruningPlan
+
+if TYPE_CHECKING:
+    from analysis.numbers.arrays import BoolArray, FloatArray, IntArray, NeuronScores
+    from pruning.plan.plan import PruningPlan
 
 SHARE_COLUMNS = ("layer", "expert", "neurons", "removed", "kept_share", "kept_saliency")
 HISTOGRAM_COLUMNS = ("layer", "low", "high", "kept", "pruned")

@@ -1,20 +1,25 @@
 """Which neurons stay: the most salient of each expert, of each layer, or of the whole model."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.errors import PlanError, unknown_name
-from analysis.numbers.arrays import NeuronScores
-from pruning.plan.budget import Budget
 from pruning.plan.constraints import Room, sum_of
 from pruning.plan.kept_neurons import KeptNeurons, ordered_neurons
 from pruning.plan.neuron_budget import ExpertKey, shares_of
+
+if TYPE_CHECKING:
+    from analysis.numbers.arrays import NeuronScores
+    from pruning.plan.budget import Budget
 
 
 class NeuronScope(StrEnum):

@@ -1,14 +1,19 @@
 """Budgets of neurons from a target size, and the widths that a budget leaves."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from analysis.model.moe_model import MoEModel
 from pruning.plan.budget import Budget, SizeTarget
 from pruning.plan.neuron_budget import NEURONS, ExpertKey, reachable_totals
-from pruning.plan.neuron_selection import Contest
 from pruning.plan.sizes import total_size, width_sizes
 from pruning.plan.widths import WidthChoice
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from pruning.plan.neuron_selection import Contest
 
 
 def neuron_size_budget(

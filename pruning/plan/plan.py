@@ -10,16 +10,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from analysis.checkpoint.index import TensorEntry
 from analysis.errors import PlanError, wrong_schema
 from analysis.families.base import MOST_LAYERS
 from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
 from analysis.files.own_package import tool_version
 from analysis.files.text_file import read_text_file
-from analysis.lazy import pd
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.allocation import Allocation, check_kept
 from pruning.plan.bits import FORMATS
@@ -35,6 +33,10 @@ from pruning.plan.kept_neurons import (
 )
 from pruning.plan.repair_reference import Repair, repair_from_json
 from pruning.plan.shown import DisplayMixin, Facts
+
+if TYPE_CHECKING:
+    from analysis.checkpoint.index import TensorEntry
+    from analysis.lazy import pd
 
 SCHEMA_VERSION = 1
 # A key of another JSON file that people have -> what that file is.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from analysis.corpora.weights import parse_corpus_weight
-from analysis.model.moe_model import MoEModel
 from analysis.ranking.choose import routed_runs
 from analysis.stats.blend import mixture_of
 from analysis.stats.manifest import Part
 from analysis.stats.reading import load_expert_stats
-from analysis.stats.store import StatsStore
 from pruning.plan.active import Routing, counted_routing
-from pruning.plan.plan import PruningPlan
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from analysis.stats.store import StatsStore
+    from pruning.plan.plan import PruningPlan
 
 
 def blended_routing(parts: Sequence[Part]) -> Routing:

@@ -14,15 +14,14 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError, PlanError
 from analysis.families.base import SlotKind
 from analysis.lazy import pd
 from analysis.model.heads import beside_text, prediction_heads
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths, shared_tensors
 from analysis.numbers.arrays import IntArray
 from pruning.plan.active import Routing, active_experts, expert_shapes
@@ -32,6 +31,10 @@ from pruning.plan.heads import HeadChoice
 from pruning.plan.kept_neurons import KeptWidths, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, untied_embedding
 from pruning.plan.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
+
+if TYPE_CHECKING:
+    from analysis.checkpoint.index import TensorEntry
+    from analysis.model.moe_model import MoEModel
 
 # A size is (3,): bytes in the dtypes on disk; weights, see `MoEModel.num_weights`, of which tied
 # ones count once; bytes of all that is stored, with 2 bytes per weight.

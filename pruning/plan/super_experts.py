@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.model.moe_model import MoEModel
 from analysis.ranking.super_experts import super_experts
-from analysis.stats.manifest import Run
 from pruning.plan.plan import PruningPlan, fit_plan
 
 if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from analysis.stats.manifest import Run
     from analysis.stats.store import StatsStore
 
 _MOST_NAMED = 5

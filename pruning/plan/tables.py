@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.lazy import pd
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.plan import PruningPlan, fit_plan
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.model.moe_model import MoEModel
 
 _WIDTHS = ("least", "mean", "most", "empty")
 _ASKED = ("pinned", "dropped", "held")

@@ -6,15 +6,16 @@ the next-best neurons would write a model that the plan does not describe; to ke
 into the plan, see `Contest`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.rules import whole_number
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import (
     expert_widths,
     is_stacked,
@@ -24,6 +25,9 @@ from analysis.model.widths import (
 )
 from pruning.plan.kept_neurons import KeptNeurons, kept_ids
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
 
 DEFAULT_MULTIPLE = 8  # 16 bytes of bfloat16, which grouped matrix products need
 

@@ -1,10 +1,11 @@
 """Plans from rankings: criterion, statistics, budget and schedule or scope -> what is kept."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.files.own_package import tool_version
-from analysis.model.moe_model import MoEModel
 from pruning.plan.budget import (
     Budget,
     check_removes,
@@ -15,24 +16,14 @@ from pruning.plan.budget import (
     smaller_cut,
     sparsity_budget,
 )
-from pruning.plan.constraints import check_multiple, check_total, rooms_of
-from pruning.plan.experts_per_token import check_top_k
-from pruning.plan.keep_list import read_keep_list
+from pruning.plan.constraints import check_multiple, rooms_of
 from pruning.plan.plan import (
-    Provenance,
     PruningPlan,
-    fit_plan,
     model_ref,
     select_experts,
     with_top_k,
 )
-from pruning.planning.choice import row_counts
-from pruning.planning.neurons import Arena, arena_of, check_neurons, plan_neurons, plan_of_file
-from pruning.planning.ranking import (
-    Ranking,
-    recorded,
-    sensitivity_for,
-)
+from pruning.planning.neurons import Arena, arena_of, plan_neurons
 from pruning.schedules import (
     Evidence,
     Spending,
@@ -42,8 +33,11 @@ from pruning.schedules import (
     read_counts,
 )
 from pruning.schedules.counts import counts_budget
-from pruning.search.store import SEARCH, order_digest, search_in
-from pruning.spec.spec import PlanSpec
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from pruning.planning.ranking import Ranking
+    from pruning.spec.spec import PlanSpec
 
 PLAN_FILE = "plan.json"  # that commands write and read
 
@@ -63,38 +57,17 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> P
         ranking.table,
         allocation,
         model=model_ref(ranking.model),
-        provenance=provenance_of(ranking, spec, spending),
+        provenance=ranking.provenance(spec, spending),
         constraints=spending.constraints,
     )
     notes = allocation_notes(spec.spread.schedule, spending, allocation, evidence)
     if spec.spread.is_measured:
-        notes = (sensitivity_for(ranking, spec).note(allocation.removed), *notes)
+        notes = (ranking.curves_for(spec).note(allocation.removed), *notes)
     if (target := spec.budget.size_target) and spec.is_even:
         removed = allocation.removed
         notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
     plan = replace(plan, notes=tuple(filter(None, notes)))
     return with_top_k(plan, ranking.model, spec.budget.top_k)
-
-
-def plan_of_files(spec: PlanSpec, model: MoEModel) -> PruningPlan:
-    """The plan of a file that names all that stays."""
-    by_file = plan_of_file if spec.by_neuron else plan_of_list
-    return with_top_k(by_file(spec, model), model, spec.budget.top_k)
-
-
-def plan_of_list(spec: PlanSpec, model: MoEModel) -> PruningPlan:
-    """The plan of `kept_experts`, which names the experts that stay."""
-    path = spec.spread.kept_experts
-    if path is None:
-        raise ValueError("the spec names no file")
-    provenance = Provenance(
-        schedule="file",
-        tool_version=tool_version(),
-        schedule_parameters={"file": path.name},
-        spec=recorded(spec),
-    )
-    kept = read_keep_list(path, model.layers)
-    return fit_plan(PruningPlan(model_ref(model), kept, provenance), model)
 
 
 def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
@@ -107,7 +80,7 @@ def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
 def evidence_of(ranking: Ranking, spec: PlanSpec) -> Evidence:
     """What the schedule may look at, with the counts of its file."""
     if spec.spread.is_measured:
-        sensitivity_for(ranking, spec)
+        ranking.curves_for(spec)
     path = spec.spread.schedule_file
     if path is None:
         return ranking.evidence
@@ -118,37 +91,6 @@ def file_evidence(spec: PlanSpec, model: MoEModel) -> Evidence:
     """What a schedule may look at without a ranking: the counts of its file."""
     path = spec.spread.schedule_file
     return Evidence(counts=read_counts(path, model.layers) if path else None)
-
-
-def provenance_of(ranking: Ranking, spec: PlanSpec, spending: Spending) -> Provenance:
-    """How a plan of experts was made."""
-    read, tokens = [ranking.choice], ranking.tokens
-    schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
-    record = recorded(spec, ranking)
-    if spec.reads_text and tokens and tokens is not ranking.choice:
-        read.append(tokens)
-    if file is not None:
-        searched, parameters = search_in(file), {"file": file.name}
-        # In another order than its own, the counts of a search are no longer its result.
-        if searched and searched.order == order_digest(ranking.table):
-            schedule, parameters = SEARCH, searched.parameters()
-            record = searched.spec.to_json()  # as the search itself records its plan
-    if spec.spread.is_measured:
-        parameters = sensitivity_for(ranking, spec).to_dict()
-    return Provenance(
-        criterion=ranking.criterion.name,
-        gate=spec.ranking.gate if ranking.criterion.uses_gate else "",
-        corpora=tuple(name for choice in read for name in choice.corpora),
-        runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
-        schedule=schedule,
-        sparsity=spec.budget.sparsity or "",
-        tool_version=tool_version(),
-        budget=spending.budget.to_dict(),
-        schedule_parameters=parameters,
-        constraints=spending.constraints.to_dict(),
-        spec=record,
-        rows=row_counts(run for choice in read for run in choice.runs),
-    )
 
 
 def spending_of(spec: PlanSpec, model: MoEModel, evidence: Evidence) -> Spending:
@@ -180,21 +122,3 @@ def spending_of(spec: PlanSpec, model: MoEModel, evidence: Evidence) -> Spending
     else:
         budget = counts_budget(layers, evidence.counts, file.name)
     return Spending(layers, budget, limits)
-
-
-def check_spec(spec: PlanSpec, model: MoEModel) -> None:
-    """Refuse what is impossible whatever the statistics, before any are made."""
-    if spec.budget.top_k:
-        check_top_k(model, spec.budget.top_k)
-    if spec.by_neuron:
-        check_neurons(spec, model)
-        return
-    if spec.spread.kept_experts is not None:
-        read_keep_list(spec.spread.kept_experts, model.layers)
-        return
-    evidence = file_evidence(spec, model)
-    spending = spending_of(spec, model, evidence)
-    if get_schedule(spec.spread.schedule).needs <= {"counts"}:
-        allocate(spec.spread.schedule, spending, evidence)
-    else:
-        check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))

@@ -1,22 +1,15 @@
 """Plans of neurons: a ranking, a budget and a scope -> the kept neurons."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from analysis.cache_keys import Numbered, most_results
-from analysis.errors import PlanError
-from analysis.files.json_text import parse_json_once
-from analysis.files.own_package import tool_version
-from analysis.files.text_file import read_text_file
-from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
-from analysis.numbers.arrays import NeuronScores
-from pruning.measures.curves import Sensitivity
 from pruning.plan.budget import Budget, check_removes, rounding_note
-from pruning.plan.kept_neurons import KeptNeurons, KeptWidths, check_cuttable, neurons_from_json
+from pruning.plan.kept_neurons import KeptNeurons, KeptWidths, check_cuttable
 from pruning.plan.neuron_budget import (
     NEURONS,
     ExpertKey,
@@ -33,12 +26,15 @@ from pruning.plan.plan import (
     PruningPlan,
     fit_plan,
     model_ref,
-    plan_from_dict,
 )
-from pruning.planning.choice import row_counts
-from pruning.planning.ranking import Ranking, recorded, sensitivity_for
 from pruning.schedules import MEASURED
-from pruning.spec.spec import BudgetSpec, PlanSpec
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from analysis.numbers.arrays import NeuronScores
+    from pruning.measures.curves import Sensitivity
+    from pruning.planning.ranking import Ranking
+    from pruning.spec.spec import BudgetSpec, PlanSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +63,7 @@ class Arena(Numbered):
     def plan(self, model: MoEModel, budget: Budget, cut: Collection[int]) -> PruningPlan:
         """The plan that spends a budget in these layers; the others stay whole."""
         removed, experts = self._within(budget, cut)
-        return _plan(model, experts, self.contest.kept(removed, experts), Provenance())
+        return plan_with(model, experts, self.contest.kept(removed, experts), Provenance())
 
     def left(self, budget: Budget, cut: Collection[int]) -> KeptWidths:
         """Layer -> expert -> neurons that it keeps under this plan."""
@@ -84,27 +80,15 @@ class Arena(Numbered):
         return removed, {layer: ids for layer, ids in self.experts.items() if layer in cut}
 
 
-def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
-    """Refuse what is impossible whatever the statistics, before any are made."""
-    if spec.spread.kept_neurons is not None:
-        plan_of_file(spec, model)
-        return
-    check_cuttable(model)
-    same = {
-        layer: tuple(np.zeros(width) for width in widths)
-        for layer, widths in expert_widths(model).items()
-    }
-    _arena(model, same, spec).budget(spec.budget, model)
-
-
 @most_results(12)
 def arena_of(ranking: Ranking, spec: PlanSpec) -> Arena:
     """The neurons that compete under a spec's scope and constraints, whatever its budget."""
     check_cuttable(ranking.model)
-    return _arena(ranking.model, ranking.neurons, ranking.settled(spec))
+    return arena_for(ranking.model, ranking.neurons, ranking.settled(spec))
 
 
-def _arena(model: MoEModel, saliency: NeuronScores, spec: PlanSpec) -> Arena:
+def arena_for(model: MoEModel, saliency: NeuronScores, spec: PlanSpec) -> Arena:
+    """The same of saliency by layer and expert."""
     limits = spec.constraints
     experts = kept_experts(model.layers, limits)
     rooms = neuron_rooms(expert_widths(model), limits)
@@ -115,63 +99,29 @@ def plan_neurons(ranking: Ranking, spec: PlanSpec, arena: Arena) -> PruningPlan:
     """The plan of neurons that a spec keeps of a ranking."""
     scope, asked = spec.spread.scope, spec.budget
     schedule, parameters = f"neurons by {scope}", dict[str, Any](scope=str(scope))
-    sensitivity = sensitivity_for(ranking, spec) if spec.spread.is_measured else None
+    sensitivity = ranking.curves_for(spec) if spec.spread.is_measured else None
     if sensitivity:
         arena = arena.measured(sensitivity)
         schedule, parameters = MEASURED, parameters | sensitivity.to_dict()
-    contest, experts, choice = arena.contest, arena.experts, ranking.choice
+    contest, experts = arena.contest, arena.experts
     budget = arena.budget(asked, ranking.model)
     neurons = contest.kept(contest.removed(budget), experts)
     if asked.target_size or asked.shrink:
         parameters["widths"] = asked.widths.to_json()
-    provenance = Provenance(
-        criterion=spec.ranking.criterion,
-        corpora=choice.corpora,
-        runs=tuple(run.manifest.run_id for run in choice.runs),
-        schedule=schedule,
-        sparsity=asked.sparsity or "",
-        tool_version=tool_version(),
-        budget=budget.to_dict(),
-        schedule_parameters=parameters,
-        constraints=ranking.settled(spec).constraints.to_dict(),
-        spec=recorded(spec, ranking),
-        rows=row_counts(choice.runs),
-    )
+    provenance = ranking.provenance_of_neurons(spec, budget, schedule, parameters)
     measured = sensitivity.note(sensitivity.shares(contest.pools, budget)) if sensitivity else None
     rounded = rounding_note(budget, [pool.size for pool in contest.pools], NEURONS)
-    notes = (*choice.notes, measured, rounded)
-    plan = _plan(ranking.model, experts, neurons, provenance)
+    notes = (*ranking.choice.notes, measured, rounded)
+    plan = plan_with(ranking.model, experts, neurons, provenance)
     return replace(plan, notes=tuple(filter(None, notes)))
 
 
-def plan_of_file(spec: PlanSpec, model: MoEModel) -> PruningPlan:
-    """The plan of `kept_neurons`: a plan.json of neurons, or its `kept_neurons` alone."""
-    path = spec.spread.kept_neurons
-    if path is None:
-        raise ValueError("the spec names no file")
-    provenance = Provenance(
-        criterion=spec.ranking.criterion,
-        schedule="file",
-        tool_version=tool_version(),
-        schedule_parameters={"file": path.name},
-        spec=recorded(spec),
-    )
-    try:
-        raw = parse_json_once(read_text_file("file", path))
-    except ValueError as error:
-        raise PlanError(f"{path} is not valid JSON: {error}.") from error
-    if isinstance(raw, dict) and "schema_version" in raw:
-        plan = fit_plan(plan_from_dict(raw), model)
-        return _plan(model, dict(plan.kept), plan.kept_neurons, provenance)
-    neurons = neurons_from_json(raw.get("kept_neurons", raw) if isinstance(raw, dict) else raw)
-    return _plan(model, {}, neurons, provenance)
-
-
-def _plan(
+def plan_with(
     model: MoEModel,
     experts: dict[int, tuple[int, ...]],
     neurons: KeptNeurons,
     provenance: Provenance,
 ) -> PruningPlan:
+    """A plan of neurons, and of whole experts in some layers."""
     plan = PruningPlan(model_ref(model), experts, provenance, NEURON_GRANULARITY, neurons)
     return fit_plan(plan, model)

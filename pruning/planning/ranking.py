@@ -15,6 +15,7 @@ from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError
+from analysis.files.own_package import tool_version
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
@@ -29,10 +30,14 @@ from analysis.stats.columns import Gate
 from analysis.stats.store import StatsStore
 from pruning.measures.curves import Sensitivity
 from pruning.plan.active import Routing
+from pruning.plan.budget import Budget
+from pruning.plan.plan import Provenance
 from pruning.plan.shown import DisplayMixin, Facts
+from pruning.planning.choice import row_counts
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import Evidence, fold_ranking
+from pruning.schedules import Evidence, Spending, fold_ranking
+from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.spec import FREQUENCY, PlanSpec, RankingSpec
 
@@ -185,6 +190,60 @@ class Ranking(DisplayMixin):
         saliency = fold_ranking(self.table, layers)
         return Evidence(saliency, frequency, sensitivity=self.sensitivity)
 
+    def curves_for(self, spec: PlanSpec) -> Sensitivity:
+        """The curves that the measured schedule of a spec reads; a PlanError without them."""
+        if self.sensitivity is None:
+            raise needs_sensitivity(self, spec)
+        return self.sensitivity
+
+    def provenance(self, spec: PlanSpec, spending: Spending) -> Provenance:
+        """How a plan of experts was made."""
+        read, tokens = [self.choice], self.tokens
+        schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
+        record = recorded(spec, self)
+        if spec.reads_text and tokens and tokens is not self.choice:
+            read.append(tokens)
+        if file is not None:
+            searched, parameters = search_in(file), {"file": file.name}
+            # In another order than its own, the counts of a search are no longer its result.
+            if searched and searched.order == order_digest(self.table):
+                schedule, parameters = SEARCH, searched.parameters()
+                record = searched.spec.to_json()  # as the search itself records its plan
+        if spec.spread.is_measured:
+            parameters = self.curves_for(spec).to_dict()
+        return Provenance(
+            criterion=self.criterion.name,
+            gate=spec.ranking.gate if self.criterion.uses_gate else "",
+            corpora=tuple(name for choice in read for name in choice.corpora),
+            runs=tuple(run.manifest.run_id for choice in read for run in choice.runs),
+            schedule=schedule,
+            sparsity=spec.budget.sparsity or "",
+            tool_version=tool_version(),
+            budget=spending.budget.to_dict(),
+            schedule_parameters=parameters,
+            constraints=spending.constraints.to_dict(),
+            spec=record,
+            rows=row_counts(run for choice in read for run in choice.runs),
+        )
+
+    def provenance_of_neurons(
+        self, spec: PlanSpec, budget: Budget, schedule: str, parameters: dict[str, Any]
+    ) -> Provenance:
+        """How a plan of neurons was made."""
+        return Provenance(
+            criterion=spec.ranking.criterion,
+            corpora=self.choice.corpora,
+            runs=tuple(run.manifest.run_id for run in self.choice.runs),
+            schedule=schedule,
+            sparsity=spec.budget.sparsity or "",
+            tool_version=tool_version(),
+            budget=budget.to_dict(),
+            schedule_parameters=parameters,
+            constraints=self.settled(spec).constraints.to_dict(),
+            spec=recorded(spec, self),
+            rows=row_counts(self.choice.runs),
+        )
+
 
 def scores_of_neurons(
     ranking: RankingSpec, model: MoEModel, store: StatsStore
@@ -223,13 +282,6 @@ def recorded(spec: PlanSpec, ranking: Ranking | None = None) -> dict[str, Any]:
     if spec.reads_text:
         changes["corpora"] = corpora
     return spec.changed(**{name: value for name, value in changes.items() if value}).to_json()
-
-
-def sensitivity_for(ranking: Ranking, spec: PlanSpec) -> Sensitivity:
-    """The sensitivity that the measured schedule reads."""
-    if ranking.sensitivity is None:
-        raise needs_sensitivity(ranking, spec)
-    return ranking.sensitivity
 
 
 def needs_sensitivity(ranking: Ranking, spec: PlanSpec) -> PlanError:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from analysis.families.base import MoELayer
-from analysis.numbers.arrays import FloatArray
 from pruning.plan.allocation import Allocation
-from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, Room
 
 if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.numbers.arrays import FloatArray
     from pruning.measures.curves import Sensitivity
+    from pruning.plan.budget import Budget
 
 Need = Literal["saliency", "frequency", "counts", "sensitivity"]
 

@@ -1,20 +1,24 @@
 """Counts from a file: how many experts each layer keeps or loses."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from analysis.errors import PlanError, yaml_problem
-from analysis.families.base import MoELayer
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import Allocation, apportion, count_problem
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, Room, check_total, ranges, rooms_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 _KINDS = ("kept", "removed")
 _MOST_BYTES = 1 << 24

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, rescale
-from pruning.plan.allocation import Allocation
 from pruning.plan.budget import rounding_note, uniform_neighbours
 from pruning.plan.constraints import check_names, open_rooms, ranges, rooms_of
 from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
@@ -20,6 +19,7 @@ from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
 
 if TYPE_CHECKING:
     from pruning.measures.curves import Sensitivity
+    from pruning.plan.allocation import Allocation
 
 MEASURED = "measured"
 Kind = TypeVar("Kind", FloatArray, "Sensitivity")

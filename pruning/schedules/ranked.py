@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import fsum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.lazy import pd
-from analysis.numbers.arrays import FloatArray
 from analysis.stats.grid import Grid
 from pruning.plan.constraints import Room, check_total, order_within
-from pruning.schedules.base import Turn
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.numbers.arrays import FloatArray
+    from pruning.schedules.base import Turn
 
 
 def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:

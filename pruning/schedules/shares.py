@@ -1,17 +1,21 @@
 """Shares of a budget: the same fraction of every layer, or more of some (arXiv:2603.06003)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from analysis.errors import PlanError
-from analysis.families.base import MoELayer
 from analysis.numbers.sparsity import as_percent, parse_sparsity
 from pruning.plan.allocation import Allocation, apportion, count_reason
 from pruning.plan.budget import Budget, sparsity_budget
 from pruning.plan.constraints import Constraints, Room, rooms_of, sum_of
 from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 
 def uniform(

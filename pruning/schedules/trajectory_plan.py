@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from analysis.criteria.trajectory import PAPER, Trajectories, Weighing, follow_paths, follow_until
 from analysis.errors import PlanError
 from analysis.files.own_package import tool_version
 from analysis.lazy import pd
-from analysis.model.moe_model import MoEModel
 from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
-from analysis.stats.samples import SampleStats
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from analysis.stats.samples import SampleStats
 
 PATHFINDER = "pathfinder"
 PATHS = "paths"  # the schedule of a plan that has no budget

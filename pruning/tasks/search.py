@@ -17,9 +17,10 @@ from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import DECODED
 from pruning.measures.sample_settings import SampleSettings
 from pruning.plan.allocation import Removed
-from pruning.planning.make import check_spec, evidence_of, provenance_of, spending_of
+from pruning.planning.files import check_spec
+from pruning.planning.make import evidence_of, spending_of
 from pruning.planning.measured import sensitivity_on, with_sensitivity
-from pruning.planning.ranking import Ranking, sensitivity_for
+from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import SensitivityRequest
@@ -193,13 +194,13 @@ def _make_problem(
     spending, space = space_of(wished, scheduled)
     # What candidates respect: locked layers keep what the schedule gives them.
     counted = spec.changed(lock=(), set=dict(spending.constraints.fixed))
-    provenance = provenance_of(ranking, counted, wished)
+    provenance = ranking.provenance(counted, wished)
     parameters = schedule_parameters(
         section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )
     seeds = seeds_of(spending, schedule, scheduled)
     if section.start == MEASURED:
-        seeds |= sensitivity_for(ranking, spec).starts(space.rooms, space.total)
+        seeds |= ranking.curves_for(spec).starts(space.rooms, space.total)
     task = Task(space, seeds, section)
     _check_room(task)
     return Problem(

@@ -12,7 +12,8 @@ from analysis.stats.store import stats_store
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.constraints import Room, rooms_of
-from pruning.planning.make import check_spec, make_plan, spending_of
+from pruning.planning.files import check_spec
+from pruning.planning.make import make_plan, spending_of
 from pruning.planning.measured import Order, order_of, with_sensitivity
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking

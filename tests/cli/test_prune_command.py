@@ -12,7 +12,7 @@ from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
 from pruning.plan.plan import load_plan
-from pruning.planning.make import check_spec
+from pruning.planning.files import check_spec
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import load_recipe
 from pruning.requests.recipe_steps import calibrate_requests, spec_request

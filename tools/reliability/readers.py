@@ -60,7 +60,7 @@ from pruning.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.plan.keep_list import read_keep_list
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, load_plan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
-from pruning.planning.neurons import plan_of_file
+from pruning.planning.files import neurons_of_file
 from pruning.records.bins import BinsStore, bins_overview
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import candidates_at, plan_losses
@@ -263,7 +263,7 @@ def _kept_neurons(root: Path) -> None:
     model = load_model_index(str(root / examples.MODEL))
     path = root / examples.FILES / "kept_neurons.json"
     spec = spec_of(granularity="neuron", criterion="heapr", kept_neurons=path)
-    size_report(model, plan_of_file(spec, model))
+    size_report(model, neurons_of_file(spec, model))
 
 
 def _known_search(root: Path) -> None:
