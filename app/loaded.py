@@ -27,7 +27,7 @@ from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.repair_reference import tokens_words, variant_words
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
 from pruning.planning.comparing import SpecPair, decision, pair_of, second_spec, with_counts_of
-from pruning.planning.make import PLAN_FILE
+from pruning.planning.make import PLAN_FILE, file_evidence, spending_of
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.requests.plan import SpecRequest
@@ -110,7 +110,7 @@ class Loaded:
     study: Study
     choices: Choices
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
-    search: KnownSearch | None = None  # the search on screen; None: that of the recipe
+    search: KnownSearch | None = None  # the search on screen; None: that of the controls
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
 
@@ -170,12 +170,12 @@ class Loaded:
             return share
         if spec.by_neuron:
             return "0%"  # a number or a size, whose share the chart of the plan shows
-        removed = self.study.spending(spec).budget.total
-        return as_percent(removed, self.model.num_experts)
+        spending = spending_of(spec, self.model, file_evidence(spec, self.model))
+        return as_percent(spending.budget.total, self.model.num_experts)
 
     @cached_property
     def spending(self) -> Spending:
-        """Budget and limits of a plan of experts, without counts by hand."""
+        """Budget and limits of a plan of experts, to which counts by hand must sum."""
         return self.study.spending(self.choices.spec, by_hand=bool(self.choices.kept))
 
     @property
@@ -289,15 +289,15 @@ class Loaded:
         """The saliency of every neuron, see `Study.scores`."""
         return self.study.scores(self.neuron_spec)
 
-    @property
+    @cached_property
     def sensitivity(self) -> Sensitivity | None:
         """Curves of the loss increase in the plan's order, on every measured corpus."""
         try:
             return self.study.added_losses(self.ranking) if self.has_sensitivity else None
-        except UserError:  # beside a plan from a file, the recipe may lack statistics
+        except UserError:  # beside a plan from a file, its controls may lack statistics
             return None
 
-    @property
+    @cached_property
     def has_sensitivity(self) -> bool:
         """Whether any sensitivity of this granularity was measured."""
         return self.study.has_curves(self.choices.spec.ranking.granularity)
@@ -307,10 +307,9 @@ class Loaded:
         """Predicted loss increase of the plan on screen, see `Study.predicted`."""
         if self.shown is None:
             return None
-        try:
-            return self.study.predicted(self.shown.plan, self.ranking)
-        except UserError:  # beside a plan from a file, the recipe may lack statistics
+        if not self.shown.plan.bits and self.sensitivity is None:
             return None
+        return self.study.predicted(self.shown.plan, self.ranking)
 
     @cached_property
     def second(self) -> Ranking:
@@ -356,13 +355,13 @@ class Loaded:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The recipe (A) compared with the second (B)."""
+        """The plan (A) compared with the second (B)."""
         a = decision(self.first, self.shown_plan)
         return Comparison(a, decision(self.second, self.study.plan_of(self.second)))
 
     @property
     def shown_plan(self) -> PruningPlan:
-        """The plan on screen; for a command, that of the recipe."""
+        """The plan on screen; for a command, that of the spec."""
         return self.shown.plan if self.shown else self.study.plan_of(self.first)
 
     # Checks before drawing.

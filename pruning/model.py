@@ -5,6 +5,7 @@ of the command line with underscores.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +19,6 @@ from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
-from pruning.planning.files import plan_of_file
-from pruning.planning.make import make_plan
-from pruning.planning.measured import with_sensitivity
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.requests.calibration import CalibrateRequest
@@ -111,15 +109,16 @@ class Model(DisplayMixin):
         if isinstance(ranking, str):
             fields = {"criterion": ranking, "corpora": _several(corpus), **options}
             request = self._request(SpecRequest, **fields)
-            if request.plan.spread.full_file:
-                return plan_of_file(request.plan, self.described)
-            return make_plan(self._ranking(request), request.plan)
+            study = Study.of(request, self.described, self.store)
+            plan, _ = self._drain(study.make(request.plan))
+            return plan
         fields = {
             "criterion": ranking.criterion.name,
             "granularity": ranking.spec.ranking.granularity,
         }
         spec = self._request(SpecRequest, **fields, gate=ranking.gate, **options).plan
-        return make_plan(with_sensitivity(ranking, spec, self.store), spec)
+        study = Study(self.described, self.store, ranking.place)
+        return study.plan_of(study.measured(replace(ranking, spec=spec)))
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""

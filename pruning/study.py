@@ -28,7 +28,7 @@ from pruning.plan.plan import PruningPlan
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note
 from pruning.planning.files import plan_of_file
-from pruning.planning.make import file_evidence, make_plan, spending_of
+from pruning.planning.make import file_evidence, make_plan, spending_of, with_further_notes
 from pruning.planning.measured import (
     Order,
     find_sensitivity,
@@ -92,8 +92,9 @@ def ranking_of_search(search: KnownSearch, study: Study) -> Ranking:
 class Study:
     """A model, its statistics, and what was measured of it.
 
-    Values come by name (`ranking`, `plan`, `losses`) and need statistics that are there; the verbs
-    `rank` and `make` yield progress, and measure weights that were not measured yet.
+    Values come by name (`ranking`, `plan`, `losses`) and need statistics that are there, but for
+    norms of neurons, which take seconds. The verbs `rank` and `make` yield progress, and measure
+    weights that were not measured yet.
     """
 
     model: MoEModel
@@ -147,8 +148,8 @@ class Study:
     def ranking(self, spec: PlanSpec) -> Ranking:
         """What a spec ranks, with the curves of its order if its schedule reads them."""
         if spec.by_neuron:
-            return self._measured(replace(self.scores(spec), spec=spec))
-        return self._measured(self.cached(shared, self._experts(spec)))
+            return self.measured(replace(self.scores(spec), spec=spec))
+        return self.measured(self.cached(shared, self._experts(spec)))
 
     def rank(
         self, spec: PlanSpec, parts: Sequence[Part] = ()
@@ -156,12 +157,12 @@ class Study:
         """The ranking of a spec; `parts` are runs to read instead of those that the spec names."""
         if not spec.by_neuron:
             yield from weights_measured(spec.ranking.rule, self.model, self.store)
-            return self._measured(self._experts(spec, parts))
+            return self.measured(self._experts(spec, parts))
         if parts:
             choice = chosen_neurons(parts)
         else:
             choice = yield from scores_of_neurons(spec.ranking, self.model, self.store)
-        return self._measured(Ranking(self.model, spec, choice, self.place))
+        return self.measured(Ranking(self.model, spec, choice, self.place))
 
     def _experts(self, spec: PlanSpec, parts: Sequence[Part] = ()) -> Ranking:
         """Experts by statistics that must be there."""
@@ -197,7 +198,8 @@ class Study:
         """The ranking that makes the plan of a search: its counts, in its order."""
         return self.cached(ranking_of_search, search, self)
 
-    def _measured(self, ranking: Ranking) -> Ranking:
+    def measured(self, ranking: Ranking) -> Ranking:
+        """The ranking, with curves if the schedule of its spec reads them."""
         return self.with_curves(ranking) if ranking.spec.spread.is_measured else ranking
 
     def with_curves(self, ranking: Ranking) -> Ranking:
@@ -226,6 +228,8 @@ class Study:
             return replace(plan, notes=tuple(source_notes(self.model, plan.kept))), None
         ranking = yield from self.rank(spec, parts)
         plan = make_plan(ranking, spec)
+        if not spec.by_neuron:
+            plan = with_further_notes(plan, ranking, spec)
         odd = source_notes(self.model, plan.kept)
         notes = (*plan.notes, super_note(plan, self.model, self.store), *odd)
         return replace(plan, notes=tuple(filter(None, notes))), ranking
@@ -236,7 +240,8 @@ class Study:
             spec = self.ranking(spec).settled(spec)
         if by_hand and spec.budget.sparsity:
             layers, limits = self.model.layers, spec.constraints
-            return Spending(layers, sparsity_budget(layers, spec.budget.sparsity, limits), limits)
+            budget = sparsity_budget(layers, spec.budget.sparsity, limits, even=False)
+            return Spending(layers, budget, limits)
         return spending_of(spec, self.model, file_evidence(spec, self.model))
 
     def sizes(self, plan: PruningPlan) -> SizeReport:

@@ -197,13 +197,21 @@ def test_only_app_imports_streamlit():
     assert wrong == []
 
 
-def test_only_the_interface_is_above_tasks():
-    above = ("pruning/tasks/", "pruning/model.py", "pruning/__init__.py")
+# What stands above a room without being one -> who may import it besides itself.
+ABOVE = {
+    "pruning.tasks": ("pruning/tasks/", "pruning/model.py", "pruning/__init__.py"),
+    "pruning.model": ("pruning/model.py", "pruning/__init__.py"),
+    "pruning.study": ("pruning/tasks/", "pruning/model.py"),
+}
+
+
+@pytest.mark.parametrize("module", ABOVE)
+def test_what_is_above_the_rooms_is_imported_only_by_the_interface(module):
     wrong = [
         relative(path)
         for path in source_files("analysis", "pruning")
-        if not relative(path).startswith(above)
-        and any(within(name, {"pruning.tasks", "pruning.model"}) for name in imported(path))
+        if not relative(path).startswith(ABOVE[module])
+        and any(within(name, {module}) for name in imported(path))
     ]
     assert wrong == []
 

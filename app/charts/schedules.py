@@ -43,7 +43,7 @@ class Sides:
 
 
 def with_tokens(loaded: Loaded) -> Ranking:
-    """The ranking of the plan, with token counts if there are any."""
+    """The ranking of the plan, with token counts if there are any, for all schedules."""
     spec = loaded.choices.spec
     by_text = loaded.choices.ranking_criterion.source == "routed"
     if not (by_text or spec.spread.is_measured):

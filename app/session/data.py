@@ -216,6 +216,6 @@ def usual_dtype(loaded: Loaded) -> str:
 
 
 def losses_of(model: MoEModel) -> tuple[PlanLoss, ...]:
-    """The loss of every evaluated plan of a model, see `plan_losses`."""
+    """The loss of every evaluated plan of a model, see `stored_losses`."""
     store = EvaluationStore(settings().store.directories)
     return remembered(stored_losses, store, model.identity)

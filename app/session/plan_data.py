@@ -62,7 +62,7 @@ def check_statistics(loaded: Loaded) -> None:
 
 
 def prepared(loaded: Loaded) -> Ranking:
-    """The ranking of the plan on screen, with token counts if there are any."""
+    """The ranking of the controls, with token counts if there are any."""
     check_statistics(loaded)
     return with_tokens(loaded)
 

@@ -88,7 +88,7 @@ class Curves:
             choices.append(LayerChoices(levels, np.interp(levels, *curve)))
         return tuple(choices)
 
-    def within(self, base: Removed, levels: int) -> "Curves":
+    def within(self, base: Removed, levels: int) -> Curves:
         """The curves cut to this many levels on each side of a measured plan."""
         curves = []
         for curve, level in zip(self.layers, base, strict=True):

@@ -235,7 +235,7 @@ class RecordStore(Generic[Kept]):
         self._key: tuple[str, str] | None = None
 
     def snapshot(self) -> Self:
-        """The same, known to caches by its files of this moment, which are not listed again."""
+        """The same, known to caches by its files of this moment."""
         taken = copy(self)
         taken._key = self.cache_key
         return taken
@@ -306,7 +306,7 @@ class RecordStore(Generic[Kept]):
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, modification time and bytes of each file; fast, since pages ask at every click."""
+    """Name, modification time and bytes of each file; fast, since pages ask at every run."""
     try:
         with os.scandir(folder) as entries:
             names = (".json", _LINES)

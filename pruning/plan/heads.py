@@ -51,7 +51,7 @@ class HeadPlan:
         return {"choice": str(self.choice), "kept": kept, **ranked}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "HeadPlan":
+    def from_json(cls, raw: Mapping[str, Any]) -> HeadPlan:
         """Inverse of `to_json`."""
         kept = {
             str(head): {int(layer): tuple(map(int, ids)) for layer, ids in layers.items()}

@@ -62,7 +62,7 @@ class WidthChoice:
         return {"mode": str(self.mode), "multiple_of": self.multiple_of}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> "WidthChoice":
+    def from_json(cls, raw: Mapping[str, Any]) -> WidthChoice:
         """Inverse of `to_json`."""
         return cls(WidthMode(raw["mode"]), int(raw["multiple_of"]))
 

@@ -90,7 +90,7 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
 
 
 def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
-    """Refuse what is impossible whatever the statistics, before any are made."""
+    """The same of a plan of neurons."""
     if spec.spread.kept_neurons is not None:
         neurons_of_file(spec, model)
         return

@@ -28,9 +28,10 @@ from pruning.schedules import (
     Evidence,
     Spending,
     allocate,
-    allocation_notes,
+    budget_notes,
     get_schedule,
     read_counts,
+    uneven_note,
 )
 from pruning.schedules.counts import counts_budget
 
@@ -43,7 +44,7 @@ PLAN_FILE = "plan.json"  # that commands write and read
 
 
 def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> PruningPlan:
-    """What a spec keeps of a ranking; pure, and what `Study.plan` calls.
+    """What a spec keeps of a ranking.
 
     `arena` is `arena_of` the spec, for a plan of neurons, if it was computed already.
     """
@@ -60,14 +61,24 @@ def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> P
         provenance=ranking.provenance(spec, spending),
         constraints=spending.constraints,
     )
-    notes = allocation_notes(spec.spread.schedule, spending, allocation, evidence)
-    if spec.spread.is_measured:
-        notes = (ranking.curves_for(spec).note(allocation.removed), *notes)
-    if (target := spec.budget.size_target) and spec.is_even:
-        removed = allocation.removed
-        notes = (*notes, smaller_cut(ranking.model, target, spending.constraints, removed))
-    plan = replace(plan, notes=tuple(filter(None, notes)))
+    notes = budget_notes(spec.spread.schedule, spending, allocation, evidence)
+    plan = replace(plan, notes=notes)
     return with_top_k(plan, ranking.model, spec.budget.top_k)
+
+
+def with_further_notes(plan: PruningPlan, ranking: Ranking, spec: PlanSpec) -> PruningPlan:
+    """A plan of experts with what commands say besides: its cost, who reads it, a nearer cut."""
+    model, notes = ranking.model, list(plan.notes)
+    kept = [len(plan.kept[layer.index]) for layer in model.layers]
+    removed = tuple(
+        layer.num_experts - keep for layer, keep in zip(model.layers, kept, strict=True)
+    )
+    if spec.spread.is_measured:
+        notes.insert(0, ranking.curves_for(spec).note(removed))
+    notes.append(uneven_note(kept))
+    if (target := spec.budget.size_target) and spec.is_even:
+        notes.append(smaller_cut(model, target, ranking.settled(spec).constraints, removed))
+    return replace(plan, notes=tuple(filter(None, notes)))
 
 
 def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
@@ -80,7 +91,7 @@ def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
 def evidence_of(ranking: Ranking, spec: PlanSpec) -> Evidence:
     """What the schedule may look at, with the counts of its file."""
     if spec.spread.is_measured:
-        ranking.curves_for(spec)
+        ranking.curves_for(spec)  # refuses where nothing was measured
     path = spec.spread.schedule_file
     if path is None:
         return ranking.evidence

@@ -127,14 +127,6 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
     return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
 
 
-def with_sensitivity(ranking: Ranking, spec: PlanSpec, store: StatsStore) -> Ranking:
-    """The ranking with the sensitivity of its order, if the schedule reads it."""
-    if not spec.spread.is_measured:
-        return ranking
-    curve_store = SensitivityStore(store.directories)
-    return replace(ranking, sensitivity=find_sensitivity(ranking, spec, curve_store))
-
-
 def sensitivity_on(
     corpus: str, ranking: Ranking, spec: PlanSpec, store: StatsStore
 ) -> Sensitivity | None:

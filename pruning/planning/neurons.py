@@ -56,7 +56,7 @@ class Arena(Numbered):
             raise ValueError("the spec has no budget")
         return neuron_size_budget(self.contest, model, target, asked.widths, self.experts)
 
-    def measured(self, sensitivity: Sensitivity) -> "Arena":
+    def measured(self, sensitivity: Sensitivity) -> Arena:
         """The same neurons, with budgets spread over the layers as their sensitivity says."""
         return replace(self, contest=replace(self.contest, spread=sensitivity.shares))
 

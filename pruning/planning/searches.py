@@ -1,4 +1,4 @@
-"""Searches: how long one would take, its plan, and the recipe that asks for it."""
+"""Searches: how long one would take, and the recipe that asks for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -16,6 +16,7 @@ from pruning.schedules.listing import (
     budget_notes,
     get_schedule,
     side_by_side,
+    uneven_note,
 )
 from pruning.schedules.ranked import fold_ranking
 from pruning.schedules.shares import PATTERNS, uniform
@@ -39,5 +40,6 @@ __all__ = [
     "parse_sparsity",
     "read_counts",
     "side_by_side",
+    "uneven_note",
     "uniform",
 ]

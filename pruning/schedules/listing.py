@@ -166,13 +166,17 @@ def allocation_notes(
 ) -> tuple[str, ...]:
     """The lines of `budget_notes`, and one on who can read the export."""
     notes = budget_notes(name, spending, allocation, evidence)
-    if len(set(allocation.keep)) == 1:
-        return notes
+    return tuple(filter(None, (*notes, uneven_note(allocation.keep))))
+
+
+def uneven_note(keep: Sequence[int]) -> str:
+    """Who can read an export whose layers keep these numbers; empty if all keep one number."""
+    if len(set(keep)) == 1:
+        return ""
     return (
-        *notes,
-        f"Layers keep from {min(allocation.keep)} to {max(allocation.keep)} experts: only "
+        f"Layers keep from {min(keep)} to {max(keep)} experts: only "
         "moeprune's loader, and transformers with trust_remote_code, will load the export. Serving "
-        "engines need equal numbers, or `moeprune export --pad` if the router allows it.",
+        "engines need equal numbers, or `moeprune export --pad` if the router allows it."
     )
 
 

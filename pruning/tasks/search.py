@@ -19,7 +19,7 @@ from pruning.measures.sample_settings import SampleSettings
 from pruning.plan.allocation import Removed
 from pruning.planning.files import check_spec
 from pruning.planning.make import evidence_of, spending_of
-from pruning.planning.measured import sensitivity_on, with_sensitivity
+from pruning.planning.measured import sensitivity_on
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.calibration import seq_len_of
@@ -126,13 +126,14 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         yield from weights_run(weights)
     planned = spec_request(recipe, machine)
     spec = planned.plan
-    ranking = yield from Study.of(planned, model, store).rank(spec, parts)
+    study = Study.of(planned, model, store)
+    ranking = yield from study.rank(spec, parts)
     if measured := sensitivity_request(recipe, machine):
         yield from sensitivity_run(measured, parts)
-        ranking = with_sensitivity(ranking, spec, store)
+        ranking = study.measured(ranking)
         if recipe.sensitivity and recipe.sensitivity.refine:
             yield from sensitivity_run(_refinement_request(measured, recipe, ranking), parts)
-    ranking = with_sensitivity(ranking, spec, store)
+    ranking = study.measured(ranking)
     if section.start == MEASURED:
         sensitivity = sensitivity_on(section.corpus, ranking, spec, store)
         ranking = replace(ranking, sensitivity=sensitivity)

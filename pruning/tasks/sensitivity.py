@@ -13,8 +13,8 @@ from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.constraints import Room, rooms_of
 from pruning.planning.files import check_spec
-from pruning.planning.make import make_plan, spending_of
-from pruning.planning.measured import Order, order_of, with_sensitivity
+from pruning.planning.make import spending_of
+from pruning.planning.measured import Order, order_of
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
@@ -74,7 +74,8 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     for spec in specs if request.budgets else ():
         check_spec(spec, model)
     check_records_folder(request.stats_dir, SensitivityStore(store.directories))
-    ranking = yield from Study.of(request, model, store).rank(specs[0], parts)
+    study = Study.of(request, model, store)
+    ranking = yield from study.rank(specs[0], parts)
     draws = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import offload_space
 
@@ -87,7 +88,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     if not request.repair:
         return measurement
     plans = tuple(
-        make_plan(with_sensitivity(ranking, spec, store), spec).to_dict() for spec in specs
+        study.plan_of(study.measured(replace(ranking, spec=spec))).to_dict() for spec in specs
     )
     evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
     return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))

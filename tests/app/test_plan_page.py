@@ -166,6 +166,14 @@ def test_a_text_that_is_no_plan_is_refused_and_left_to_be_mended(open_page, cont
     assert texts(test.error) == []
 
 
+def test_counts_by_hand_need_not_be_even(open_page):
+    # 30% of 192 are 57, so 52 go in steps of 4; equal layers would lose 8 each, 48.
+    counts = by_hand("24.24.24.24.24.20")
+    test = open_page("plan", set=counts, sparsity="30%", multiple_of="4")
+    assert texts(test.error) == texts(test.warning) == []
+    assert sum(counts_on(test).values()) == 192 - 52
+
+
 def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
     test = open_page("plan", schedule="early")
     before = counts_on(test)
