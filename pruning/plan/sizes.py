@@ -48,14 +48,8 @@ NEURON_SIZE_COLUMNS = (
 PLAN_ALONE = "plan"
 LOADED_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 SIZE_UNITS = {
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "TIB": 1 << 40,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
+    **{"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40},
+    **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
 }
 _DIGITS = 100  # of a size: 1e-999999999 is not to become a gigabyte of zeros
 
