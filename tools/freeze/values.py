@@ -18,6 +18,8 @@ UNSTABLE: Mapping[str, str] = {
     r'("sha256": )"[0-9a-f]{64}"': r"\1SEAL",
     # The last fact of a provenance line: the day on which it was drawn.
     r"(moe-prune-studio \S+ \| )\d{4}-\d\d-\d\d": r"\1DAY",
+    # Versions that a manifest records: the same torch is 2.13.0 or 2.13.0+cpu, by its index.
+    r'("libraries": )\{[^{}]*\}': r"\1LIBRARIES",
     # The memory of this machine.
     r"[.\d]+ [KMGT]iB are available": "SIZE are available",
 }
