@@ -314,8 +314,7 @@ class Study:
         curves = self.added_losses(ranking)
         if curves is None:
             return None
-        free, stores = without_budget(ranking), (self.evaluations, self.curves)
-        return self.cached(sum_error, free, curves, *stores, self.searches)
+        return self.cached(sum_error, without_budget(ranking), curves, self.evaluations)
 
     def predicted(self, plan: PruningPlan, ranking: Ranking) -> PredictedLoss | None:
         """Predicted loss increase of a plan: of its order's curves, or in fewer bits a sum.

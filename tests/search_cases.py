@@ -6,16 +6,25 @@ from itertools import product
 import numpy as np
 from scipy.stats import chisquare
 
+from analysis.calibration.distributed import Processes
 from analysis.drain import drain
 from analysis.families.base import MoELayer
+from analysis.model.moe_model import ModelRef
+from builders.tokens import answers
+from pruning.measurements.block import Block
+from pruning.measurements.table import Measurements
 from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.plan import PruningPlan
 from pruning.requests.search_settings import SearchSettings
-from pruning.search.run import BlockFitness, Task, open_log, search
+from pruning.search.run import Task, search
+from pruning.search.scores import BlockFitness, Scores
 from pruning.search.space import Space
 
 # Layer ids with gaps, counts that differ and are no powers of two.
 LAYERS = (MoELayer(1, 7, 2), MoELayer(3, 5, 2), MoELayer(4, 6, 3))
 SETTINGS = SearchSettings(population=8, elites=3, generations=6, seed=7)
+MODEL = ModelRef("toy", "00" * 32)
+MADE = {"batch_size": 4, "device": "cpu"}
 
 
 def space(total, layers=LAYERS, constraints=None):
@@ -39,7 +48,10 @@ def p_value(draws, expected):
 
 
 class Distance:
-    """Fitness by the distance to a hidden allocation, on blocks of unequal size; counts calls."""
+    """A loss that grows with the distance to a hidden allocation, on blocks of unequal size.
+
+    Counts calls.
+    """
 
     num_layers = 4
 
@@ -61,8 +73,9 @@ class Distance:
     def block(self, removed, number):
         self.measured.append((removed, number))
         away = float(np.abs(np.array(removed) - self.hidden).sum())
-        samples = np.random.default_rng([number, *removed]).normal(-away, 0.1, self.blocks[number])
-        return BlockFitness(samples, self.num_layers)
+        random, size = np.random.default_rng([number, *removed]), self.blocks[number]
+        counts = random.integers(1, 9, size)
+        return BlockFitness((away + random.random(size)) * counts, counts, self.num_layers)
 
     def hold(self, candidates):
         self.held = list(candidates)
@@ -72,11 +85,41 @@ def task(total=6, settings=SETTINGS, seeds=None, layers=LAYERS, constraints=None
     return Task(space(total, layers, constraints), seeds or {}, settings)
 
 
-def searched(path, wanted=None, fitness=None, published=None):
-    """Run a search to its end; its outcome."""
-    with open_log(path, {"name": "test"}) as log:
-        keep = [].append if published is None else published.append
-        return drain(search(wanted or task(), fitness or Distance(), log, keep))
+def scores(folder, wanted, *, samples=11, measure="nll", **more):
+    """What the table in a folder has of the candidates of a task."""
+    rooms = wanted.space.rooms
+
+    def plan_of(removed):
+        pairs = enumerate(zip(rooms, removed, strict=True))
+        return PruningPlan(MODEL, {n: tuple(range(room.size - gone)) for n, (room, gone) in pairs})
+
+    settings = {
+        "table": Measurements([folder]),
+        "model": MODEL.identity,
+        "plan_of": plan_of,
+        "sizes": tuple(room.size for room in rooms),
+        "sequences": answers((9,) * samples),
+        "measure": measure,
+        "dtype": "float32",
+        "seed": wanted.settings.seed,
+        "made": MADE,
+        "processes": Processes(),
+    }
+    return Scores(**{**settings, **more})
+
+
+def blocks(folder):
+    """What the table in a folder holds, in the order of its files."""
+    lines = [path.read_bytes().splitlines(True) for path in Measurements([folder]).shards]
+    return [Block.from_line(line) for shard in lines for line in shard]
+
+
+def searched(folder, wanted=None, fitness=None, published=None, **more):
+    """Run a search to its end; its outcome. `more` is of `scores`."""
+    wanted = wanted or task()
+    keep = [].append if published is None else published.append
+    table = scores(folder, wanted, **more)
+    return drain(search(wanted, fitness or Distance(), table, keep))
 
 
 def essence(outcome):

@@ -1,6 +1,9 @@
 """Records that ship as lines: the text of each by its id."""
 
 import json
+from functools import cache
+
+import numpy as np
 
 from analysis.files.shipped import SHIPPED_STATS
 
@@ -13,13 +16,47 @@ def shipped_lines(folder, prefix="demo-"):
     return {name: line for name, line in by_id.items() if name.startswith(prefix)}
 
 
+@cache
+def _rows(stem):
+    """(plan, samples) -> measure -> (samples,) sums, and the counts, of a shard that ships."""
+    rows = {}
+    for line in (SHIPPED_STATS / "measurements" / f"{stem}.jsonl").read_text().splitlines():
+        raw = json.loads(line)
+        sums = dict(zip(raw["measure"], raw["sum"], strict=True))
+        rows.setdefault((raw["plan"], raw["samples"]), {}).update(sums, count=raw["count"])
+    return rows
+
+
+def shipped_results(prefix="demo-", stem="demo"):
+    """The evaluations of a file, by id, with their losses as the lines of the table have them."""
+    rows = _rows(f"{stem}-evaluations")
+    for line in (SHIPPED_STATS / "evaluations" / f"{stem}.jsonl").read_text().splitlines():
+        raw = json.loads(line)
+        if not raw["evaluation_id"].startswith(prefix):
+            continue
+        own, full = (
+            rows[plan, raw["corpus"]["digest"]] for plan in (raw["plan_digest"], "original")
+        )
+        names = [name for name in raw["measures"] if name in own]
+        yield raw | {
+            "num_samples": len(own["count"]),
+            "metrics": {name: {"mean": _mean(own, name)} for name in names},
+            "full": {"nll": {"mean": _mean(full, "nll")}},
+            "samples": {"tokens": own["count"], "nll": own["nll"], "full_nll": full["nll"]},
+        }
+
+
+def _mean(rows, measure):
+    return float(np.divide(rows[measure], rows["count"]).mean())
+
+
 def shipped_losses(**facts):
     """Digest -> corpus -> loss increase of the plans with these facts, without repair, in own bits.
 
     On the usual 64 samples; without the plans of the grid.
     """
     found = {}
-    for raw in map(json.loads, shipped_lines("evaluations").values()):
+    for raw in shipped_results():
         if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["num_samples"] == 64 and facts.items() <= raw["plan"].items():

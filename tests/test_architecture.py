@@ -25,8 +25,8 @@ ROOMS = {
         "calibration ranking"
     ),
     "pruning": (
-        "plan measures schedules spec records engine serving surgery benchmarks requests search "
-        "planning repair tasks"
+        "plan measures measurements schedules spec records engine serving surgery benchmarks "
+        "requests search planning repair tasks"
     ),
 }
 MAX_FILE_LINES = 500

@@ -8,21 +8,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from analysis.errors import UserError
+from analysis.errors import StatsError, UserError
 from analysis.files.shipped import SHIPPED_VARIABLE
 from analysis.stats.places import APP_NAME
+from pruning.measurements.block import ORIGINAL, Block
+from pruning.measurements.table import FOLDER, Measurements
+from pruning.measures.result import SampleSums
+from pruning.records.evaluation import EvaluationStore
 from tools.demo.__main__ import summary
 from tools.demo.building import Build, needed_steps, with_needed
 from tools.demo.checking import Outcome, check, chosen, parts_for
 from tools.demo.comparing import CACHED, Difference, differences, made, shipped
 from tools.demo.orders import WEIGHTS, Key, Order, Step, narrowed, plans_by
-from tools.demo.shipping import ship
+from tools.demo.rows import Whole, forget
+from tools.demo.shipping import shard_of, ship
 from tools.demo.steps import STEPS
 from tools.demo.work import ROOT, Stored, Work, worker_environment
 
@@ -81,7 +87,76 @@ def test_the_table_has_every_shipped_record_and_no_other():
     files = {path for path in (ROOT / CACHED).rglob("*") if path.is_file()}
     files -= set((ROOT / CACHED / "published").iterdir())
     records = [each for rivals in shipped(STEPS).values() for each in rivals]
-    assert files <= {path for each in records for path in _paths(each)}
+    shards = {shard_of(_place(each), each.whole.kind) for each in records if each.whole}
+    assert files <= shards | {path for each in records for path in _paths(each)}
+
+
+def _place(record: Stored) -> Path:
+    """What it ships in: a file of lines, or a folder."""
+    return record.path if record.path.suffix == ".jsonl" else record.path.parent
+
+
+def test_the_table_ships_the_rows_that_records_read_and_no_other():
+    by_place = defaultdict[Path, list[Stored]](list)
+    for each in (each for rivals in shipped(STEPS).values() for each in rivals):
+        if each.whole:
+            by_place[_place(each)].append(each)
+    for place, records in by_place.items():
+        whole = records[0].whole
+        shard = shard_of(place, whole.kind).read_bytes().splitlines(keepends=True)
+        ships = rows_of(map(Block.from_line, shard))
+        assert max(ships.values()) == 1
+        assert ships == rows_of(whole.blocks(each.name for each in records))
+
+
+def test_batches_of_a_set_ship_as_one_block(tmp_path):
+    shutil.copytree(ROOT / CACHED / "sensitivity", tmp_path / "sensitivity")
+    names = [path.stem for path in (tmp_path / "sensitivity").glob("*.json")]
+    whole = Whole(ROOT / CACHED, "sensitivity").blocks(names)
+    batches = [part for block in whole for part in _batches(block, 12)]
+    assert len(batches) > 2 * len(whole)
+    (tmp_path / FOLDER).mkdir()
+    shard = tmp_path / FOLDER / "shard.jsonl"
+    shard.write_bytes(b"".join(each.to_line() for each in batches))
+    again = Whole(tmp_path, "sensitivity")
+    assert sorted(map(values_of, again.blocks(names))) == sorted(map(values_of, whole))
+    # Without one record, what the others read stays.
+    forget(tmp_path, [tmp_path / "sensitivity" / f"{names[0]}.json"])
+    (tmp_path / "sensitivity" / f"{names[0]}.json").unlink()
+    assert 0 < len(shard.read_bytes().splitlines()) < len(batches)
+    rest = Whole(tmp_path, "sensitivity")
+    assert [rest.facts(name) for name in names[1:]] == [again.facts(name) for name in names[1:]]
+
+
+def _batches(block, size):
+    for start in range(0, len(block.samples), size):
+        part = slice(start, start + size)
+        sums = {
+            name: SampleSums(one.sums[part], one.counts[part], one.documents[part])
+            for name, one in block.sums.items()
+        }
+        yield replace(block, samples=block.samples[part], sums=sums)
+
+
+def values_of(block):
+    """All numbers of a block, however its samples are ordered."""
+    numbers = [
+        (name, *row)
+        for name, one in block.sums.items()
+        for row in zip(
+            block.samples, one.documents, one.counts.tolist(), one.sums.tolist(), strict=True
+        )
+    ]
+    return block.plan, block.where.digest, block.where.dtype, block.num_samples, sorted(numbers)
+
+
+def rows_of(blocks):
+    return Counter(
+        (block.model, block.plan, block.where, measure, sample)
+        for block in blocks
+        for measure in block.sums
+        for sample in block.samples
+    )
 
 
 def _paths(record: Stored) -> tuple[Path, ...]:
@@ -189,6 +264,44 @@ def test_a_killed_step_goes_on_and_a_finished_one_is_not_made_again(killed, buil
     assert not replace(built, inputs="others", _digests={}).is_done(compared)
 
 
+def test_a_changed_step_finds_none_of_its_rows_again(built, tmp_path):
+    work = Work(tmp_path)
+    work.prepare()
+    shutil.rmtree(work.stats)
+    shutil.copytree(built.work.stats, work.stats)
+    compared = built.steps[-1]
+    first, second = (each.whole.blocks([each.name]) for each in made(compared, work.stats))
+    own = {block.plan for block in (*first, *second)} - {ORIGINAL}
+    assert len(own) == len(RANDOM)
+    # A killed process has left a row of which no record speaks, and a part of another.
+    shard = Measurements([work.stats]).shards[0]
+    left = replace(first[0], plan="left").to_line()
+    shard.write_bytes(shard.read_bytes() + left + left[:-9])
+    work.begin(compared, "digest")
+    assert plans_in(work.stats) == {*own, ORIGINAL, "left"}  # nothing has changed
+    work.begin(compared, "another digest")
+    assert made(compared, work.stats) == []
+    assert plans_in(work.stats) == set()
+
+
+def test_rows_that_other_records_read_stay(built, tmp_path):
+    stats = tmp_path / "stats"
+    shutil.copytree(built.work.stats, stats)
+    one, other = made(built.steps[-1], stats)
+    forget(stats, [one.path])
+    one.path.unlink()
+    (stays,) = {block.plan for block in other.whole.blocks([other.name])} - {ORIGINAL}
+    assert plans_in(stats) == {stays, ORIGINAL}
+    (again,) = made(built.steps[-1], stats)
+    assert differences(again, other) == []
+
+
+def plans_in(stats):
+    shards = [path.read_bytes() for path in Measurements([stats]).shards]
+    lines = [line for each in shards for line in each.splitlines(keepends=True)]
+    return {Block.from_line(line).plan for line in lines if line.endswith(b"\n")}
+
+
 def test_a_step_that_fails_says_so_and_is_not_done(tmp_path):
     work = Work(tmp_path)
     work.prepare()
@@ -214,13 +327,41 @@ def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
     assert ship(built, tmp_path) == [tmp_path / CACHED]
     assert paper.read_text() == "as it was"
     written = {each.relative_to(tmp_path) for each in tmp_path.rglob("*") if each.is_file()}
-    assert {each.name for each in written} >= {"demo.jsonl", "manifest.json", "weights.parquet"}
+    names = {"demo.jsonl", "demo-evaluations.jsonl", "manifest.json", "weights.parquet"}
+    assert {each.name for each in written} >= names
     assert not (old.parent / "other.jsonl").exists()
     # What was shipped is what a person's program reads.
     for step in built.steps:
         again = shipped([step], tmp_path)
         for record in made(step, built.work.stats):
             assert differences(record, *again[record.key]) == []
+    # Of the table, the rows of these records: two plans, and the original model once.
+    lines = (tmp_path / CACHED / FOLDER / "demo-evaluations.jsonl").read_bytes().splitlines(True)
+    blocks = [Block.from_line(line) for line in lines]
+    assert [each.plan for each in blocks].count(ORIGINAL) == 1
+    assert len(blocks) == 1 + len(RANDOM)
+    (shard, *_) = EvaluationStore([tmp_path / CACHED]).table.shards
+    shard.unlink()
+    with pytest.raises(StatsError, match=r"has no numbers of .* in the table"):
+        differences(record, *shipped([step], tmp_path)[record.key])
+
+
+def test_a_number_of_the_table_is_compared_to_its_last_digit(built, tmp_path):
+    stats = tmp_path / "stats"
+    shutil.copytree(built.work.stats, stats)
+    compared = built.steps[-1]
+    before = made(compared, stats)[0]
+    assert differences(before, made(compared, built.work.stats)[0]) == []
+    record = Whole(stats, "evaluations").records[before.name]
+    for path in Measurements([stats]).shards:
+        blocks = [Block.from_line(line) for line in path.read_bytes().splitlines(keepends=True)]
+        for block in blocks:
+            if block.plan == record.plan_digest:
+                sums = block.sums["nll"].sums
+                sums[0] = np.nextafter(sums[0], np.inf)
+        path.write_bytes(b"".join(each.to_line() for each in blocks))
+    (after,) = [each for each in made(compared, stats) if each.name == before.name]
+    assert {each.name for each in differences(before, after)} >= {f"sums.{record.plan_digest}.nll"}
 
 
 def test_a_check_names_what_differs(built, tmp_path):

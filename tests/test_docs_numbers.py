@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from published_models import DEEPSEEK, ERNIE, MIXTRAL, OLMOE, QWEN3
-from shipped import shipped_lines
+from shipped import shipped_lines, shipped_results
 
 from analysis.calibration.config_outline import outline_model
 from analysis.calibration.loading import CalibrationSettings, Placement
@@ -30,7 +30,7 @@ from pruning.plan.budget import parse_gib
 from pruning.plan.plan import PruningPlan, model_ref, select_experts
 from pruning.plan.sizes import size_report
 from pruning.planning.make import spending_of
-from pruning.records.evaluation import EvaluationRecord, EvaluationStore
+from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
 from pruning.records.quality import (
     candidates_at,
@@ -77,8 +77,9 @@ def pruned(model):
 @pytest.fixture(scope="module")
 def losses(model):
     """Of the evaluations without the grid, which has every other plan."""
-    lines = shipped_lines("evaluations").items()
-    return plan_losses([EvaluationRecord.from_json(line, name) for name, line in lines])
+    records = EvaluationStore((SHIPPED_STATS,)).records()
+    own = shipped_lines("evaluations")
+    return plan_losses([each for each in records if each.record_id in own])
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,7 @@ def loss_of_ean(schedule):
 
 
 def test_what_is_said_of_right_answers():
-    records = [json.loads(line) for line in shipped_lines("evaluations").values()]
+    records = list(shipped_results())
     records = [each for each in records if "right_answers" in each and "bits" not in each["plan"]]
 
     def share(criterion, corpora, marks="right", *, repaired=False):
@@ -236,7 +237,7 @@ def test_what_is_said_of_right_answers():
 
 
 def test_what_is_said_of_one_corpus():
-    records = list(map(json.loads, shipped_lines("evaluations").values()))
+    records = list(shipped_results())
     added = {
         (record["plan"]["criterion"], record["corpus"]["name"]): record["metrics"]["nll"]["mean"]
         - record["full"]["nll"]["mean"]

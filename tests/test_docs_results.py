@@ -1,12 +1,11 @@
 """The tables of what was measured on the demo are those of the lines that ship."""
 
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from shipped import shipped_lines
+from shipped import shipped_results
 
 ROOT = Path(__file__).parent.parent
 CORPORA = ("demo-code", "demo-stories", "demo-math", "demo-recipes")
@@ -20,7 +19,7 @@ def measured():
     All draws of Random are one plan.
     """
     plans = defaultdict(lambda: defaultdict(list))
-    for line in map(json.loads, shipped_lines("evaluations").values()):
+    for line in shipped_results():
         plan = line["plan"]
         name = plan["criterion"].partition(":")[0]
         is_even = plan["schedule"] in ("", "uniform") and plan.get("granularity") != "neuron"

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from shipped import shipped_lines
+from shipped import shipped_results
 
 from analysis.model.opening import load_model_index
 
@@ -58,8 +58,8 @@ def _files_of_the_demo() -> dict[str, str]:
         "spec.json": {**half, "spec": {"x": 1}},
         "no-expert.json": {**half, "kept": {"2": []}},
     }
-    evaluation = next(iter(shipped_lines("evaluations").values()))
-    return {name: json.dumps(plan) for name, plan in plans.items()} | {"judged.json": evaluation}
+    files = {**plans, "judged.json": next(shipped_results())}
+    return {name: json.dumps(content) for name, content in files.items()}
 
 
 def write_wrong_files(folder: Path) -> None:

@@ -45,6 +45,11 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
+def plain_json(value: Any) -> Any:
+    """A value as it comes back from a JSON file: a tuple is a list."""
+    return json.loads(json.dumps(value))
+
+
 def object_of(file: Path) -> Mapping[str, Any]:
     """The JSON object of a file; empty if there is none to read, which whoever needs it says."""
     try:

@@ -19,19 +19,15 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def write_parquet(path: Path, table: pd.DataFrame) -> None:
-    """Write a table without its index."""
-    write_arrow(path, pa.Table.from_pandas(table, preserve_index=False))
-
-
-def write_arrow(path: Path, table: pa.Table) -> None:
-    """Write a table; floats as byte streams, which takes a quarter less disk space."""
-    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    """Write a table without its index; floats as byte streams, in a quarter less disk space."""
+    content = pa.Table.from_pandas(table, preserve_index=False)
+    floats = [field.name for field in content.schema if pa.types.is_floating(field.type)]
     with arrow_file(path, "wb") as file:
         pq.write_table(
-            table,
+            content,
             file,
             compression="zstd",
-            use_dictionary=[name for name in table.column_names if name not in floats],
+            use_dictionary=[name for name in content.column_names if name not in floats],
             column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         )
 

@@ -17,7 +17,11 @@ from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import corpora_words, schedule_words
-from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.records.evaluation import (
+    EvaluationRecord,
+    EvaluationStore,
+    evaluation_table,
+)
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.lens import LensPlan
 from pruning.records.quality import compared, is_random, record_ways

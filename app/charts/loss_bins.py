@@ -38,7 +38,7 @@ def record_of(
 
     def preference(each: BinsRecord) -> tuple[Any, ...]:
         is_preferred = each.corpus["name"] in corpora
-        return is_preferred, each.num_samples, len(each.rows), each.created_at
+        return is_preferred, each.num_samples, len(each.bins), each.created_at
 
     ranking = (granularity, criterion, "saliency")
     matches = [

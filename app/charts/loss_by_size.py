@@ -21,8 +21,8 @@ from app.charts.traces import annotation, padded, stroke
 from app.loaded import made_by
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.predicted import PredictedLoss
-from pruning.records.evaluation import plan_facts
 from pruning.records.front import FRONT_COLUMNS, OF_PLANS, Front, stored_front
+from pruning.records.plan_facts import plan_facts
 from pruning.records.quality import PlanLoss, loss_of
 
 if TYPE_CHECKING:

@@ -23,11 +23,8 @@ from app.loaded import made_by
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import schedule_words
-from pruning.records.evaluation import (
-    VARIANT_COLUMNS,
-    EvaluationRecord,
-    evaluation_table,
-)
+from pruning.records.evaluation import EvaluationRecord, evaluation_table
+from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import record_ways
 
 if TYPE_CHECKING:

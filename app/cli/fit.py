@@ -15,8 +15,9 @@ from pruning.plan.bits import FORMATS
 from pruning.plan.budget import GIB, parse_gib
 from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import format_bytes
-from pruning.records.evaluation import EvaluationStore, PlanFacts
+from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
+from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairRecord
 from pruning.requests.fit import FitRequest

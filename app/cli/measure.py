@@ -35,13 +35,13 @@ from pruning.plan.sizes import format_bytes
 from pruning.records.against_random import random_warnings
 from pruning.records.bins import rank_agreement
 from pruning.records.evaluation import (
-    VARIANT_COLUMNS,
     EvaluationRecord,
     EvaluationStore,
     evaluation_table,
     result_json,
 )
 from pruning.records.lens import in_short
+from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import LossIncrease, is_random, stored_losses
 from pruning.records.subsets import subset_table
 from pruning.records.variances import variance_table
@@ -346,7 +346,7 @@ def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
     )
     show_table(f"{label} on {record.corpus['name']} if one layer alone loses", columns, rows)
     out.print(
-        f"{record.record_id}: {counted(record.points, 'allocation')} on "
+        f"{record.record_id}: {counted(len(record.points), 'allocation')} on "
         f"{measurement.curves.count.words}, "
         f"{measurement.layers / measurement.batches:.0f} layer evaluations in this run"
     )

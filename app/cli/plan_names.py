@@ -9,7 +9,7 @@ from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.plan import PruningPlan, load_plan, takes_repair
 from pruning.plan.repair_reference import repaired_name, tokens_words
-from pruning.records.evaluation import PlanFacts
+from pruning.records.plan_facts import PlanFacts
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.model import ModelRequest
 

@@ -15,7 +15,7 @@ from app.session.plan_state import forget_import
 from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
 from app.session.state import BITS, USUAL, asked_spec, controls_for, not_here, page_choices
 from pruning.plan.widths import WidthMode
-from pruning.records.evaluation import PlanFacts
+from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairStore
 from pruning.spec.spec import PlanSpec

@@ -14,7 +14,7 @@ from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.measures.store import Record, RecordStore
 from pruning.plan.active import Routing
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
-from pruning.records.evaluation import MADE_BY, PlanFacts, made_facts, plan_facts
+from pruning.records.plan_facts import MADE_BY, PlanFacts, made_facts, plan_facts
 from pruning.surgery.manifest import Manifest
 
 FULL = "full"

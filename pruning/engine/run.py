@@ -30,14 +30,17 @@ from analysis.progress import Progress
 from pruning.engine.answering import Examination, run_answers_to
 from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
 from pruning.engine.full_side import FullSide, OutputHead, full_side
+from pruning.engine.plan_sums import sums_of_plan
 from pruning.engine.speculative import Decoding, run_acceptance
 from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
+from pruning.measurements.block import Block
+from pruning.measurements.records import MeasuredStore
+from pruning.measurements.table import merged
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.questions import Questions
-from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation, summarise
+from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation
 from pruning.measures.right_answers import Marked, RightAnswers
 from pruning.measures.samples import SampleBatch, Samples, make_samples
-from pruning.measures.store import RecordStore
 from pruning.plan.active import Routing
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all
 from pruning.records.evaluation import EvaluationRecord
@@ -55,13 +58,14 @@ class Evaluations:
     draws: Sequence[DrawnSamples]  # one entry per corpus
     measures: tuple[str, ...]  # names, of MEASURES
     settings: CalibrationSettings  # its seed is that of the bootstrap and of draws
-    store: RecordStore[Any]  # of `EvaluationRecord` or a kind of it
+    store: MeasuredStore[Any]  # of `EvaluationRecord` or a kind of it
     routing: Routing | None = None  # how often experts are chosen, see `plan_facts`
 
     def missing(self, record: EvaluationRecord, draw: DrawnSamples) -> tuple[str, ...]:
-        """Measures that the record of these samples lacks; answers to other questions are none."""
-        missing = [name for name in self.measures if name not in (*record.metrics, RIGHT)]
-        return (*missing, *([RIGHT] * _lacks_answers(record, draw.questions)))
+        """Measures of which there are no numbers; answers to other questions are none."""
+        asked = tuple(name for name in self.measures if name != RIGHT)
+        lacking = record.lacking_of(asked)
+        return (*lacking, *([RIGHT] * _lacks_answers(record, draw.questions)))
 
     def rows_missing(self, records: RecordRows) -> list[list[tuple[str, ...]]]:
         """`missing` of each record, by corpus and plan."""
@@ -104,7 +108,7 @@ def known_records(work: Evaluations, processes: Processes) -> RecordRows:
             rows = [[work.store.find(each) for each in row] for row in rows]
     if processes.world == 1:
         return rows
-    known = [[each.to_line() if each.is_measured else "" for each in row] for row in rows]
+    known = [[_as_lines(each) for each in row] for row in rows]
     digests = [[each.digest for each in row] for row in rows]
     first, lines = processes.share([digests, known])
     with processes.together():
@@ -113,7 +117,7 @@ def known_records(work: Evaluations, processes: Processes) -> RecordRows:
                 "It would evaluate something else than the first process; give all processes the "
                 "same model, plans, corpora and options."
             )
-        return [list(map(_with_results, *each)) for each in zip(rows, lines, strict=True)]
+        return [list(map(_from_lines, *each)) for each in zip(rows, lines, strict=True)]
 
 
 def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
@@ -124,8 +128,25 @@ def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     return [[new(plan, each.corpus) for plan in fitted] for each in work.draws]
 
 
-def _with_results(record: EvaluationRecord, line: str) -> EvaluationRecord:
-    return record.from_json(line, record.record_id) if line else record
+def _as_lines(record: EvaluationRecord) -> list[str]:
+    """A record and its numbers, to share with other processes."""
+    model, where = record.model.identity, record.where
+    blocks = chain.from_iterable(
+        each.blocks(model, plan, where, {}) for plan, each in record.numbers.items()
+    )
+    return [
+        record.to_line() if record.is_measured else "",
+        *(each.to_line().decode() for each in blocks),
+    ]
+
+
+def _from_lines(record: EvaluationRecord, lines: Sequence[str]) -> EvaluationRecord:
+    line, *rest = lines
+    known = record.from_json(line, record.record_id) if line else record
+    blocks = [Block.from_line(each.encode()) for each in rest]
+    plans = {each.plan: [other for other in blocks if other.plan == each.plan] for each in blocks}
+    sums = {plan: merged(each, record.where) for plan, each in plans.items()}
+    return known.with_numbers({plan: each for plan, each in sums.items() if each})
 
 
 def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
@@ -156,7 +177,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     missing = work.rows_missing(records)
     if not any(lacks for row in missing for lacks in row):
         yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
-        return [record for row in records for record in row]
+        return [_asked(work, record, processes) for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
     batch_size = work.settings.batch_size
     samples = [make_samples(each.sequences, batch_size, processes) for each in work.draws]
@@ -194,7 +215,7 @@ def _measure(
     for corpus, missing in enumerate(work.rows_missing(records)):
         row = records[corpus]
         if not any(missing):
-            finished += row
+            finished += [_asked(work, record, processes) for record in row]
             continue
         reads = any(map(_reads_text, row, missing))
         answers = _answers(work, candidates, work.draws[corpus].questions, row, processes)
@@ -208,11 +229,23 @@ def _measure(
                 if lacks:
                     task = measured.completed(plan, record, lacks)
                     record = yield from _overall(task, len(finished), total)
-                    with processes.together():
-                        if processes.is_first:
-                            work.store.save(record)
-                finished.append(record)
+                    _save(work, record, processes)
+                finished.append(_asked(work, record, processes))
     return finished
+
+
+def _save(work: Evaluations, record: EvaluationRecord, processes: Processes) -> None:
+    with processes.together():
+        if processes.is_first:
+            work.store.save(record)
+
+
+def _asked(work: Evaluations, record: EvaluationRecord, processes: Processes) -> EvaluationRecord:
+    """The record with all that was asked for, whose numbers are known; saved if it had less."""
+    asked = record.with_measures(work.measures)
+    if asked.measures != record.measures:
+        _save(work, asked, processes)
+    return asked
 
 
 def _full_side(
@@ -228,7 +261,7 @@ def _full_side(
 
 def _reads_text(record: EvaluationRecord, missing: Sequence[str]) -> bool:
     """Whether the text is read for what is missing; a new record counts its positions too."""
-    return bool(missing) and (missing != (RIGHT,) or not record.is_measured)
+    return bool(missing) and (missing != (RIGHT,) or not record.num_samples)
 
 
 @dataclass
@@ -292,14 +325,15 @@ class _Corpus:
         self, plan: PruningPlan, record: EvaluationRecord, missing: Sequence[str]
     ) -> Generator[Progress, None, EvaluationRecord]:
         """The record with what is missing."""
-        started, result, answers = time.monotonic(), None, None
+        started, numbers, answers = time.monotonic(), None, None
         if self.side and _reads_text(record, missing):
             result = yield from _evaluate(self.work, self.candidates, plan, self.side, missing)
+            numbers = sums_of_plan(self.work.model, plan, result, self.side.samples)
         if self.answers and RIGHT in missing:
             answers = yield from self.answers.of(plan)
         run_facts = how_made(self.work.settings, time.monotonic() - started)
-        if result:
-            record = record.with_results(result, run_facts)
+        if numbers:
+            record = record.with_results(numbers, self.work.measures, run_facts)
         return record.with_right_answers(answers, run_facts) if answers else record
 
 
@@ -319,8 +353,7 @@ def _evaluate(
     model = candidates.model
     if ACCEPTANCE in missing:
         sums = yield from run_acceptance(model, family, plan, side.samples, Decoding(seed=seed))
-        metrics = {**result.metrics, ACCEPTANCE: summarise(sums, seed=seed)}
-        result = replace(result, metrics=metrics)
+        result = replace(result, samples={**result.samples, ACCEPTANCE: sums})
     return result
 
 

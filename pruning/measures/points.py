@@ -1,7 +1,7 @@
 """Points: allocations whose loss was measured on every sample, and which to measure.
 
 A point is a base allocation in which one layer loses a different number; the base of a curve
-removes nothing. `sensitivity.parquet` has a row per point and sample.
+removes nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from analysis.lazy import pd
 from pruning.measures.result import check_possible
 
 if TYPE_CHECKING:
@@ -23,16 +22,7 @@ if TYPE_CHECKING:
     from pruning.plan.constraints import Room
 
 MEASURES = ("esap", "kl", "nll")
-COLUMNS: Mapping[str, str] = {
-    "base": "object",  # removed from each layer, joined by dots; empty if nothing is
-    "layer": "int64",  # decoder index of the layer that differs from the base; -1 if none
-    "removed": "int64",  # what that layer loses; the sum of the base if none
-    "sample": "object",  # see `sample_ids`
-    "document": "int64",  # of the sample, see `TokenSequences.documents`; -1 if unknown
-    **dict.fromkeys(MEASURES, "float64"),  # means over the scored positions of the sample
-}
 WHOLE = -1
-_UNKNOWN = -1
 _DIGITS = 16
 
 
@@ -68,18 +58,12 @@ def sample_ids(sequences: TokenSequences) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def sample_documents(sequences: TokenSequences) -> dict[str, int]:
-    """Id -> document of each sample, of equal samples the first; empty if unknown."""
-    pairs = zip(sample_ids(sequences), sequences.documents or (), strict=False)
-    return dict(reversed(list(pairs)))
-
-
 class Points:
     """Measured values: allocation and sample -> MEASURES."""
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         """`sizes` are experts or neurons of each layer with experts, by decoder index."""
-        self._layers, self._sizes = tuple(sizes), tuple(sizes.values())
+        self._sizes = tuple(sizes.values())
         self._points: dict[Removed, Point] = {}
         self._values: dict[Removed, dict[str, tuple[float, ...]]] = {}
         self._documents: dict[str, int] = {}
@@ -103,19 +87,15 @@ class Points:
                 check_possible(name, value)
             by_sample.setdefault(sample, tuple(each))
 
-    def add_documents(self, documents: Mapping[str, int]) -> None:
-        """Say of which documents samples are, by id; known ones stay."""
-        new_documents = {each: number for each, number in documents.items() if number != _UNKNOWN}
-        self._documents = new_documents | self._documents
+    def add_documents(self, documents: Mapping[str, int | None]) -> None:
+        """Say of which documents samples are, by id, where known; what is said already stays."""
+        new = {sample: number for sample, number in documents.items() if number is not None}
+        self._documents = new | self._documents
 
     def documents(self, samples: Sequence[str]) -> tuple[int, ...] | None:
         """The document of each sample; None unless all are known."""
         numbers = [self._documents[each] for each in samples if each in self._documents]
         return tuple(numbers) if len(numbers) == len(samples) else None
-
-    def document(self, sample: str) -> int:
-        """The document of a sample, as in COLUMNS."""
-        return self._documents.get(sample, _UNKNOWN)
 
     def knows(self, removed: Removed, samples: Iterable[str]) -> bool:
         """Whether an allocation was measured on all of these samples."""
@@ -129,56 +109,13 @@ class Points:
 
     def samples(self) -> tuple[str, ...]:
         """The samples on which the original was measured, in order of measurement."""
-        return tuple(self._values.get((0,) * len(self._layers), {}))
+        return tuple(self._values.get((0,) * len(self._sizes), {}))
 
     def on_all(self, samples: Sequence[str]) -> Iterator[Point]:
         """The points measured on all of these samples, by allocation."""
         for removed in sorted(self._points):
             if self.knows(removed, samples):
                 yield self._points[removed]
-
-    def table(self) -> pd.DataFrame:
-        """Table of COLUMNS."""
-        rows = []
-        for removed, point in self._points.items():
-            base = ".".join(map(str, point.base)) if any(point.base) else ""
-            layer = WHOLE if point.position == WHOLE else self._layers[point.position]
-            for sample, values in self._values[removed].items():
-                at = (base, layer, point.level, sample, self.document(sample))
-                rows.append((*at, *values))
-        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict(COLUMNS))
-
-    def add_table(self, table: pd.DataFrame) -> None:
-        """Add a table of COLUMNS; ValueError if it is of other layers."""
-        places = {layer: position for position, layer in enumerate(self._layers)} | {WHOLE: WHOLE}
-        for row in table[list(COLUMNS)].itertuples(index=False, name=None):
-            base, layer, level, sample, _, *values = row
-            removed = tuple(map(int, str(base).split("."))) if base else (0,) * len(self._layers)
-            if len(removed) != len(self._layers) or layer not in places:
-                raise ValueError("it has other layers than the model")
-            self.add(Point(removed, places[layer], int(level)), [str(sample)], [values])
-        self.add_documents(dict(zip(table["sample"], table["document"].tolist(), strict=True)))
-
-    def add_line(self, raw: Any, samples: Sequence[str]) -> None:
-        """Add a line of a log of these samples, see `line_of`.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is no such line.
-        """
-        point = Point(tuple(map(int, raw["base"])), int(raw["position"]), int(raw["removed"]))
-        values = np.array([raw[name] for name in MEASURES], dtype=np.float64).T
-        self.add(point, samples, values.tolist())
-
-
-def line_of(point: Point, values: Mapping[str, FloatArray], layers: int) -> dict[str, Any]:
-    """A measured point as a line of a log; `layers`: how many ran."""
-    return {
-        "base": list(point.base),
-        "position": point.position,
-        "removed": point.level,
-        **{name: values[name].tolist() for name in MEASURES},
-        "layers": layers,
-    }
 
 
 DEFAULT_LEVELS = 8

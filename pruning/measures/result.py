@@ -6,8 +6,9 @@ Windows of one document are alike, so intervals resample documents, each with al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -39,6 +40,12 @@ class Measure:
     reference: str = ""  # paper
     unit: str = ""  # empty for shares and ratios
     is_percent: bool = False  # people read it as a percentage
+    draws: bool = False  # its numbers depend on a seed
+
+    @property
+    def row(self) -> str:
+        """What the table of measurements calls what it is counted from."""
+        return self.sums.removeprefix("full_") or self.name
 
     @property
     def axis(self) -> str:
@@ -72,6 +79,7 @@ MEASURES: Mapping[str, Measure] = {
             "one.",
             higher_is_better=True,
             reference=f"{_EVOESAP}, Eq. 9",
+            draws=True,
         ),
         Measure(
             name="kl",
@@ -106,6 +114,7 @@ MEASURES: Mapping[str, Measure] = {
             "(sampling).",
             higher_is_better=True,
             reference="arXiv:2211.17192",
+            draws=True,
         ),
         Measure(
             name=RIGHT,
@@ -186,6 +195,22 @@ class Metric:
     high: float | None
 
 
+class Computed(Mapping[str, Metric]):
+    """Metrics by measure, each computed when it is asked for: intervals take time."""
+
+    def __init__(self, by_measure: Mapping[str, Callable[[], Metric]]) -> None:
+        self._by_measure = by_measure
+
+    def __getitem__(self, name: str) -> Metric:
+        return self._by_measure[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_measure)
+
+    def __len__(self) -> int:
+        return len(self._by_measure)
+
+
 def check_possible(name: str, *values: float, sign: int = 1) -> None:
     """Refuse values that a measure cannot have, with a ValueError: what any file holds of it.
 
@@ -214,6 +239,7 @@ def check_metrics(metrics: Mapping[str, Metric]) -> None:
         check_interval(metric.low, metric.high)
 
 
+@lru_cache(maxsize=1 << 15)
 def summarise(sums: SampleSums, *, is_log: bool = False, seed: int = 42) -> Metric:
     """The metric of a measure; of a logarithm, its exponential throughout."""
     means = sums.means
@@ -260,18 +286,21 @@ class SampleValues:
         is_single = self.num_documents == 1
         return document_places(None if is_single else self.documents, len(self.numbers))
 
-    def resampled_means(self, rng: np.random.Generator) -> FloatArray:
+    @property
+    def num_clusters(self) -> int:
+        """How many parts are drawn with replacement."""
+        return int(self._clusters.max()) + 1
+
+    def resampled_means(self, times: FloatArray) -> FloatArray:
         """(RESAMPLES, ...) means over the samples of as many documents, drawn with replacement.
 
-        A ratio estimator: documents with more samples weigh more, as they do in the mean.
+        `times` (RESAMPLES, clusters): how often each is drawn. A ratio estimator: documents with
+        more samples weigh more, as they do in the mean.
         """
         places = self._clusters
         sizes = np.bincount(places)
         sums = np.zeros((len(sizes), *self.numbers.shape[1:]))
         np.add.at(sums, places, self.numbers)
-        shape = (RESAMPLES, len(sizes))
-        draws = rng.integers(len(sizes), size=shape) + len(sizes) * np.arange(RESAMPLES)[:, None]
-        times = np.bincount(draws.ravel(), minlength=draws.size).reshape(shape).astype(np.float64)
         counts = (times @ sizes).reshape(-1, *[1] * (self.numbers.ndim - 1))
         return np.asarray(np.tensordot(times, sums, 1) / counts)
 
@@ -290,14 +319,28 @@ class SampleValues:
         return np.asarray(squares * count / max(count - 1, 1))
 
 
+@lru_cache(maxsize=8)
+def _draws(seed: int, clusters: tuple[int, ...]) -> tuple[FloatArray, ...]:
+    """(RESAMPLES, clusters) of each corpus: how often each cluster is drawn."""
+    rng, draws = np.random.default_rng(seed), []
+    for count in clusters:
+        shape = (RESAMPLES, count)
+        places = rng.integers(count, size=shape) + count * np.arange(RESAMPLES)[:, None]
+        times = np.bincount(places.ravel(), minlength=places.size).reshape(shape)
+        draws.append(times.astype(np.float64))
+    return tuple(draws)
+
+
 def interval_of(corpora: Sequence[SampleValues], seed: int = 42) -> FloatArray:
     """95% percentile interval, by documents, of the mean over corpora of means over samples.
 
     The result is (2, ...): low, high; NaN if a corpus has a single document, of which there is no
     telling how others differ.
     """
-    rng = np.random.default_rng(seed)
-    means = np.mean([each.resampled_means(rng) for each in corpora], axis=0)
+    draws = _draws(seed, tuple(each.num_clusters for each in corpora))
+    means = np.mean(
+        [each.resampled_means(times) for each, times in zip(corpora, draws, strict=True)], axis=0
+    )
     interval = np.percentile(means, MIDDLE, axis=0)
     if any(each.num_documents < 2 for each in corpora):
         return np.full_like(interval, np.nan)

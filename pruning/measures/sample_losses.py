@@ -12,7 +12,6 @@ from analysis.numbers.arrays import FloatArray
 from pruning.measures.result import SampleSums, SampleValues, check_possible, document_places
 from pruning.measures.store import Count, RecordPart
 
-_SUMMED = ("nll", "full_nll")
 _DIGITS = 6  # decimals of a sum
 
 
@@ -26,13 +25,17 @@ class SampleLosses(RecordPart):
     documents: tuple[Count, ...] | None
 
     @classmethod
-    def of(cls, samples: Mapping[str, SampleSums]) -> Self | None:
-        """From the sums of an evaluation; None if the loss was not measured."""
-        if not {"nll", "full_nll"} <= samples.keys():
+    def of(cls, pruned: Mapping[str, SampleSums], full: Mapping[str, SampleSums]) -> Self | None:
+        """From the sums of both models by measure; None if the loss was not measured."""
+        if not ("nll" in pruned and "nll" in full):
             return None
-        sums = {name: np.round(samples[name].sums, _DIGITS).tolist() for name in _SUMMED}
-        losses = samples["nll"]
-        return cls(tokens=losses.counts.tolist(), **sums, documents=losses.documents)
+        losses = pruned["nll"]
+        return cls.model_construct(  # of sums that were checked when they were read or measured
+            tokens=tuple(losses.counts.tolist()),
+            nll=_rounded(losses),
+            full_nll=_rounded(full["nll"]),
+            documents=losses.documents,
+        )
 
     @property
     def means(self) -> FloatArray:
@@ -68,3 +71,7 @@ class SampleLosses(RecordPart):
             raise ValueError("it has another number of samples than of their losses")
         check_possible("nll", *self.nll, *self.full_nll)
         return self
+
+
+def _rounded(losses: SampleSums) -> tuple[float, ...]:
+    return tuple(np.round(losses.sums, _DIGITS).tolist())

@@ -26,7 +26,8 @@ from analysis.model.moe_model import ModelRef
 SCHEMA_VERSION = 1
 _LINES = ".jsonl"  # suffix of files of many records, one a line
 SEAL = "sha256"  # the last field of a file: `seal_of` the others
-_NUMBERS = re.compile(r"\[(\n[-+\d.eE,\s]+)\]")  # a list of numbers; it goes on one line
+# A list of numbers, null and words without blanks; it goes on one line.
+_ROW = re.compile(r"""\[(\n(?:\s+(?:[-+\d.eE]+|null|"[^"\\\s]*"),?)+\s*)\]""")
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
@@ -115,20 +116,38 @@ class Record(RecordPart):
         return self.model_copy(update={**results, "made": {"created_at": now(), **run_facts}})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON, sealed."""
-        facts = self.model_dump(by_alias=True, exclude_unset=True)
+        """The whole of it as plain JSON, sealed, for people and other programs."""
+        return self._sealed(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """The fields as plain JSON, in order."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def _sealed(self, facts: dict[str, Any]) -> dict[str, Any]:
         last = {name: facts.pop(name) for name in ("settings", "made")}
         content = {"schema_version": self.schema_version, **facts, **last}
         return {**content, SEAL: seal_of(content)}
 
+    @property
+    def _stored(self) -> dict[str, Any]:
+        """What its file holds: numbers by sample lie in the table of measurements."""
+        return self._sealed(self.model_dump(by_alias=True, exclude_unset=True))
+
     def to_line(self) -> str:
         """The record as one line of a file of many."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(self._stored, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_json(self) -> str:
+        """The whole of it as the text of a JSON file, for people and other programs."""
+        return self._text(self.to_dict())
+
+    def to_file(self) -> str:
         """The content of the file."""
-        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-        return _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
+        return self._text(self._stored)
+
+    def _text(self, content: dict[str, Any]) -> str:
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        return _ROW.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Self:
@@ -262,7 +281,7 @@ class RecordStore(Generic[Kept]):
         """Write a record, replacing the stored one."""
         path = self.path(record)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, record.to_json().encode())
+        write_durably(path, record.to_file().encode())
         return path
 
     @property

@@ -158,3 +158,16 @@ def count_neurons(
     """Neurons that stay, and neurons there are, in all experts; arguments as in `kept_widths`."""
     stay = sum(sum(experts.values()) for experts in kept_widths(neurons, kept, model).values())
     return stay, sum(map(sum, expert_widths(model).values()))
+
+
+def counts_by_layer(
+    neurons: KeptNeurons | None, kept: Mapping[int, Sequence[int]], model: MoEModel
+) -> tuple[int, ...]:
+    """Experts that stay in each layer, or the neurons of all its experts.
+
+    `neurons` are those of a plan of neurons, else None; `kept` as in `kept_widths`.
+    """
+    if neurons is None:
+        return tuple(len(kept[layer.index]) for layer in model.layers)
+    widths = kept_widths(neurons, kept, model)
+    return tuple(sum(widths[layer.index].values()) for layer in model.layers)

@@ -25,6 +25,7 @@ from pruning.plan.constraints import MOST_DIGITS, Constraints, order_within, ran
 from pruning.plan.experts_per_token import check_top_k
 from pruning.plan.kept_neurons import (
     KeptNeurons,
+    counts_by_layer,
     fit_neurons,
     neurons_from_json,
     neurons_text,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 # A key of another JSON file that people have -> what that file is.
 _OTHER_FILES = {
-    **dict.fromkeys(("metrics", "evaluations"), "a result of `moeprune evaluate`"),
+    **dict.fromkeys(("metrics", "evaluations", "evaluation_id"), "a result of `moeprune evaluate`"),
     "benchmarks": "a result of `moeprune benchmark`",
     "architectures": "the configuration of a model",
 }
@@ -283,6 +284,12 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
 def model_ref(model: MoEModel) -> ModelRef:
     """How plans refer to this model."""
     return ModelRef(model.name, model.identity)
+
+
+def kept_by_layer(plan: PruningPlan, model: MoEModel) -> tuple[int, ...]:
+    """Experts that stay in each layer under a complete plan; of a plan of neurons, these."""
+    neurons = plan.kept_neurons if plan.granularity == NEURON_GRANULARITY else None
+    return counts_by_layer(neurons, plan.kept, model)
 
 
 def removes_nothing(plan: PruningPlan, model: MoEModel) -> bool:

@@ -1,10 +1,11 @@
 """Sensitivity: the order that layers lose experts or neurons in, and what was measured of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.cache_keys import Numbered, most_results
 from analysis.corpora.spec import name_among
+from analysis.errors import PlanError
 from analysis.files.naming import digest_of
 from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
@@ -13,8 +14,7 @@ from pruning.measures.names import CostName
 from pruning.plan.allocation import Removed
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, Room, rooms_of
-from pruning.plan.kept_neurons import kept_widths
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref, select_experts
+from pruning.plan.plan import PruningPlan, kept_by_layer, model_ref, select_experts
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking
@@ -35,6 +35,17 @@ class Order(Numbered):
     plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
     # Bytes of all weights under that plan; of neurons without padding.
     bytes_of: Callable[[Removed], int]
+
+    def removed_by(self, plan: str, kept: Sequence[int]) -> Removed | None:
+        """What each layer loses under a plan of this digest; None if it is not in this order.
+
+        `kept` is what stays of each layer: of all plans with these counts one is in the order.
+        """
+        removed = tuple(size - stay for size, stay in zip(self.sizes.values(), kept, strict=True))
+        try:
+            return removed if self.plan_of(removed).digest == plan else None
+        except PlanError:  # no plan in this order loses this many
+            return None
 
 
 @most_results(8)
@@ -63,11 +74,8 @@ def without_budget(ranking: Ranking) -> Ranking:
 
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
     """Experts or neurons that each layer loses under a complete plan; `sizes` are the order's."""
-    stay = {layer: len(ids) for layer, ids in plan.kept.items()}
-    if plan.granularity == NEURON_GRANULARITY:
-        widths = kept_widths(plan.kept_neurons, plan.kept, model)
-        stay = {layer: sum(experts.values()) for layer, experts in widths.items()}
-    return tuple(size - stay[layer] for layer, size in sizes.items())
+    stay = kept_by_layer(plan, model)
+    return tuple(size - left for size, left in zip(sizes.values(), stay, strict=True))
 
 
 def _experts(ranking: Ranking, spec: PlanSpec) -> Order:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.cache_keys import most_results
-from analysis.errors import PlanError, StatsError, UserError
+from analysis.errors import StatsError
 from analysis.model.moe_model import MoEModel
 from pruning.measures.curves import Sensitivity
 from pruning.measures.sum_error import SumError
 from pruning.plan.allocation import Removed
-from pruning.plan.plan import PruningPlan
-from pruning.planning.make import make_plan
-from pruning.planning.measured import Order, find_sensitivity, order_of, removed_by
-from pruning.planning.neurons import Arena, arena_of
+from pruning.plan.plan import PruningPlan, kept_by_layer
+from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
 from pruning.records.quality import LossIncrease, PlanLoss, stored_losses
-from pruning.records.sensitivity import SensitivityStore
-from pruning.search.store import KnownSearch
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,32 +95,21 @@ def _removed_in(order: Order, plan: PruningPlan, model: MoEModel) -> Removed | N
     """What each layer loses under a plan of an order; None if the plan is not in it."""
     if plan.granularity != order.ref.granularity:
         return None
-    removed = removed_by(plan, order.sizes, model)
-    try:
-        return removed if order.plan_of(removed).digest == plan.digest else None
-    except PlanError:  # no plan in this order loses this many
-        return None
+    return order.removed_by(plan.digest, kept_by_layer(plan, model))
 
 
 @most_results(8)
-def sum_error(
-    ranking: Ranking,
-    curves: Sensitivity,
-    evaluations: EvaluationStore,
-    known: SensitivityStore,
-    searches: Sequence[KnownSearch],
-) -> SumError:
+def sum_error(ranking: Ranking, curves: Sensitivity, evaluations: EvaluationStore) -> SumError:
     """Curves of the loss increase, with every plan of their order that was measured whole.
 
-    These are evaluations on held-out texts, of plans that what was asked of them makes again or
-    that a search keeps, and else the measurements of refinements.
+    These are evaluations on held-out texts, and else the measurements of refinements.
     """
     losses: dict[Removed, dict[str, float]] = {}
     for each in curves.curves:
         for removed, loss in each.measured.items():
             if any(removed):
                 losses.setdefault(removed, {})[each.corpus] = loss
-    for removed, measured in _evaluated(ranking, evaluations, known, searches):
+    for removed, measured in _evaluated(ranking, evaluations):
         change = {each.corpus: measured.change.get(each.corpus) for each in curves.curves}
         own = {corpus: loss for corpus, loss in change.items() if loss is not None}
         losses[removed] = {**losses.get(removed, {}), **own}
@@ -133,63 +117,15 @@ def sum_error(
 
 
 def _evaluated(
-    ranking: Ranking,
-    evaluations: EvaluationStore,
-    known: SensitivityStore,
-    searches: Sequence[KnownSearch],
+    ranking: Ranking, evaluations: EvaluationStore
 ) -> Iterator[tuple[Removed, PlanLoss]]:
     """The evaluated plans of an order, without a repair, with weights as they are."""
     order, model = order_of(ranking, ranking.spec), ranking.model
-    searched = {} if ranking.by_neuron else _searched(order, model, searches)
     own = (ranking.criterion.name, order.ref.granularity, set(ranking.choice.corpora))
-    again = _Again(ranking, known)
     for loss in stored_losses(evaluations, model.identity):
         facts = loss.facts
         is_as_it_is = facts.is_plain and not (loss.way or loss.is_repaired)
-        if not is_as_it_is or own != (facts.criterion, facts.granularity, set(facts.corpora)):
-            continue
-        removed = searched.get(loss.plan)
-        if removed is None and (plan := again.plan(loss)):
-            removed = _removed_in(order, plan, model)
-        if removed is not None and any(removed):
-            yield removed, loss
-
-
-def _searched(order: Order, model: MoEModel, searches: Sequence[KnownSearch]) -> dict[str, Removed]:
-    """Digest of a plan -> what each layer loses, of the counts of searches."""
-    plans: dict[str, Removed] = {}
-    for each in searches:
-        removed = tuple(layer.num_experts - each.kept[layer.index] for layer in model.layers)
-        with suppress(PlanError):  # this order has no plan of these counts
-            plans[order.plan_of(removed).digest] = removed
-    return plans
-
-
-@dataclass(frozen=True, eq=False)
-class _Again:
-    """Makes plans again from what was asked of them, and keeps what takes long."""
-
-    ranking: Ranking
-    known: SensitivityStore
-    arenas: dict[str, Arena] = field(default_factory=dict)
-    sensitivities: dict[str, Sensitivity | None] = field(default_factory=dict)
-
-    def plan(self, loss: PlanLoss) -> PruningPlan | None:
-        """The plan of a loss; None if what was asked gives another plan by now."""
-        spec = loss.facts.asked
-        if spec is None or spec.spread.schedule_file or spec.spread.full_file:
-            return None
-        spread = spec.spread.model_dump_json()
-        key = spread + spec.limits.model_dump_json()
-        try:
-            ranking = self.ranking
-            if spec.spread.is_measured:
-                if spread not in self.sensitivities:
-                    self.sensitivities[spread] = find_sensitivity(ranking, spec, self.known)
-                ranking = replace(ranking, sensitivity=self.sensitivities[spread])
-            if spec.by_neuron and key not in self.arenas:
-                self.arenas[key] = arena_of(ranking, spec)
-            plan = make_plan(ranking, spec, self.arenas.get(key))
-        except UserError:  # such as statistics that are gone
-            return None
-        return plan if plan.digest == loss.plan else None
+        if is_as_it_is and own == (facts.criterion, facts.granularity, set(facts.corpora)):
+            removed = order.removed_by(loss.plan, loss.kept)
+            if removed is not None and any(removed):
+                yield removed, loss

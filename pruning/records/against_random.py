@@ -8,7 +8,8 @@ from statistics import fmean
 
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan
-from pruning.records.evaluation import EvaluationRecord, PlanFacts, plan_facts
+from pruning.records.evaluation import EvaluationRecord
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.quality import (
     LossIncrease,
     PlanLoss,

@@ -20,15 +20,10 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import NeuronScores
-from pruning.measures.result import (
-    Evaluation,
-    SampleCount,
-    SampleValues,
-    check_interval,
-    check_possible,
-    interval_or_none,
-)
-from pruning.measures.store import Count, Record, RecordStore, RunFacts, SampleFacts
+from pruning.measurements.block import ORIGINAL
+from pruning.measurements.records import MeasuredRecord, MeasuredStore
+from pruning.measurements.table import PlanSums
+from pruning.measures.result import SampleCount, SampleSums, SampleValues, interval_or_none
 from pruning.plan.neuron_cuts import field_of
 from pruning.plan.plan import (
     NEURON_GRANULARITY,
@@ -45,6 +40,7 @@ Order = Literal["saliency", "index"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 DEFAULT_BINS = 10
 _ROUNDING = 1e-6
+_LOSS = "nll"  # the measure of bins
 BIN_COLUMNS = ("bin", "removed", "saliency", "share", "loss_change", "low", "high", "pooled")
 
 
@@ -131,27 +127,6 @@ def _bin(
     return Bin(number, plan, len(bin_saliency), float(bin_saliency.mean()), share)
 
 
-def bin_table(
-    bins: Sequence[Bin], evaluations: Mapping[int, Evaluation], *, seed: int = 42
-) -> pd.DataFrame:
-    """Table of BIN_COLUMNS: the loss increase without each bin, in nats per token.
-
-    `loss_change` is the mean over samples, `low` and `high` its paired 95% interval by documents,
-    `pooled` the mean over all positions. The evaluations, by bin number, have the measure `nll`.
-    """
-    rows = []
-    for each in bins:
-        samples = evaluations[each.number].samples
-        after, before = samples["nll"], samples["full_nll"]
-        change = after.means - before.means
-        pooled = (after.sums.sum() - before.sums.sum()) / after.counts.sum()
-        facts = (each.number, each.removed, each.saliency, each.share)
-        ends = interval_or_none(SampleValues(change, after.documents), seed)
-        rows.append((*facts, change.mean(), *ends, pooled))
-    table = pd.DataFrame(rows, columns=list(BIN_COLUMNS))
-    return table.astype({"low": "float64", "high": "float64"})  # of one document unknown: NaN
-
-
 def rank_agreement(table: pd.DataFrame) -> float:
     """Spearman's correlation of saliency and loss increase over bins; 1: in perfect order.
 
@@ -200,20 +175,31 @@ class RankedBy:
 
 
 @dataclass(frozen=True, slots=True)
-class BinRow:
-    """A bin of a record, with BIN_COLUMNS; None if undefined."""
+class BinOf:
+    """A bin of a record: a plan that removes what is in it; None if undefined."""
 
     bin: int
     removed: Annotated[int, Field(ge=1)]
     saliency: float | None
     share: float | None
+    plan: str  # its digest
+
+
+@dataclass(frozen=True, slots=True)
+class BinRow:
+    """What a bin costs, with BIN_COLUMNS; None if undefined."""
+
+    bin: int
+    removed: int
+    saliency: float | None
+    share: float | None
     loss_change: float
     low: float | None
     high: float | None
-    pooled: float | None
+    pooled: float
 
 
-class BinsRecord(Record):
+class BinsRecord(MeasuredRecord):
     """The loss without each bin, on one set of samples.
 
     The digest covers model, order, plans of the bins, samples and settings.
@@ -222,28 +208,17 @@ class BinsRecord(Record):
     folder = "bins"
     word = "record of bins"
     command = "bins"
-    measured = "rows"
+    measured = "made"
 
     ranked: RankedBy
-    corpus: SampleFacts  # of the samples: `name`, `digest`, and which documents were drawn
-    rows: tuple[BinRow, ...] = ()  # one per bin
-    full_loss: float = (
-        0.0  # of the original model on the samples, nats per token, mean over samples
-    )
-    num_samples: Count = 0
-    num_tokens: Count = 0  # scored positions of all samples
-    settings: RunFacts  # `dtype`, `seed` (of the bootstrap)
+    bins: tuple[BinOf, ...]
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
-        numbers = [row.bin for row in self.rows]
+        numbers = [each.bin for each in self.bins]
         if numbers != sorted({*numbers} & {*range(self.ranked.how.bins)}):
             raise ValueError(f"it has bins {numbers} of {self.ranked.how.bins}")
-        for row in self.rows:
-            check_interval(row.low, row.high)
-        losses = (row.loss_change + self.full_loss for row in self.rows)
-        check_possible("nll", self.full_loss, *losses)
-        shares = [row.share for row in self.rows if row.share is not None]
+        shares = [each.share for each in self.bins if each.share is not None]
         if shares and abs(sum(shares) - 1) > _ROUNDING * max(1, *map(abs, shares)):
             raise ValueError(f"its shares of saliency sum to {sum(shares):g}, not 1")
         return self
@@ -268,9 +243,60 @@ class BinsRecord(Record):
             "settings": dict(settings),
         }
         names = (model.name, ranked.criterion, ranked.granularity, str(corpus["name"]))
-        fields = {"model": model_ref(model), "ranked": ranked, "corpus": corpus}
         words = [Path(name).stem for name in names]
+        rows = tuple(
+            BinOf(
+                each.number,
+                each.removed,
+                _finite(each.saliency),
+                _finite(each.share),
+                each.plan.digest,
+            )
+            for each in bins
+        )
+        fields = {"model": model_ref(model), "ranked": ranked, "bins": rows, "corpus": corpus}
         return cls.begun(words, deciding, **fields, settings=settings)
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """The plans of the bins, and the original model."""
+        return (*(each.plan for each in self.bins), ORIGINAL)
+
+    @property
+    def _full(self) -> SampleSums:
+        return self.numbers[ORIGINAL].sums[_LOSS]
+
+    @property
+    def rows(self) -> tuple[BinRow, ...]:
+        """The loss increase without each bin, in nats per token.
+
+        `loss_change` is the mean over samples, `low` and `high` its paired 95% interval by
+        documents, `pooled` the mean over all positions.
+        """
+        before, rows = self._full, []
+        for each in self.bins:
+            after = self.numbers[each.plan].sums[_LOSS]
+            change = after.means - before.means
+            pooled = float((after.sums.sum() - before.sums.sum()) / after.counts.sum())
+            ends = interval_or_none(SampleValues(change, after.documents), self.settings["seed"])
+            facts = (each.bin, each.removed, each.saliency, each.share)
+            rows.append(BinRow(*facts, float(change.mean()), *ends, pooled))
+        return tuple(rows)
+
+    @property
+    def full_loss(self) -> float:
+        """Of the original model on the samples, nats per token, mean over samples."""
+        return float(self._full.means.mean())
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples it is over."""
+        return len(self._full.counts)
+
+    @property
+    def num_tokens(self) -> int:
+        """Scored positions of all samples."""
+        return int(self._full.counts.sum())
 
     @property
     def count(self) -> SampleCount:
@@ -279,32 +305,37 @@ class BinsRecord(Record):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Table of BIN_COLUMNS, see `bin_table`."""
+        """Table of BIN_COLUMNS, see `rows`."""
         table = pd.DataFrame(list(self.rows), columns=list(BIN_COLUMNS))
         return table.astype(dict.fromkeys(BIN_COLUMNS[2:], "float64"))
 
-    def with_results(
-        self, table: pd.DataFrame, measured: tuple[float, int, int], run_facts: Mapping[str, Any]
-    ) -> Self:
-        """The record with `full_loss`, `num_samples`, `num_tokens` and a table of BIN_COLUMNS."""
-        if not np.isfinite(table["loss_change"]).all():
+    def _facts(self) -> dict[str, Any]:
+        """With the numbers, in the place of the plans."""
+        facts = super()._facts()
+        del facts["bins"]
+        return {
+            **facts,
+            "rows": [asdict(each) for each in self.rows],
+            "full_loss": self.full_loss,
+            "num_samples": self.num_samples,
+            "num_tokens": self.num_tokens,
+        }
+
+    def with_bin(self, plans: Mapping[str, PlanSums]) -> Self:
+        """The record with the losses without one more bin."""
+        if not all(np.isfinite(each.sums[_LOSS].sums).all() for each in plans.values()):
             raise StatsError(
                 "The loss without a bin is no finite number; the model gives infinite or undefined "
                 "logits, perhaps for lack of range: try --dtype bfloat16 or float32."
             )
-        plain = table[list(BIN_COLUMNS)].astype(object).where(np.isfinite(table), None)
-        rows = tuple(BinRow(*values) for values in plain.itertuples(index=False, name=None))
-        full_loss, num_samples, num_tokens = measured
-        return self.finished(
-            run_facts,
-            rows=rows,
-            full_loss=full_loss,
-            num_samples=num_samples,
-            num_tokens=num_tokens,
-        )
+        return self.with_numbers(plans)
 
 
-class BinsStore(RecordStore[BinsRecord]):
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+class BinsStore(MeasuredStore[BinsRecord]):
     """Records of bins of one or more statistics directories; new ones go to the first."""
 
     kind = BinsRecord

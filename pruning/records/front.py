@@ -22,7 +22,8 @@ from pruning.measures.result import interval_of
 from pruning.plan.bit_sizes import fewer_bits
 from pruning.plan.plan import NEURON_GRANULARITY, keep_all
 from pruning.plan.sizes import BYTES, ModelPart, size_report, size_up
-from pruning.records.evaluation import EvaluationStore, PlanFacts, plan_facts
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.quality import LossIncrease, PlanLoss, loss_of, stored_losses
 
 FRONT_COLUMNS: Final = (

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from analysis.model.moe_model import MoEModel
 from pruning.measures.store import Count, RecordPart, RecordStore, RunFacts
 from pruning.plan.plan import PruningPlan
-from pruning.records.evaluation import RecordOfPlan, plan_facts
+from pruning.records.plan_facts import RecordOfPlan, plan_facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from analysis.numbers.arrays import FloatArray
 from pruning.measures.result import check_possible
 from pruning.measures.store import Count, Record, RecordPart, RecordStore, RunFacts
 from pruning.plan.plan import PruningPlan, model_ref
-from pruning.records.evaluation import PlanFacts, plan_facts
+from pruning.records.plan_facts import PlanFacts, plan_facts
 
 MOST_TOKENS: Final = 1024  # of a text: a page draws each
 MOST_PIECE: Final = 200  # characters of a token

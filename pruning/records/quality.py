@@ -25,7 +25,8 @@ from pruning.measures.result import (
 from pruning.measures.right_answers import RightAnswers
 from pruning.measures.sample_losses import SampleLosses
 from pruning.measures.store import readable_records
-from pruning.records.evaluation import EvaluationRecord, EvaluationStore, PlanFacts
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore
+from pruning.records.plan_facts import PlanFacts
 
 LOSS: Final = "nll"
 CANDIDATE_COLUMNS: Final = (
@@ -109,6 +110,7 @@ class PlanLoss(LossIncrease):
     created_at: str  # of its newest evaluation
     # Corpus -> answers to its questions, where they were checked; none of parts of the documents.
     right: Mapping[str, RightAnswers] = field(default_factory=dict)
+    kept: tuple[int, ...] = ()  # experts or neurons that stay in each layer
 
     @property
     def words(self) -> str:
@@ -324,13 +326,14 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
         names = [name for name in corpora if name in by_corpus] or sorted(by_corpus)
         measured = {name: by_corpus[name] for name in names}
         last = max(by_corpus.values(), key=lambda each: each.created_at)
-        full = {name: record.full[LOSS].mean for name, record in measured.items()}
+        full = {name: record.full_mean(LOSS) for name, record in measured.items()}
         loss = PlanLoss(
             plan=last.plan_digest,
             facts=last.plan,
+            kept=last.kept,
             way=way,
             corpora=corpora,
-            change={name: measured[name].metrics[LOSS].mean - full[name] for name in names},
+            change={name: measured[name].mean(LOSS) - full[name] for name in names},
             full=full,
             samples={name: each.samples for name, each in measured.items() if each.samples},
             sample_facts={name: each.corpus for name, each in measured.items()},

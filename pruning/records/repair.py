@@ -23,7 +23,7 @@ from analysis.stats.manifest import CorpusRef
 from pruning.measures.store import Count, RecordPart, RecordStore
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import REPAIRS, Repair, content_digest, layer_file
-from pruning.records.evaluation import PlanFacts, RecordOfPlan, plan_facts
+from pruning.records.plan_facts import PlanFacts, RecordOfPlan, plan_facts
 
 _EIGHT = 8  # digits of a digest at the end of an id
 Share = Annotated[float, Field(ge=0)]

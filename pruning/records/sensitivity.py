@@ -1,34 +1,22 @@
-"""Records of sensitivity: the order and corpus, next to a parquet file of the points."""
+"""Records of sensitivity: the points of an order on a corpus; their numbers lie in the table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
+from pydantic import model_validator
 
 from analysis.corpora.account import COUNTS
-from analysis.errors import StatsError
-from analysis.files.durable import PARTIAL, written_durably
-from analysis.files.json_text import parse_json
-from analysis.files.naming import digest_of
-from analysis.lazy import pa, pd
+from analysis.files.durable import PARTIAL
 from analysis.model.moe_model import ModelRef, MoEModel
-from analysis.stats.stored_tables import read_parquet, write_arrow
-from pruning.measures.append_log import (
-    AppendLog,
-    appending,
-    damaged,
-    locked,
-    parsed_lines,
-    plain_json,
-    whole_lines,
-)
-from pruning.measures.points import COLUMNS, Points
-from pruning.measures.store import SEAL, Count, Record, RecordStore, check_seal, seal_of
+from pruning.measurements.block import Block
+from pruning.measurements.records import TableStore
+from pruning.measures.points import MEASURES, WHOLE, Point, Points
+from pruning.measures.store import Count, Record
 from pruning.plan.plan import digest_word
 
 if TYPE_CHECKING:
@@ -46,8 +34,18 @@ class OrderRef:
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
+class ListedPoint(NamedTuple):
+    """A measured point, as a record lists it."""
+
+    base: str  # removed from each layer, joined by dots; empty if nothing is
+    layer: int  # decoder index of the layer that differs from the base; -1 if none
+    removed: int  # what that layer loses; the sum of the base if none
+    num_samples: Count  # samples of the record that it was measured on
+    plan: str  # digest
+
+
 class SensitivityRecord(Record):
-    """The measurement of an order on a corpus; the numbers are in the parquet next to it."""
+    """The points of an order that were measured on a corpus."""
 
     folder = "sensitivity"
     word = "sensitivity"
@@ -55,9 +53,11 @@ class SensitivityRecord(Record):
     measured = "points"
 
     order: Mapping[str, Any]  # see `OrderRef`
-    corpus: Mapping[str, Any]  # name, and how samples were drawn; their ids are in the parquet
+    corpus: Mapping[str, Any]  # name, and how samples were drawn
     layers: tuple[tuple[Count, Count], ...]  # decoder index and size of each layer with experts
-    points: Count = 0  # measured allocations
+    # Id of each sample, see `sample_ids`, and its document, see `TokenSequences.documents`.
+    samples: tuple[tuple[str, Count | None], ...] = ()
+    points: tuple[ListedPoint, ...] = ()
 
     @classmethod
     def new(
@@ -69,7 +69,7 @@ class SensitivityRecord(Record):
         dtype: str,
     ) -> SensitivityRecord:
         """A record without points; `sizes` are experts or neurons of each layer."""
-        corpus = {"name": drawn_samples.sequences.corpus, **plain_json(drawn_samples.facts)}
+        corpus = {"name": drawn_samples.sequences.corpus, **drawn_samples.facts}
         deciding = {
             "identity": model.identity,
             "granularity": digest_word(order.granularity),
@@ -87,13 +87,37 @@ class SensitivityRecord(Record):
             settings={"dtype": dtype},
         )
 
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        sizes = [size for _, size in self.layers]
+        for point in self.plans:
+            for level, size in zip(point.removed, sizes, strict=True):
+                if not 0 <= level <= size:
+                    raise ValueError(f"a point removes {level} of {size} in a layer")
+        return self
 
-class SensitivityStore(RecordStore[SensitivityRecord]):
-    """Sensitivity records of one or more statistics directories; new points go to the first.
+    @property
+    def plans(self) -> dict[Point, str]:
+        """The digest of each point's plan."""
+        layers = [layer for layer, _ in self.layers]
+        places = {layer: place for place, layer in enumerate(layers)} | {WHOLE: WHOLE}
+        plans = {}
+        for each in self.points:
+            base = tuple(map(int, each.base.split("."))) if each.base else (0,) * len(layers)
+            if len(base) != len(layers) or each.layer not in places:
+                raise ValueError("a point is of other layers than the model's")
+            plans[Point(base, places[each.layer], each.removed)] = each.plan
+        return plans
 
-    Points in progress are lines of logs, one log per batch of samples, in `<record>.blocks`. A
-    process that measures a batch locks its log, so several processes share the work.
-    """
+    def listed(self, point: Point, num_samples: int, plan: str) -> ListedPoint:
+        """A point as the record lists it."""
+        base = ".".join(map(str, point.base)) if any(point.base) else ""
+        layer = WHOLE if point.position == WHOLE else self.layers[point.position][0]
+        return ListedPoint(base, layer, point.level, num_samples, plan)
+
+
+class SensitivityStore(TableStore[SensitivityRecord]):
+    """Sensitivity records of one or more statistics directories; new ones go to the first."""
 
     kind = SensitivityRecord
 
@@ -102,104 +126,85 @@ class SensitivityStore(RecordStore[SensitivityRecord]):
         records = [each for each in self.records(identity) if each.order["digest"] == digest]
         return sorted(records, key=lambda each: (each.created_at, each.record_id), reverse=True)
 
-    def points(self, record: SensitivityRecord, *, in_progress: bool = False) -> Points:
-        """All points of a record from every folder; with `in_progress`, also of its logs."""
-        points = Points(dict(record.layers))
-        for folder in self._folders:
-            path = folder / f"{record.record_id}.parquet"
-            if path.is_file():
-                self._read(path, points)
-        if in_progress:
-            for log in self.logs(record):
-                _read_log(log, points)
+    def points(self, record: SensitivityRecord) -> Points:
+        """The points of a record, with the values that are known on its samples."""
+        points, samples = Points(dict(record.layers)), dict(record.samples)
+        points.add_documents(samples)
+        for point, plan in record.plans.items():
+            self.add_known(points, record, {point: plan}, samples)
         return points
 
-    def _read(self, path: Path, points: Points) -> None:
-        needed = {name: kind if kind != "object" else "" for name, kind in COLUMNS.items()}
-        try:
-            table = read_parquet(path, needed)
-            seal = (table.schema.metadata or {}).get(SEAL.encode())
-            check_seal(seal and seal.decode("ascii"), table.to_pydict())
-            points.add_table(table.to_pandas())
-        except (OSError, ValueError) as error:
-            raise StatsError(
-                f"{path} is damaged ({' '.join(str(error).split())}); remove it and measure again "
-                "with `moeprune sensitivity`."
-            ) from error
+    def add_known(
+        self,
+        points: Points,
+        record: SensitivityRecord,
+        plans: Mapping[Point, str],
+        samples: Iterable[str],
+    ) -> None:
+        """Add what the table knows of these points, by the digests of their plans, on samples."""
+        model, dtype, wanted = record.model.identity, record.settings["dtype"], set(samples)
 
-    def _blocks(self, record: SensitivityRecord) -> Path:
-        return self._folders[0] / f"{record.record_id}.blocks"
+        def reads(block: Block) -> bool:
+            return not wanted.isdisjoint(block.samples)
 
-    def logs(self, record: SensitivityRecord) -> list[Path]:
-        """The logs of points in progress."""
-        return sorted(self._blocks(record).glob("*.jsonl"))
+        for point, plan in plans.items():
+            known = self.table.by_sample(model, plan, dtype, MEASURES, reads)
+            if found := [each for each in samples if each in known]:
+                pairs = (known[each] for each in found)
+                points.add(point, found, [[each / n for each in sums] for sums, n in pairs])
 
-    @contextmanager
-    def block(
-        self, record: SensitivityRecord, samples: Sequence[str], points: Points
-    ) -> Iterator[AppendLog]:
-        """The log of a batch, locked for this process; its points are added to `points` first.
+    def finish(
+        self,
+        record: SensitivityRecord,
+        samples: Mapping[str, int | None],
+        plans: Mapping[Point, str],
+        run_facts: Mapping[str, Any],
+        *,
+        ran: bool,
+    ) -> SensitivityRecord:
+        """The record that these points were measured too, as far as they were.
 
-        Raises:
-            filelock.Timeout: another process measures this batch.
+        `samples` (id -> document) are those that they were measured on, `plans` their digests. It
+        is written if it says more than before, or if anything `ran`, which may have replaced
+        numbers that were lost.
         """
-        batch = {"record": record.digest, "samples": list(samples)}
-        path = self._blocks(record) / f"{digest_of(batch)[:16]}.jsonl"
-        header = {**batch, "documents": [points.document(sample) for sample in samples]}
-        with locked(path):
-            parquet = self._folders[0] / f"{record.record_id}.parquet"
-            if parquet.is_file():  # another process may have finished in the meantime
-                self._read(parquet, points)
-            lines = _read_log(path, points)
-            with appending(path, lines, header) as log:
-                yield log
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f".{record.record_id}{PARTIAL}.lock"
+        with FileLock(path):
+            stored = self.find(record)  # another process may have written it since
+            documents = dict(stored.samples)
+            for sample, document in samples.items():
+                if documents.get(sample) is None:
+                    documents[sample] = document
+            points = dict[str, Point]()
+            for point, plan in {**stored.plans, **plans}.items():
+                points.setdefault(plan, point)
+            known = {plan: self._measured_on(record, plan) & documents.keys() for plan in points}
+            measured = set[str]().union(*known.values())
+            done = stored.finished(
+                run_facts,
+                samples=tuple(each for each in documents.items() if each[0] in measured),
+                points=tuple(
+                    stored.listed(point, len(known[plan]), plan)
+                    for plan, point in points.items()
+                    if known[plan]
+                ),
+            )
+            is_new = ran or (done.samples, done.points) != (stored.samples, stored.points)
+            if done.is_measured and is_new:
+                self.save(done)
+            path.unlink(missing_ok=True)
+        return done if done.is_measured and is_new else stored
 
-    def finish(self, record: SensitivityRecord, run_facts: Mapping[str, Any]) -> SensitivityRecord:
-        """Gather the logs that nobody writes into the parquet; the resulting record."""
-        folder = self._folders[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{record.record_id}{PARTIAL}.lock") as lock, ExitStack() as locks:
-            points, gathered = self.points(record), []
-            for log in self.logs(record):
-                try:
-                    locks.enter_context(locked(log))
-                except Timeout:
-                    continue
-                _read_log(log, points)
-                gathered.append(log)
-            if not len(points):  # refused or stopped before the first point
-                return record
-            with written_durably(folder / f"{record.record_id}.parquet") as draft:
-                write_arrow(draft, sealed(points.table()))
-            done = record.finished(run_facts, points=len(points))
-            self.save(done)
-            for log in gathered:
-                log.unlink()
-            Path(lock.lock_file).unlink(missing_ok=True)
-        with suppress(OSError):  # another process writes there, or nothing was measured
-            self._blocks(record).rmdir()
-        return done
+    def _measured_on(self, record: SensitivityRecord, plan: str) -> set[str]:
+        """Samples, of any set, on which a plan was measured."""
+        blocks = self.table.blocks(record.model.identity, plan, record.settings["dtype"])
+        whole = (block for block in blocks if all(name in block.sums for name in MEASURES))
+        return {sample for block in whole for sample in block.samples}
 
-
-def sealed(table: pd.DataFrame) -> pa.Table:
-    """A table of points with the seal of its content in the metadata of the schema."""
-    content = pa.Table.from_pandas(table, preserve_index=False)
-    seal = seal_of(content.to_pydict())
-    return content.replace_schema_metadata({**content.schema.metadata, SEAL: seal})
-
-
-def _read_log(path: Path, points: Points) -> list[bytes]:
-    """The complete lines of a log; their points are added to `points`."""
-    lines = whole_lines(path)
-    try:
-        header = parse_json(lines[0]) if lines else {"samples": [], "documents": []}
-        samples = list(map(str, header["samples"]))
-        points.add_documents(dict(zip(samples, map(int, header["documents"]), strict=True)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise damaged(path, 1) from error
-    for number, raw in parsed_lines(path, lines):
-        try:
-            points.add_line(raw, samples)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise damaged(path, number) from error
-    return lines
+    def _lacking(self, record: SensitivityRecord) -> str:
+        samples = {sample for sample, _ in record.samples}
+        for each in record.points:
+            if len(self._measured_on(record, each.plan) & samples) < each.num_samples:
+                return each.plan
+        return ""

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from analysis.lazy import pd
-from pruning.measures.store import Count, RecordStore
+from pruning.measurements.records import MeasuredStore
+from pruning.measures.store import Count
 from pruning.plan.plan import PruningPlan
-from pruning.records.evaluation import MADE_BY, EvaluationRecord
+from pruning.records.evaluation import EvaluationRecord
+from pruning.records.plan_facts import MADE_BY
 
 SUBSET_COLUMNS = ("corpus", "criterion", "calibrated_on", "repaired_on", "tokens", "increase")
 
@@ -33,7 +35,7 @@ class SubsetRecord(EvaluationRecord):
         return {"tokens": plan.repair.tokens if plan.repair else plan.provenance.tokens}
 
 
-class SubsetStore(RecordStore[SubsetRecord]):
+class SubsetStore(MeasuredStore[SubsetRecord]):
     """Such evaluations in one or more statistics folders; new ones go to the first."""
 
     kind = SubsetRecord
@@ -48,7 +50,7 @@ def subset_table(records: Iterable[SubsetRecord]) -> pd.DataFrame:
             "+".join(record.plan.corpora),
             "+".join(record.plan.repaired_on),
             record.tokens,
-            record.metrics["nll"].mean - record.full["nll"].mean,
+            record.mean("nll") - record.full_mean("nll"),
         )
         for record in records
         if "nll" in record.metrics

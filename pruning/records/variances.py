@@ -12,7 +12,7 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from pruning.measures.result import check_possible
 from pruning.measures.store import Count, RecordStore
-from pruning.records.evaluation import PlanRecord
+from pruning.records.plan_facts import PlanRecord
 
 VARIANCE_COLUMNS = ("layer", "model", "variance", "num_tokens")
 VARIANCE_TABLE_COLUMNS = (

@@ -216,7 +216,7 @@ def evaluate_request(
 class SearchRequest(Machine):
     """A search for the allocation; `recipe` is the text of a recipe.
 
-    `out` is the folder of plan, result and log; an existing log is continued.
+    `out` is the folder of plan and result; a search that was interrupted is resumed.
     """
 
     recipe: str = Field(min_length=1, max_length=1 << 20)

@@ -17,11 +17,11 @@ from pruning.engine.speculative import Decoding, accept_batch, sharing_copy
 from pruning.measures.samples import Samples
 from pruning.plan.allocation import Removed
 from pruning.plan.plan import PruningPlan
-from pruning.search.run import BlockFitness
+from pruning.search.scores import BlockFitness
 
 
 class DecodingFitness:
-    """See `Fitness`: a block is a batch, a value the share of a sample's tested tokens."""
+    """See `Fitness`: a block is a batch; accepted of the tested tokens of each sample."""
 
     def __init__(
         self,
@@ -44,11 +44,12 @@ class DecodingFitness:
         return 0.0
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
-        """The share of drafted tokens that the original accepts, of each sample of a batch."""
+        """Drafted tokens that the original accepts, and tests, of each sample of a batch."""
         with masked(self._draft, self._family, self._plan_of(removed)):
             counts = accept_batch(self._loaded, self._draft, self._batches[number], self._decoding)
-        accepted, tested = np.array(counts, dtype=np.float64).T
-        return BlockFitness(accepted / np.maximum(tested, 1), self.num_layers)
+        accepted, tested = np.array(counts, dtype=np.int64).T
+        # Of a sample of which nothing is tested, nothing is accepted.
+        return BlockFitness(accepted.astype(np.float64), np.maximum(tested, 1), self.num_layers)
 
     def hold(self, candidates: Sequence[Removed]) -> None:
         """Nothing: no hidden states are kept."""

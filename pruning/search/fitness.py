@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -32,16 +33,17 @@ from pruning.engine.candidate import MeasureSettings, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.engine.masking import masked
 from pruning.engine.streamed import Ends, EvaluationPlans, partial_folder, run_plans
-from pruning.measures.result import MEASURES
+from pruning.measures.result import MEASURES, SampleSums
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.allocation import Removed
 from pruning.plan.plan import PruningPlan
-from pruning.search.run import BlockFitness, Fitness
+from pruning.search.run import Fitness
+from pruning.search.scores import BlockFitness
 
 _SHARE_OF_MEMORY = 0.25
-# Of a batch: position function -> (samples,) means over the scored positions of each sample, see
+# Of a batch: position function -> sums over the scored positions of each sample, see
 # `measure_hidden`; and the decoder layers that ran for this candidate.
-Measured = tuple[Mapping[str, FloatArray], int]
+Measured = tuple[Mapping[str, SampleSums], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +200,7 @@ class MaskedRuns:
             done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
-        return {name: each / batch.counts for name, each in sums.items()}, done.layers
+        return _with_counts(sums, batch), done.layers
 
     def run_base(self, base: Removed, number: int) -> int:
         """Run and hold what several candidates start from; the layers that ran."""
@@ -261,8 +263,7 @@ class StreamedRuns:
                 for batch in self.samples.batches():
                     hidden_ND = ends.hidden(self.samples, plan, batch)
                     sums = measure_hidden(full, batch, hidden_ND, self.settings)
-                    means = {name: each / batch.counts for name, each in sums.items()}
-                    by_candidate[removed][batch.number] = means, layers
+                    by_candidate[removed][batch.number] = _with_counts(sums, batch), layers
         return by_candidate
 
     def run(self, removed: Removed, number: int) -> Measured:
@@ -280,8 +281,13 @@ class StreamedRuns:
         """Nothing: no hidden states are kept."""
 
 
+def _with_counts(sums: Mapping[str, FloatArray], batch: SampleBatch) -> dict[str, SampleSums]:
+    counts = batch.counts
+    return {name: SampleSums(each, counts) for name, each in sums.items()}
+
+
 class RunFitness:
-    """See `Fitness`: a block is a batch. Measures of which lower is better are negated."""
+    """See `Fitness`: a block is a batch."""
 
     def __init__(self, runs: MaskedRuns | StreamedRuns, measure: str) -> None:
         self.runs, self._measure = runs, MEASURES[measure]
@@ -295,10 +301,10 @@ class RunFitness:
         return (time.monotonic() - started) / len(candidates)
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
-        """Mean of the measure over the scored positions of each sample of a batch."""
-        means, layers = self.runs.run(removed, number)
-        sign = 1 if self._measure.higher_is_better else -1
-        return BlockFitness(sign * means[self._measure.sums], layers)
+        """Sums of the measure over the scored positions of each sample of a batch."""
+        sums, layers = self.runs.run(removed, number)
+        own = sums[self._measure.sums]
+        return BlockFitness(own.sums, own.counts, layers)
 
 
 def masked_fitness(
@@ -410,15 +416,24 @@ class SharedFitness:
     def _measure(self, removed: Removed, place: int) -> list[BlockFitness]:
         processes = self._processes
         number = place * processes.world + processes.rank
-        values, layers = torch.zeros(0, dtype=torch.float64), 0
+        block = BlockFitness(np.zeros(0), np.zeros(0, np.int64), 0)
         with processes.together():
             if number < self.num_blocks:
                 block = self._fitness.block(removed, number)
-                values, layers = torch.from_numpy(block.values), block.layers
-        parts = processes.gather({"values": values, "layers": torch.tensor(layers)})
+        parts = processes.gather(
+            {
+                "sums": torch.from_numpy(block.sums),
+                "counts": torch.from_numpy(block.counts),
+                "layers": torch.tensor(block.layers),
+            }
+        )
         # JSON preserves floats exactly.
-        plain = [(part["values"].tolist(), int(part["layers"])) for part in parts]
+        plain = [{name: values.tolist() for name, values in part.items()} for part in parts]
         return [
-            BlockFitness(torch.tensor(values, dtype=torch.float64).numpy(), layers)
-            for values, layers in processes.share(plain)
+            BlockFitness(
+                np.array(part["sums"], dtype=np.float64),
+                np.array(part["counts"], dtype=np.int64),
+                part["layers"],
+            )
+            for part in processes.share(plain)
         ]

@@ -11,17 +11,17 @@ of layers are not quite additive, except close to the plan, with all other layer
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from filelock import Timeout
 
-from analysis.calibration.distributed import Processes
 from analysis.errors import PlanError
 from analysis.progress import Progress
-from pruning.measures.append_log import AppendLog
+from pruning.measurements.block import Block, SampleSet
 from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
 from pruning.measures.names import Across, CostName
 from pruning.measures.points import (
@@ -29,12 +29,14 @@ from pruning.measures.points import (
     WHOLE,
     Point,
     curve_points,
-    line_of,
     moved_points,
+    sample_ids,
     whole_point,
 )
+from pruning.measures.samples import Samples
 from pruning.plan.allocation import Removed
 from pruning.plan.constraints import Room
+from pruning.plan.plan import PruningPlan
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.search.fitness import MaskedRuns, Measured, StreamedRuns
 
@@ -44,49 +46,96 @@ _PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
 
 @dataclass(eq=False)
 class Measuring:
-    """A measurement in progress, and the points that are known."""
+    """A measurement in progress, and the points that are known.
+
+    Each point of a batch goes to the table as soon as it is measured, so a killed run loses nothing
+    but the point in progress.
+    """
 
     store: SensitivityStore
     record: SensitivityRecord
-    samples: tuple[str, ...]  # ids, in order
-    batch_size: int  # samples per forward
+    texts: Samples  # in batches; its processes take them in turn
+    where: SampleSet  # what the table calls them
+    plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
-    processes: Processes = field(default_factory=Processes)  # that take the batches in turn
-    documents: Mapping[str, int] = field(default_factory=dict)  # of the samples, where known
+    made: Mapping[str, Any] = field(default_factory=dict)  # how numbers are, see `how_made`
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: Runs | None = field(default=None, init=False)
+    _asked: dict[Point, str] = field(default_factory=dict, init=False)  # digests of their plans
 
     def __post_init__(self) -> None:
-        self.points = self.store.points(self.record, in_progress=True)
-        self.points.add_documents(self.documents)
+        self.store.table.refresh()
+        self.points = self.store.points(self.record)
+        self.points.add_documents(self._documents)
+        listed = self.record.plans
+        self._digests = {point.removed: plan for point, plan in listed.items()}
+        self._learn(list(listed))
+
+    @cached_property
+    def samples(self) -> tuple[str, ...]:
+        """The ids of the samples, in order."""
+        return sample_ids(self.texts.sequences)
+
+    @cached_property
+    def _documents(self) -> dict[str, int | None]:
+        """Id -> document of each sample, of equal samples the first."""
+        documents = self.texts.sequences.documents or (None,) * len(self.samples)
+        pairs = list(zip(self.samples, documents, strict=True))
+        return dict.fromkeys(self.samples) | dict(reversed(pairs))
 
     @property
     def batches(self) -> list[tuple[str, ...]]:
         """The samples of each batch."""
-        size = self.batch_size
+        size = self.texts.batch_size
         return [self.samples[at : at + size] for at in range(0, len(self.samples), size)]
 
     def release(self) -> None:
         """Free what was loaded; further points would load it again."""
         self._runs = None
 
-    def finish(self, run_facts: Mapping[str, Any]) -> SensitivityRecord:
-        """Gather the logs; the resulting record."""
-        if self.layers or not self.record.is_measured or self.store.logs(self.record):
-            self.record = self.store.finish(self.record, run_facts)
+    def finish(self) -> SensitivityRecord:
+        """Write what was measured, if that is new; the resulting record.
+
+        Of what was refused before anything ran, nothing is written.
+        """
+        asked, samples = self._asked, self.samples
+        is_known = asked and all(self.points.knows(each.removed, samples) for each in asked)
+        is_listed = asked.keys() <= self.record.plans.keys() and (
+            {sample for sample, _ in self.record.samples}.issuperset(samples)
+        )
+        if self.layers or (is_known and not is_listed):
+            self.record = self.store.finish(
+                self.record, self._documents, asked, self.made, ran=self.layers > 0
+            )
         return self.record
 
     def measure(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
         """Measure the missing ones of these points on all samples, points of one base together."""
-        with self.processes.together():
+        processes = self.texts.processes
+        with processes.together():
+            self._asked |= {point: self._digest(point.removed) for point in points}
+            self._learn(points)
             yield from self._measure_own(points)
-        if self.processes.world > 1:
-            with self.processes.together():  # nobody gathers the logs before all have read them
-                self.points = self.store.points(self.record, in_progress=True)
+        if processes.world > 1:
+            with processes.together():
+                self.store.table.refresh()
+                self._learn(points)
+
+    def _digest(self, removed: Removed) -> str:
+        """Of the plan of an allocation; plans of neurons take a while, so each is made once."""
+        if removed not in self._digests:
+            self._digests[removed] = self.plan_of(removed).digest
+        return self._digests[removed]
+
+    def _learn(self, points: Sequence[Point]) -> None:
+        """Look up what the table knows of these points on the samples."""
+        plans = {point: self._digest(point.removed) for point in points}
+        self.store.add_known(self.points, self.record, plans, self.samples)
 
     def _measure_own(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
         """As `measure`, on the batches of this process."""
-        waiting = list(range(self.processes.rank, len(self.batches), self.processes.world))
+        rank, world = self.texts.processes.rank, self.texts.processes.world
+        waiting = list(range(rank, len(self.batches), world))
         count = len(waiting)
         missing = {each.removed for number in waiting for each in self._missing(points, number)}
         if missing:
@@ -114,7 +163,10 @@ class Measuring:
         self, points: Sequence[Point], number: int, at: tuple[int, int]
     ) -> Generator[Progress, None, None]:
         """Measure on a batch; `at` says how many batches are done, and of how many."""
-        with self.store.block(self.record, self.batches[number], self.points) as log:
+        table, samples = self.store.table, list(self.batches[number])
+        with table.claimed(record=self.record.digest, samples=samples):
+            table.refresh()
+            self._learn(self._missing(points, number))
             missing = self._missing(points, number)
             if not missing or self._runs is None:
                 return  # another process measured them
@@ -128,20 +180,35 @@ class Measuring:
                 if point.position != WHOLE and alike > 1 and point.base not in ran:
                     self.layers += self._runs.run_base(point.base, number)
                 ran.add(point.base)
-                self._add(point, number, self._runs.run(point.removed, number), log)
+                block = self._block(point, number, self._runs.run(point.removed, number))
+                table.add([block], sync=place + 1 == len(missing))
                 self._runs.hold([point.base])
 
-    def _add(self, point: Point, number: int, measured: Measured, log: AppendLog) -> None:
-        values, layers = measured
-        if not all(np.isfinite(each).all() for each in values.values()):
+    def _block(self, point: Point, number: int, measured: Measured) -> Block:
+        """What was measured of a point on a batch, which is known from here on."""
+        sums, layers = measured
+        if not all(np.isfinite(each.sums).all() for each in sums.values()):
             raise PlanError(
                 f"The model gives no finite numbers when its layers lose {list(point.removed)}; "
                 "try --dtype float32, or another corpus."
             )
         self.layers += layers
-        log.append(line_of(point, values, layers))
-        rows = np.stack([values[name] for name in MEASURES], axis=1)
-        self.points.add(point, self.batches[number], rows.tolist())
+        samples = self.batches[number]
+        means = np.stack([sums[name].means for name in MEASURES], axis=1)
+        self.points.add(point, samples, means.tolist())
+        documents, start = self.texts.sequences.documents, number * self.texts.batch_size
+        some = documents and documents[start : start + len(samples)]
+        sizes = [size for _, size in self.record.layers]
+        return Block(
+            self.record.model.identity,
+            self._digest(point.removed),
+            tuple(size - gone for size, gone in zip(sizes, point.removed, strict=True)),
+            self.where,
+            len(self.samples),
+            samples,
+            {name: replace(sums[name], documents=some) for name in MEASURES},
+            {**self.made, "layers": layers},
+        )
 
 
 # Windows around a plan, in measured levels to each side.

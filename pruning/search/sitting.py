@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from filelock import Timeout
 
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.loading import (
@@ -19,11 +19,13 @@ from analysis.calibration.loading import (
 )
 from analysis.errors import PlanError
 from analysis.files.durable import write_durably
+from analysis.files.json_text import plain_json
+from analysis.files.locking import locked
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress
 from pruning.engine.candidate import MeasureSettings
-from pruning.measures.append_log import plain_json
+from pruning.measurements.table import Measurements
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import DECODED
 from pruning.measures.samples import make_samples
@@ -42,16 +44,8 @@ from pruning.search.fitness import (
     masked_fitness,
     subject_of,
 )
-from pruning.search.run import (
-    LOG_NAME,
-    Fitness,
-    Score,
-    SearchLog,
-    SearchOutcome,
-    Task,
-    open_log,
-    search,
-)
+from pruning.search.run import Fitness, SearchOutcome, Task, search
+from pruning.search.scores import Scores
 from pruning.search.store import (
     PLAN_NAME,
     RECIPE_NAME,
@@ -77,6 +71,7 @@ class Problem:
     measure: str  # name of the fitness, of MEASURES
     running: CalibrationSettings  # dtype, device, batch size
     recipe: Recipe  # of the search; stored next to the result
+    table: Measurements  # in which scores are looked up and kept
 
     def plan(self, removed: Removed) -> PruningPlan:
         """The plan that removes so many experts of each layer, the last of the order."""
@@ -86,6 +81,22 @@ class Problem:
             model=model_ref(self.model),
             provenance=self.provenance,
             constraints=self.constraints,
+        )
+
+    def scores(self, processes: Processes) -> Scores:
+        """The scores of its candidates that the table has."""
+        header = self.header()
+        return Scores(
+            table=self.table,
+            model=self.model.identity,
+            plan_of=self.plan,
+            sizes=tuple(room.size for room in self.task.space.rooms),
+            sequences=self.search_samples.sequences,
+            measure=self.measure,
+            dtype=header["dtype"],
+            seed=self.task.settings.seed,
+            made={name: header[name] for name in ("batch_size", "device")},
+            processes=processes,
         )
 
     def header(self) -> dict[str, Any]:
@@ -120,9 +131,12 @@ def run_search(
 ) -> Generator[Progress, None, SearchResult]:
     """Run the search in a folder to its end, resumed if it was interrupted.
 
-    The folder gets the log, and after every generation the recipe, the result and the plan of the
-    best candidate so far, named as unfinished until the end. Under a launcher, processes share the
-    samples. For `max_bytes` see `MaskedRuns`.
+    The folder gets the recipe, the result and the plan of the best candidate so far after every
+    generation, the plan named as unfinished until the end; scores go to the table of measurements.
+    Under a launcher, processes share the samples. For `max_bytes` see `MaskedRuns`.
+
+    Raises:
+        PlanError: another process searches in the folder, or it has another search.
     """
     processes, header = join(), problem.header()
     published: list[SearchResult] = []
@@ -142,17 +156,16 @@ def run_search(
         except OSError as error:
             raise PlanError(f"The result cannot be written to {path}: {error.strerror}.") from error
 
-    with _open_shared_log(folder, header, processes) as log:
-        if processes.share(all((folder / name).is_file() for name in (RESULT_NAME, PLAN_NAME))):
-            with processes.together():
-                previous = load_search(folder / RESULT_NAME)
-            if previous.is_finished and previous.header == plain_json(header):
-                count = len(previous.entries)
-                yield Progress("searching", count, count, "candidates")
-                return previous
+    with _locked_by_first(folder, processes):
+        if finished := _finished(folder, header, processes):
+            count = len(finished.entries)
+            yield Progress("searching", count, count, "candidates")
+            return finished
+        for unreadable in problem.table.problems if processes.is_first else ():
+            yield Progress("searching", 0, 0, note=str(unreadable))
         with offload_space(problem.running.placement) as offload:
             fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
-            yield from search(problem.task, fitness, log, publish)
+            yield from search(problem.task, fitness, problem.scores(processes), publish)
     with processes.together():
         pass  # no process reads the files before the first one has written them
     return published[-1]
@@ -191,22 +204,48 @@ def make_fitness(
 
 
 @contextmanager
-def _open_shared_log(
-    folder: Path, header: Mapping[str, Any], processes: Processes
-) -> Iterator[SearchLog]:
-    """The open log in the first process, and its scores in all processes."""
-    path = folder / LOG_NAME
-    settings = {key: value for key, value in header["settings"].items() if key != "generations"}
-    # The number of generations decides no draw and no score, so a longer search continues.
-    log_header = {**header, "settings": settings}
-    opened = open_log(path, log_header) if processes.is_first else nullcontext(SearchLog({}))
+def _locked_by_first(folder: Path, processes: Processes) -> Iterator[None]:
+    """Keep other searches out of the folder, for which the first process holds the lock."""
     with ExitStack() as stack:
         with processes.together():
-            log = stack.enter_context(opened)
-        plain = [
-            [list(removed), score.samples.tolist(), score.layers, score.seconds]
-            for removed, score in log.scores.items()
-        ]
-        for removed, samples, *others in processes.share(plain):
-            log.scores[tuple(removed)] = Score(np.array(samples, dtype=np.float64), *others)
-        yield log
+            if processes.is_first:
+                try:
+                    stack.enter_context(locked(folder / RESULT_NAME))
+                except Timeout as error:
+                    raise PlanError(
+                        f"Another process is searching in {folder}; wait for it."
+                    ) from error
+        yield
+
+
+def _finished(folder: Path, header: Mapping[str, Any], processes: Processes) -> SearchResult | None:
+    """The finished result of this search, if it is there; a PlanError if it is of another one."""
+    path, is_finished = folder / RESULT_NAME, False
+    with processes.together():
+        if processes.is_first and path.is_file():
+            previous = load_search(path)
+            _check_header(path, previous.header, plain_json(header))
+            is_there = previous.is_finished and (folder / PLAN_NAME).is_file()
+            is_finished = is_there and previous.header == plain_json(header)
+    if not processes.share(is_finished):
+        return None
+    with processes.together():
+        return load_search(path)
+
+
+def _check_header(path: Path, was: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+    names = dict.fromkeys([*header, *was])
+    changed = [name for name in names if _kept(was, name) != _kept(header, name)]
+    if changed:
+        raise PlanError(
+            f"{path} is of another search (it differs in {', '.join(sorted(changed))}); "
+            "choose another --out, or remove the file."
+        )
+
+
+def _kept(header: Mapping[str, Any], name: str) -> Any:
+    """A part of a header that a longer search keeps: generations decide no draw and no score."""
+    part = header.get(name)
+    if name == "settings" and isinstance(part, dict):
+        return {key: value for key, value in part.items() if key != "generations"}
+    return part

@@ -419,7 +419,7 @@ Bits = Annotated[
 SearchFolder = Annotated[
     Path,
     Option(
-        "Folder for plan, result and log; default: RECIPE's name.search.",
+        "Folder for plan and result; default: RECIPE's name.search.",
         ("--out", "-o"),
         takes="FOLDER",
     ),

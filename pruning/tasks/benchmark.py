@@ -25,7 +25,7 @@ from pruning.benchmarks.record import (
 )
 from pruning.plan.plan import PruningPlan, keep_all, model_ref, plan_from_dict
 from pruning.plan.routing import measured_routing
-from pruning.records.evaluation import PlanFacts
+from pruning.records.plan_facts import PlanFacts
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, read_manifest
 from pruning.tasks import Steps

@@ -12,14 +12,12 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.measures.result import Evaluation
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, keep_all
 from pruning.records.bins import (
     Bin,
     BinsRecord,
     BinsStore,
     RankedBy,
-    bin_table,
     expert_bins,
     neuron_bins,
 )
@@ -177,6 +175,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     from analysis.calibration.loading import resolve_dtype
     from pruning.engine.candidate import MeasureSettings, run_candidate
     from pruning.engine.full_side import run_full
+    from pruning.engine.plan_sums import sums_of_plan
     from pruning.engine.run import how_made
     from pruning.measures.samples import make_samples
 
@@ -184,26 +183,29 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
     record_store = BinsStore(store.directories)
     record = record_store.find(BinsRecord.new(model, ranked, bins, drawn_samples.corpus, changing))
-    if record.is_measured:
+    if not record.lacking:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
+        if not record.made:
+            record_store.save(record := record.with_known())
         return record
-    started, evaluations = time.monotonic(), dict[int, Evaluation]()
+    missing = [each for each in bins if each.plan.digest not in record.numbers]
+    started, done = time.monotonic(), len(bins) - len(missing)
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
     yield Progress("loading the model", 0, len(bins), "bins")
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         with closing(full):
-            for each in bins:
-                yield Progress("removing bins", len(evaluations), len(bins), "bins")
+            for number, each in enumerate(missing, done):
+                yield Progress("removing bins", number, len(bins), "bins")
                 task = run_candidate(loaded, model.family, each.plan, full, measured)
-                evaluations[each.number] = drain(task)
-    first = evaluations[bins[0].number]
-    record = record.with_results(
-        bin_table(bins, evaluations, seed=settings.seed),
-        (first.full["nll"].mean, first.num_samples, first.num_tokens),
-        how_made(settings, time.monotonic() - started),
-    )
+                plans = sums_of_plan(model, each.plan, drain(task), samples)
+                record = record.with_bin(plans)
+                # At once, so that a killed run loses no bin.
+                record_store.table.add_plans(
+                    model.identity, plans, record.where, how_made(settings)
+                )
+    record = record.finished(how_made(settings, time.monotonic() - started))
     record_store.save(record)
     return record
 

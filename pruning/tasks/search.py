@@ -12,6 +12,7 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
+from pruning.measurements.table import Measurements
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import DECODED
@@ -223,4 +224,5 @@ def _make_problem(
             placement=replace(placement_of(recipe.calibrate), stream_layers=machine.stream_layers),
         ),
         recipe=recipe,
+        table=Measurements(stats_store(machine.stats_dir).directories),
     )

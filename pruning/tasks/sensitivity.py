@@ -9,6 +9,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
+from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.plan.constraints import Room, rooms_of
@@ -114,20 +115,21 @@ class _Sitting:
         from analysis.calibration.distributed import Processes, join
         from analysis.calibration.loading import resolve_dtype
         from pruning.engine.candidate import MeasureSettings
-        from pruning.measures.points import MEASURES, sample_documents, sample_ids
+        from pruning.engine.run import how_made
+        from pruning.measures.points import MEASURES
         from pruning.measures.samples import make_samples
         from pruning.search.sensitivity import Measuring
 
         # A pass through streamed layers has its batches from the start.
         processes = join() if self.request.stream_layers else Processes()
         samples = make_samples(draw.sequences, self.request.batch_size, processes)
-        dtype = resolve_dtype(self._settings.dtype, self.model)
+        dtype, plan_of = resolve_dtype(self._settings.dtype, self.model), self.order.plan_of
         record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, draw, dtype)
 
         def load() -> "Steps[Runs]":
             from pruning.search.fitness import MaskedRuns, StreamedRuns, subject_of
 
-            measured, plan_of = MeasureSettings(MEASURES), self.order.plan_of
+            measured = MeasureSettings(MEASURES)
             if self.request.stream_layers:
                 return StreamedRuns(
                     self.model, samples, self._settings, plan_of, measured, store.folder
@@ -140,11 +142,11 @@ class _Sitting:
         return Measuring(
             store,
             store.find(record),
-            sample_ids(samples.sequences),
-            self.request.batch_size,
+            samples,
+            SampleSet(draw.sequences.corpus, draw.sequences.digest, dtype, draw.facts["seed"]),
+            plan_of,
             load,
-            processes=processes,
-            documents=sample_documents(samples.sequences),
+            how_made(self._settings),
         )
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
@@ -153,12 +155,6 @@ class _Sitting:
         if self._loaded is None:
             self._loaded = yield from load_for(self.model, sequences, self._settings, self._offload)
         return self._loaded
-
-    def run_facts(self) -> dict[str, Any]:
-        """What a record says of the latest run behind its numbers."""
-        from pruning.engine.run import how_made
-
-        return how_made(self._settings)
 
 
 def _measure(
@@ -181,7 +177,7 @@ def _measure(
             aim = Aim(*_budget(ranking, spec, spread), request.refine, request.cost, request.across)
             rounds[words] = yield from refine(works, curves, aim)
     finally:
-        records = [work.finish(sitting.run_facts()) for work in works]
+        records = [work.finish() for work in works]
     measured = (
         Measured(record, curve, rooms, work.layers, len(work.batches))
         for record, curve, work in zip(records, curves, works, strict=True)

@@ -26,7 +26,7 @@ from pruning.benchmarks.record import (
     new_benchmark,
 )
 from pruning.plan.plan import keep_all
-from pruning.records.evaluation import PlanFacts, plan_facts
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.variances import VarianceStore
 
 MODEL = ModelRef("m", "11" * 32)

@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 from page_texts import ALL_CORPORA, opened, table_with
+from shipped import shipped_results
 from streamlit.testing.v1 import AppTest
 
-from analysis.files.shipped import SHIPPED_STATS
 from app.charts.sizes import size_text
 
 
@@ -71,8 +71,7 @@ def marks_of(test, chart):
 def measured_by_hand():
     """Digest of each measured plan -> what its records say of it, and its loss by corpus."""
     found = {}
-    paths = sorted((SHIPPED_STATS / "evaluations").glob("*.jsonl"))
-    for raw in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
+    for raw in (*shipped_results(), *shipped_results(stem="demo-grid")):
         added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
         found.setdefault(raw["plan_digest"], (raw["plan"], {}))[1][raw["corpus"]["name"]] = added
     return found

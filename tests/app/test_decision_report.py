@@ -17,8 +17,8 @@ from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import fit_plan, keep_all, plan_from_dict
 from pruning.plan.repair_reference import Repair
 from pruning.records.cost import cost_of
-from pruning.records.evaluation import PlanFacts
 from pruning.records.kept_answers import AnswerStore
+from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.surgery.card import model_card
 

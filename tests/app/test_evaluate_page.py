@@ -14,7 +14,7 @@ from app.charts.evaluation_curves import leading_series
 from app.charts.evaluations import ALL_CORPORA, evaluation_results, pool_draws
 from app.charts.published import TABLES, published_settings
 from builders import ROWS
-from pruning.measures.result import Metric
+from builders.measured import altered, sums
 from pruning.requests.evaluation import SweepRequest
 from pruning.tasks.evaluation import sweep_run
 
@@ -116,7 +116,8 @@ def test_every_measure_against_every_size(open_page, swept, measure, against):
 
 def test_quality_against_memory_is_of_what_competes(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
-    fewer = record.model_copy(update={"record_id": "fewer", "num_samples": 2})
+    corpus = {**record.corpus, "digest": "of two"}
+    fewer = altered(record, sums((1.0, 2.0)), record_id="fewer", corpus=corpus)
     results = evaluation_results([*swept, fewer])
     chart = drawn("pareto", results, measure="nll", corpus=ROWS)
     found = chart.table.set_index("candidate")
@@ -133,12 +134,11 @@ def test_quality_against_memory_is_of_what_competes(swept):
 def test_repaired_and_unrepaired_plans_are_two_series_and_two_candidates(swept, fitted_on):
     repair = {"repair": "r", "repaired_on": (fitted_on,)}
     fitted = [
-        record.model_copy(
-            update={
-                "record_id": f"{record.record_id}-repaired",
-                "plan_digest": f"repaired {record.plan_digest}",
-                "plan": record.plan.model_copy(update=repair),
-            }
+        altered(
+            record,
+            record_id=f"{record.record_id}-repaired",
+            plan_digest=f"repaired {record.plan_digest}",
+            plan=record.plan.model_copy(update=repair),
         )
         for record in swept
         if record.plan.removed
@@ -165,10 +165,9 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
         update = {"corpus": {**reap.corpus, "digest": "other"}}
     if "seed" in way:
         update["corpus"] |= {"seq_len": 8, "seed": 7}
-        update["num_samples"] = 32
+        update |= {"own": sums((1.0,) * 32), "full": sums((1.0,) * 32)}
     other = [
-        record.model_copy(update={**update, "record_id": f"{record.record_id}-other"})
-        for record in (reap, whole)
+        altered(record, **update, record_id=f"{record.record_id}-other") for record in (reap, whole)
     ]
     both = evaluation_results([*other, *swept])
     (name,) = set(plain["series"][plain["evaluation"] == reap.record_id])
@@ -182,26 +181,24 @@ def test_what_was_measured_otherwise_is_a_series_of_its_own(swept, way):
 
 def test_all_corpora_is_the_mean_over_them_of_what_was_measured_on_all(swept):
     def moved(record, by):
-        metrics = {
-            name: Metric(by, by, by - 0.3, by + 0.4) if name == "nll" else metric
-            for name, metric in record.metrics.items()
-        }
         corpus = {**record.corpus, "name": "other.jsonl", "digest": "other"}
-        update = {"record_id": f"{record.record_id}-2", "corpus": corpus, "metrics": metrics}
-        return record.model_copy(update=update)
+        losses = sums((by - 0.5, by, by + 0.5), documents=(0, 1, 2))
+        return altered(record, losses, record_id=f"{record.record_id}-2", corpus=corpus)
 
     reap = next(record for record in swept if record.plan.criterion == "reap")
     whole = next(record for record in swept if not record.plan.removed)
-    alone = reap.model_copy(update={"record_id": "alone", "plan_digest": "alone"})
-    results = evaluation_results([*swept, alone, moved(reap, 9.0), moved(whole, 1.0)])
+    alone = altered(reap, record_id="alone", plan_digest="alone")
+    other = moved(reap, 9.0)
+    results = evaluation_results([*swept, alone, other, moved(whole, 1.0)])
     rows = results[(results["corpus"] == ALL_CORPORA) & (results["measure"] == "nll")]
     assert results["corpus"].iloc[0] == ALL_CORPORA
     # Random and the plan of one corpus were not measured on both.
     assert sorted(rows["plan"]) == sorted([reap.plan_digest, whole.plan_digest])
     row = rows[rows["plan"] == reap.plan_digest].iloc[0]
-    own = reap.metrics["nll"]
+    own, second = reap.metrics["nll"], other.metrics["nll"]
     assert row["mean"] == pytest.approx((own.mean + 9) / 2)
-    below, above = np.hypot(own.mean - own.low, 0.3) / 2, np.hypot(own.high - own.mean, 0.4) / 2
+    below = np.hypot(own.mean - own.low, 9 - second.low) / 2
+    above = np.hypot(own.high - own.mean, second.high - 9) / 2
     assert (row["mean"] - row["low"], row["high"] - row["mean"]) == pytest.approx((below, above))
     curves = drawn("evaluation-curves", results, measure="nll")
     titles = [note.text for note in curves.figure(dark=False).layout.annotations]
@@ -216,7 +213,7 @@ def test_each_blend_has_a_name_of_its_own(swept):
     def on(*corpora):
         plan = reap.plan.model_copy(update={"corpora": corpora})
         digest = "+".join(corpora)
-        return reap.model_copy(update={"record_id": digest, "plan": plan, "plan_digest": digest})
+        return altered(reap, record_id=digest, plan=plan, plan_digest=digest)
 
     blends = on("a", "b"), on("a", "c"), on("a", "b", "c"), on("a:2", "b", "c"), on("a")
     assert set(evaluation_results(blends)["series"]) == {
@@ -231,13 +228,12 @@ def test_each_blend_has_a_name_of_its_own(swept):
 def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
     record = next(record for record in swept if not record.plan.removed)
     two = [
-        record.model_copy(
-            update={
-                "record_id": name,
-                "corpus": {**record.corpus, "name": name},
-                "metrics": {"ppl": Metric(value, value, None, None)},
-                "full": {"ppl": Metric(value, value, None, None)},
-            }
+        altered(
+            record,
+            *(sums((np.log(value),) * 3, documents=(0, 0, 0)),) * 2,
+            record_id=name,
+            corpus={**record.corpus, "name": name},
+            measures=("ppl",),
         )
         for name, value in (("a", 2.0), ("b", 8.0))
     ]
@@ -249,10 +245,9 @@ def test_perplexities_over_corpora_are_those_of_the_mean_loss(swept):
 
 def test_what_won_on_fewer_samples_leads_nothing(swept):
     record = next(record for record in swept if record.plan.criterion == "reap")
-    lucky = {name: replace(metric, mean=0.0) for name, metric in record.metrics.items()}
-    fewer = {"record_id": "fewer", "num_samples": 2, "metrics": lucky}
-    fewer |= {"corpus": {**record.corpus, "digest": "of two"}}
-    results = pool_draws(evaluation_results([*swept, record.model_copy(update=fewer)]))
+    corpus = {**record.corpus, "digest": "of two"}
+    fewer = altered(record, sums((0.0, 0.0)), record_id="fewer", corpus=corpus)
+    results = pool_draws(evaluation_results([*swept, fewer]))
     (name,) = set(results.loc[results["num_samples"] == 2, "series"])
     assert name not in leading_series(results, "nll", "expert")
     assert name not in drawn("evaluation-curves", results, measure="nll").alt
@@ -272,16 +267,13 @@ def test_the_form_shows_its_command(open_page):
 
 def test_draws_of_random_are_one_series_with_their_mean(swept):
     chance = next(record for record in swept if record.plan.criterion == "random")
-    other = chance.model_copy(
-        update={
-            "record_id": "other",
-            "plan_digest": "other",
-            "plan": chance.plan.model_copy(update={"criterion": "random:2"}),
-            "metrics": {
-                name: replace(metric, mean=metric.mean + 1)
-                for name, metric in chance.metrics.items()
-            },
-        }
+    losses = chance.numbers[chance.plan_digest].sums["nll"]
+    other = altered(
+        chance,
+        replace(losses, sums=losses.sums + losses.counts),
+        record_id="other",
+        plan_digest="other",
+        plan=chance.plan.model_copy(update={"criterion": "random:2"}),
     )
     results = evaluation_results([*swept, other])
     pooled = pool_draws(results)

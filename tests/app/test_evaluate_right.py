@@ -100,7 +100,9 @@ def test_start_begins_with_them(open_page, asked):
 
 def test_a_plan_that_was_not_asked_says_so(asked):
     losses = plan_losses(
-        each.model_copy(update={"right_answers": None}) if each.plan.criterion == "reap" else each
+        each.model_copy(update={"right_answers": None, "measures": ("nll",)})
+        if each.plan.criterion == "reap"
+        else each
         for each in asked
     )
     by_criterion = {each.facts.criterion: each for each in losses}

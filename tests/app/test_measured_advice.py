@@ -3,7 +3,7 @@
 import pytest
 
 from app.tables.measured_advice import MeasuredPlan, read_losses
-from pruning.records.evaluation import PlanFacts
+from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 
 

@@ -2,16 +2,17 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import pytest
 from page_texts import ALL_CORPORA, loaded_on, opened, table_with, texts
-from shipped import shipped_lines
 
 from analysis.criteria import get_criterion
 from analysis.files.shipped import SHIPPED_STATS
 from app.pages.explore.evidence import random_note
+from pruning.records.bins import BinsStore
 
 NEURONS = {"granularity": "neuron", "neuron_scope": "global"}
 CAMERA = {"granularity": "neuron", "criterion": "camera-p", "neuron_scope": "layer"}
@@ -198,11 +199,11 @@ class TestScoreAndLoss:
         assert table["removed"].sum() == 12_288
         said = texts(neurons.text)
         agreed = {
-            raw["ranked"]["criterion"]: _rank_correlation(raw["rows"])
-            for raw in map(json.loads, shipped_lines("bins").values())
-            if raw["corpus"]["name"] == "demo-code"
-            and raw["ranked"]["granularity"] == "neuron"
-            and raw["ranked"]["how"]["order"] == "saliency"
+            each.ranked.criterion: _rank_correlation([asdict(row) for row in each.rows])
+            for each in BinsStore([SHIPPED_STATS]).records()
+            if each.corpus["name"] == "demo-code"
+            and each.ranked.granularity == "neuron"
+            and each.ranked.how.order == "saliency"
         }
         best = max(agreed, key=agreed.get)
         words = f"follows the true loss best (rank correlation {agreed[best]:.2f})"

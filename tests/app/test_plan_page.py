@@ -19,7 +19,7 @@ from page_texts import (
     unfolded,
     upload,
 )
-from shipped import shipped_lines
+from shipped import shipped_results
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -441,7 +441,7 @@ def test_words_of_the_address_and_the_command_line():
 def test_schedules_that_were_measured_say_their_loss(open_page):
     test = open_page("plan", criterion="ean", corpora=ALL_CORPORA)
     found = {}
-    for raw in map(json.loads, shipped_lines("evaluations", "demo-ean-").values()):
+    for raw in shipped_results("demo-ean-"):
         if raw["plan"].get("repair") or raw["plan"].get("bits"):
             continue
         if raw["plan"]["sparsity"] == "50%" and len(raw["plan"]["corpora"]) == 3:

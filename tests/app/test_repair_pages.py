@@ -19,6 +19,8 @@ from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import CorpusRef
 from builders import ROWS
+from builders.measured import altered
+from pruning.measurements.block import ORIGINAL
 from pruning.plan.plan import plan_from_dict, plan_from_json
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import LayerFit, RepairRecord, RepairStore
@@ -162,16 +164,15 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
     records = drain(sweep_run(request))
     (plain,) = (each for each in records if each.plan_digest == plan.digest)
     repaired = replace(plan, repair=record.reference)
-    less = {"nll": replace(plain.metrics["nll"], mean=plain.full["nll"].mean + 0.125)}
+    full = plain.numbers[ORIGINAL].sums["nll"]
+    less = replace(full, sums=full.sums + 0.125 * full.counts)
     facts = {"repair": record.record_id, "repaired_on": (ROWS,), "repair_tokens": 4096}
-    fitted = plain.model_copy(
-        update={
-            "record_id": f"{plain.record_id}-repaired",
-            "plan_digest": repaired.digest,
-            "plan": plain.plan.model_copy(update=facts),
-            "metrics": less,
-            "samples": None,
-        }
+    fitted = altered(
+        plain,
+        less,
+        record_id=f"{plain.record_id}-repaired",
+        plan_digest=repaired.digest,
+        plan=plain.plan.model_copy(update=facts),
     )
     EvaluationStore([stats_dir]).save(fitted)
     plain_bar = bar(open_page("evaluate", **PLAN))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 from page_texts import MEASURED_CORPORA, counts_on, table_with, texts
-from shipped import shipped_lines
+from shipped import shipped_results
 from typer.testing import CliRunner
 
 import app.cli
@@ -214,7 +214,7 @@ def until(test, condition):
 
 def test_the_best_is_told_with_its_loss_on_samples_that_did_not_choose_it(open_page):
     rises = {}
-    for raw in map(json.loads, shipped_lines("evaluations", "demo-ean-").values()):
+    for raw in shipped_results("demo-ean-"):
         if raw["plan"]["schedule"] == "search":
             corpus, found = raw["corpus"]["name"], raw["samples"]
             # The search read the first 32 samples of its corpus.

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +24,7 @@ from shipped import shipped_losses
 from app.charts import neuron_cut
 from pruning.plan.neuron_cuts import expert_shares
 
-SHIPPED = Path(__file__).parents[2] / "cached_stats" / "sensitivity"
+SHIPPED = Path(__file__).parents[2] / "cached_stats"
 
 
 @pytest.fixture
@@ -34,13 +35,30 @@ def open_measured(open_page):
     )
 
 
+@cache
+def measured():
+    """The shipped blocks of curves."""
+    return pd.read_json(SHIPPED / "measurements" / "demo-sensitivity.jsonl", lines=True)
+
+
+def loss_of(plan, ids, dtype):
+    """The mean loss of a plan over samples, from the table."""
+    blocks = measured()
+    rows = blocks[(blocks["plan"] == plan) & (blocks["dtype"] == dtype)].to_dict("records")
+    (row,) = (each for each in rows if set(each["sample"]) == ids)
+    losses = row["sum"][row["measure"].index("nll")]
+    return float(np.mean(np.divide(losses, row["count"])))
+
+
 def added_losses(layer_removed, criterion="ean"):
     """Corpus -> the sum over layers of what losing so many adds, read without the program."""
     found = {}
     for corpus in MEASURED_CORPORA:
-        (path,) = SHIPPED.glob(f"*{criterion}-{corpus}-*.parquet")
-        table = pd.read_parquet(path)
-        means = table.groupby(["base", "layer", "removed"])["nll"].mean()
+        (path,) = SHIPPED.glob(f"sensitivity/*{criterion}-{corpus}-*.json")
+        record = json.loads(path.read_bytes())
+        ids, dtype = {each for each, _ in record["samples"]}, record["settings"]["dtype"]
+        points = {(*at, gone): plan for *at, gone, _, plan in record["points"]}
+        means = pd.Series({at: loss_of(plan, ids, dtype) for at, plan in points.items()})
         original = means[("", -1, 0)]
         found[corpus] = sum(
             np.interp(gone, [0, *curve.index], [0.0, *(curve - original)])

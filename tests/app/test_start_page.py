@@ -17,11 +17,10 @@ from page_texts import (
     texts,
 )
 from published_models import QWEN3
-from shipped import shipped_lines, shipped_losses
+from shipped import shipped_losses, shipped_results
 from streamlit.testing.v1 import AppTest
 
 from analysis.drain import drain
-from analysis.files.shipped import SHIPPED_STATS
 from app.session.data import settings
 from app.session.job_queue import job_store
 from pruning.requests.evaluation import EvaluateRequest
@@ -29,7 +28,7 @@ from pruning.tasks.evaluation import evaluate_run
 
 
 def _records():
-    return map(json.loads, shipped_lines("evaluations").values())
+    return shipped_results()
 
 
 def shown_plan(test):
@@ -96,8 +95,7 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
 def _losses_of_the_grid(**facts):
     """Criterion by name -> mean loss increase of the plan of the grid with these facts."""
     added = {}
-    grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
-    for raw in map(json.loads, grid):
+    for raw in shipped_results(stem="demo-grid"):
         plan = raw["plan"]
         if facts.items() <= plan.items() and plan["criterion"].isalpha() and not plan.get("repair"):
             increase = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]

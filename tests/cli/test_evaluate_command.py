@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.corpora.spec import corpus_name
-from pruning.records.evaluation import TABLE_COLUMNS
+from pruning.records.evaluation import TABLE_COLUMNS, EvaluationStore
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):
     assert f"result.json: 1 evaluation, loss {increase:+.2f} ({name})" in printed
     assert "no known calibration used this corpus" in printed
     (kept,) = (here / "own" / "evaluations").iterdir()
-    assert json.loads(kept.read_text()) == result
+    (record,) = EvaluationStore([here / "own"]).records()
+    assert json.loads(json.dumps(record.to_dict())) == result
+    assert json.loads(kept.read_text())["measures"] == list(result["metrics"])
     before = kept.stat().st_mtime_ns
     works(*words, "--force")
     assert kept.stat().st_mtime_ns == before
@@ -208,7 +210,8 @@ def test_a_share_of_the_bytes_is_a_budget_of_a_sweep(works, tiny, corpora, here)
 
 def test_a_sweep_in_one_pass_through_the_layers_gives_the_same_table(works, words, here, stats):
     works(*words, "-o", "whole.csv")
-    shutil.rmtree(stats / "evaluations")
+    for name in ("evaluations", "measurements"):
+        shutil.rmtree(stats / name)
     works(*words, "--stream-layers", "-o", "streamed.csv")
     whole, streamed = (pd.read_csv(here / f"{name}.csv") for name in ("whole", "streamed"))
     assert set(streamed["created_at"]).isdisjoint(whole["created_at"])  # measured again

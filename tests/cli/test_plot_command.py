@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from shipped import shipped_lines
+from shipped import shipped_results
 
 from analysis.files.shipped import SHIPPED_STATS
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS
-from builders import resealed
+from builders.measured import sums
+from pruning.measurements.table import PlanSums
+from pruning.records.bins import BinsRecord, BinsStore
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--calibrated-on", "demo-code", "--sparsity", "50%")
@@ -201,8 +203,7 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     made = pd.read_csv(here / "frontier.csv")
     known = made[made["measured"].notna()]
     added = {}
-    grid = (SHIPPED_STATS / "evaluations" / "demo-grid.jsonl").read_text().splitlines()
-    for raw in map(json.loads, [*shipped_lines("evaluations").values(), *grid]):
+    for raw in (*shipped_results(), *shipped_results(stem="demo-grid")):
         facts = raw["plan"]
         is_heapr = (facts["criterion"], facts["granularity"]) == ("heapr", "neuron")
         # The curves are of neurons that compete within a layer or the model.
@@ -293,20 +294,29 @@ def test_scores_against_the_loss_draw_without_options(works, moeprune, here):
 
 
 def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
-    (source,) = shipped_lines("bins", "demo-reap-expert-demo-code-").values()
-    careful = json.loads(source)
-    flat = [row | {"loss_change": 0.0} for row in careful["rows"]]
-    quick = careful | {"digest": "f" * 64, "rows": flat, "num_samples": 8}
-    quick["made"] = careful["made"] | {"created_at": "2999-01-01T00:00:00.000+00:00"}
-    (here / "own" / "bins").mkdir(parents=True)
-    path = here / "own" / "bins" / "demo-reap-expert-demo-code-ffffffff.json"
-    path.write_text(resealed(quick | {"record_id": path.stem}))
+    careful = next(
+        each
+        for each in BinsStore([SHIPPED_STATS]).records()
+        if each.record_id.startswith("demo-reap-expert-demo-code-")
+    )
+    name, store = "demo-reap-expert-demo-code-ffffffff", BinsStore([here / "own"])
+    made = careful.made | {"created_at": "2999-01-01T00:00:00.000+00:00"}
+
+    def save(samples):
+        """Bins that cost nothing, on so many samples."""
+        flat = PlanSums((32,) * 6, tuple(map(str, range(samples))), {"nll": sums((1.0,) * samples)})
+        corpus = {**careful.corpus, "digest": str(samples)}
+        update = {"record_id": name, "digest": "f" * 64, "corpus": corpus, "made": made}
+        quick = BinsRecord.from_json(careful.to_line(), "a line").model_copy(update=update)
+        store.save(quick.with_numbers(dict.fromkeys(quick.plans, flat)))
+
+    save(8)
     said = works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv")
     drawn = pd.read_csv(here / "bins.csv")["loss_change"]
-    assert drawn.tolist() == pytest.approx([row["loss_change"] for row in careful["rows"]])
+    assert drawn.tolist() == pytest.approx([row.loss_change for row in careful.rows])
     assert "over 10 bins, on 64 samples" in said
     # Of more samples it would be the one that counts.
-    path.write_text(resealed(quick | {"record_id": path.stem, "num_samples": 128}))
+    save(128)
     works("plot", "loss-bins", "demo", *RECIPES, "--stats-dir", "own", "-o", "bins.csv", "--force")
     assert not pd.read_csv(here / "bins.csv")["loss_change"].any()
 

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from pruning.records.bins import BIN_COLUMNS, Binning, BinsRecord
+from pruning.records.bins import BIN_COLUMNS, Binning, BinsStore
 from pruning.records.lens import LENS_COLUMNS, LensStore, in_short
 from pruning.records.variances import VARIANCE_COLUMNS, VarianceStore
 
@@ -81,8 +81,7 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
         *("--criterion", "random", "--granularity", "neuron", "--bins", "3"),
     )
     works(*words)
-    (path,) = (here / "kept" / "bins").iterdir()
-    record = BinsRecord.read(path)
+    (record,) = BinsStore([here / "kept"]).records()
     assert record.ranked.how == Binning(3, "global")
     assert (record.ranked.corpora, record.ranked.runs) == ((), ())
     pd.testing.assert_frame_equal(record.table, pd.read_csv(here / "bins.csv"), rtol=1e-12)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from threading import Timer
@@ -10,11 +11,14 @@ import pytest
 from launching import torchrun
 
 from analysis.drain import drain
+from analysis.files.locking import locked
 from analysis.model.opening import load_model_index
 from app.console import follow
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.jobs.worker import CancelSwitch, run_task
+from pruning.measurements.block import Block
+from pruning.measurements.table import Measurements
 from pruning.measures.points import WHOLE
 from pruning.plan.plan import load_plan
 from pruning.records.sensitivity import SensitivityStore
@@ -24,7 +28,7 @@ from pruning.tasks.search import search_run
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(__file__).parent / "commands_in_turn.py"
-FILES = {"plan.json", "recipe.yaml", "search.json", "search.jsonl"}
+FILES = {"plan.json", "recipe.yaml", "search.json"}
 UNFINISHED = FILES - {"plan.json"} | {"unfinished.plan.json"}
 
 
@@ -42,13 +46,23 @@ def essence(folder):
     return {key: value for key, value in raw.items() if key not in ("cost", "sha256")}
 
 
+def stats_of(out):
+    """A statistics folder for each search, or one would take over what another measured."""
+    return out.with_name(f"{out.name}-stats")
+
+
 def request(path, out, **more):
-    return SearchRequest(
-        recipe=path.read_text(), out=out, stats_dir=path.parent / "stats", batch_size=2, **more
-    )
+    values = {"stats_dir": stats_of(out), "batch_size": 2, **more}
+    return SearchRequest(recipe=path.read_text(), out=out, **values)
 
 
-def test_a_search_leaves_plan_result_and_log(recipe, works, tiny, here):
+def measured_plans(out):
+    """Digests of the plans in the table, one for each time that it was measured."""
+    lines = [path.read_bytes().splitlines(True) for path in Measurements([stats_of(out)]).shards]
+    return [Block.from_line(line).plan for shard in lines for line in shard]
+
+
+def test_a_search_leaves_plan_result_and_scores(recipe, works, tiny, here):
     output = works("search", recipe(), "--stats-dir", "stats", "--batch-size", "2")
     assert {path.name for path in (here / "r.search").iterdir()} == FILES
     result = load_search(here / "r.search" / "search.json")
@@ -110,9 +124,11 @@ def test_a_population_without_room_for_measured_plans_is_refused(recipe, moeprun
 
 def test_more_generations_go_on_where_fewer_ended(recipe, here):
     drain(search_run(request(recipe({"generations": 1}), here / "kept")))
-    log = (here / "kept" / "search.jsonl").read_bytes()
+    first = measured_plans(here / "kept")
     drain(search_run(request(recipe(), here / "kept")))
-    assert (here / "kept" / "search.jsonl").read_bytes().startswith(log)
+    plans = measured_plans(here / "kept")
+    assert plans[: len(first)] == first
+    assert len(plans) == len(set(plans)) > len(first)
     drain(search_run(request(recipe(), here / "whole")))
     assert essence(here / "kept") == essence(here / "whole")
 
@@ -211,7 +227,7 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     # Three batches: in the last turn the second process has none.
     ours = ("evaluate", tiny, "--plan", "plan.json", "--corpus", corpora[1], "--samples", "5")
     ours += ("--seq-len", "9", "--batch-size", "2")
-    search = ("search", "r.yaml", "--stats-dir", "stats", "--batch-size", "2")
+    search = ("search", "r.yaml", "--batch-size", "2")
     curves = ("sensitivity", tiny, "--criterion", "random", *ours[4:], "--sparsity", "50%")
     curves += ("--refine", "1", "--levels", "3")
     commands = []
@@ -221,7 +237,10 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     ):
         works(*ours, *more, *own, "--force", "--stats-dir", f"alone-{way}")
         commands.append((*ours, *more, *own, "--force", "--stats-dir", f"together-{way}"))
-        commands.append((*search, *more, "--out", f"search-{way}"))
+        # The calibration of the other, and none of its scores.
+        stats, without = stats_of(here / f"search-{way}"), shutil.ignore_patterns("measurements")
+        shutil.copytree(stats_of(here / "alone"), stats, ignore=without)
+        commands.append((*search, *more, "--out", f"search-{way}", "--stats-dir", stats))
         works(*curves, *more, "--stats-dir", f"alone-{way}")
         commands.append((*curves, *more, "--stats-dir", f"together-{way}"))
     (here / "commands.json").write_text(json.dumps(commands, default=str))
@@ -233,6 +252,8 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
     for way in ("whole", "streamed"):
         assert evaluations(here / f"together-{way}") == evaluations(here / f"alone-{way}")
         assert essence(here / f"search-{way}") == essence(here / "alone")
+        plans = measured_plans(here / f"search-{way}")
+        assert sorted(plans) == sorted(measured_plans(here / "alone"))
         assert measured(here / f"together-{way}") == measured(here / f"alone-{way}")
         assert (here / f"search-{way}" / "plan.json").read_bytes() == plan
 
@@ -250,6 +271,36 @@ def test_a_search_of_other_settings_does_not_go_on_in_the_same_folder(recipe, mo
     outcome = moeprune("search", recipe({"seed": 1}), "--stats-dir", "stats")
     assert outcome.code == 1
     assert "another search (it differs in settings); choose another --out" in outcome.err
+
+
+def test_two_searches_are_not_in_one_folder(recipe, moeprune, here):
+    with locked(here / "r.search" / "search.json"):
+        outcome = moeprune("search", recipe(), "--stats-dir", "stats")
+    assert outcome.code == 1
+    assert f"Another process is searching in {here / 'r.search'}; wait for it." in outcome.err
+
+
+def test_a_search_in_another_folder_measures_nothing_again(recipe, here):
+    for name in ("first", "again"):
+        drain(search_run(request(recipe(), here / name, stats_dir=here / "first-stats")))
+    plans = measured_plans(here / "first")
+    assert len(plans) == len(set(plans)) == len(load_search(here / "again/search.json").entries)
+    assert essence(here / "again") == essence(here / "first")
+
+
+def test_a_damaged_line_is_named_and_its_plan_measured_again(recipe, moeprune, works, here):
+    words = ("search", recipe(), "--stats-dir", "stats", "--batch-size", "2")
+    works(*words)
+    (shard,) = (here / "stats" / "measurements").iterdir()
+    damaged = shard.read_bytes().replace(b'"esap"', b'"kl"', 1)
+    shard.write_bytes(damaged)
+    whole = essence(here / "r.search")
+    (here / "r.search" / "search.json").unlink()
+    outcome = moeprune(*words)
+    assert f"Line 1 of the measurements {shard.name} cannot be read" in outcome.err
+    assert essence(here / "r.search") == whole
+    assert shard.read_bytes().startswith(damaged)
+    assert shard.read_bytes().count(b"\n") == damaged.count(b"\n") + 1
 
 
 def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, works, here):

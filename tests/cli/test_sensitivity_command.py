@@ -9,6 +9,7 @@ import pytest
 from analysis.corpora.spec import corpus_name
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
+from pruning.measurements.table import Measurements
 from pruning.measures.curves import curves_of
 from pruning.plan.plan import load_plan
 from pruning.plan.sizes import weight_bytes
@@ -43,13 +44,24 @@ def counts(made):
     return {layer: len(ids) for layer, ids in made.kept.items()}
 
 
-def esap(tiny, corpus, made, stats):
+def without_measurements(stats, folder):
+    """A copy of statistics with what was measured left out."""
+    left_out = shutil.ignore_patterns("sensitivity", "measurements")
+    shutil.copytree(stats, folder, ignore=left_out)
+    return folder
+
+
+def esap(tiny, corpus, made, stats, folder):
+    """By an evaluation that knows nothing of the curves."""
     asked = {"model": str(tiny), "corpora": (str(corpus),), "plans": (made.to_dict(),)}
-    request = EvaluateRequest(**asked, samples=5, measures="esap", stats_dir=stats)
+    own_stats = without_measurements(stats, folder)
+    request = EvaluateRequest(**asked, samples=5, measures="esap", stats_dir=own_stats)
     return drain(evaluate_run(request))[0].metrics["esap"].mean
 
 
-def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny, corpora, stats):
+def test_the_measured_plan_has_the_best_of_what_was_measured(
+    measure, plan, tiny, corpora, stats, tmp_path
+):
     said = measure("--criterion", "random", "--sparsity", "50%", "--refine", "3")
     assert "50%, first plan: predicted ESAP" in said
     made = plan("--criterion", "random", "--sparsity", "50%")
@@ -59,7 +71,7 @@ def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny
     assert parameters["corpora"] == [corpus_name(str(corpora[0]))]
     assert (parameters["cost"], parameters["samples"]) == ("esap", [5])
     (record,) = SensitivityStore([stats]).records()
-    assert {file.suffix for file in (stats / "sensitivity").iterdir()} == {".json", ".parquet"}
+    assert {file.suffix for file in (stats / "sensitivity").iterdir()} == {".json"}
     assert parameters["sensitivity"] == [record.record_id]
     points = SensitivityStore([stats]).points(record)
     curves = curves_of(points, 3, "esap")
@@ -67,7 +79,7 @@ def test_the_measured_plan_has_the_best_of_what_was_measured(measure, plan, tiny
     removed = tuple(6 - kept for kept in counts(made).values())
     assert whole[removed] == min(whole.values())
     # What was measured is what evaluate says of the plan.
-    measured = esap(tiny, corpora[0], made, stats)
+    measured = esap(tiny, corpora[0], made, stats, tmp_path / "apart")
     assert np.exp(-whole[removed]) == pytest.approx(measured, abs=1e-12)
 
 
@@ -100,7 +112,7 @@ def test_pinned_and_dropped_experts_are_another_order(measure, plan, moeprune, t
     assert 3 not in made.kept[2]
 
 
-def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpora, stats):
+def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpora, stats, tmp_path):
     measure(*NEURONS, "--levels", "4", "--sparsity", "50%", "--refine", "1")
     made = plan(*NEURONS, "--sparsity", "50%")
     model = load_model_index(str(tiny))
@@ -119,7 +131,7 @@ def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpor
     ]
     curves = curves_of(SensitivityStore([stats]).points(record), 3, "esap")
     best = min(cost for removed, cost in curves.measured.items() if sum(removed) == neurons // 2)
-    measured = esap(tiny, corpora[0], made, stats)
+    measured = esap(tiny, corpora[0], made, stats, tmp_path / "apart")
     assert np.exp(-best) == pytest.approx(measured, abs=1e-12)
 
 
@@ -214,23 +226,32 @@ def test_a_search_can_begin_with_what_was_measured(recipe, works, here, corpora)
     started = next(entry for entry in result.entries if entry.origin == "measured 1")
     assert result.best_entry.fitness >= started.fitness
     # Interrupted or not, it begins as it did: what is measured since changes no search.
-    log = here / "r.search" / "search.jsonl"
-    before = log.read_bytes()
+    file = here / "r.search" / "search.json"
+    before, shards = file.read_bytes(), Measurements([here / "stats"]).shards
+    file.unlink()
     works("search", path, "--stats-dir", "stats", "--batch-size", "2")
-    assert log.read_bytes() == before
+    assert file.read_bytes() == before
+    assert Measurements([here / "stats"]).shards == shards
 
 
-def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, tiny, stats, here):
+def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, stats, here):
     words = ("--criterion", "random", "--sparsity", "50%", "--refine", "1", "--dtype", "float32")
-    shutil.rmtree(stats / "sensitivity", ignore_errors=True)  # what other tests measured
-    whole = measure(*words, on=(0, 1))
-    tables = {file.name: file.read_bytes() for file in (stats / "sensitivity").glob("*.parquet")}
-    (stats / "sensitivity").rename(here / "whole")
+    whole, streamed = (without_measurements(stats, here / name) for name in ("whole", "streamed"))
     states = here / "states"
-    again = measure(*words, "--stream-layers", "--hidden-states-dir", states, on=(0, 1))
-    assert [line for line in whole.splitlines() if "50%" in line] == [
+    stream = ("--stream-layers", "--hidden-states-dir", states)
+    said = measure(*words, "--stats-dir", whole, on=(0, 1))
+    again = measure(*words, "--stats-dir", streamed, *stream, on=(0, 1))
+    again = again.replace(str(streamed), str(whole))
+    assert [line for line in said.splitlines() if "50%" in line] == [
         line for line in again.splitlines() if "50%" in line
     ]
-    written = {file.name: file.read_bytes() for file in (stats / "sensitivity").glob("*.parquet")}
-    assert written == tables and len(tables) == 2
-    assert not list(stats.rglob("*.partial")) and not list(states.iterdir())
+    stores = [SensitivityStore([each]) for each in (whole, streamed)]
+    pairs = list(zip(*(each.records() for each in stores), strict=True))
+    for one, other in pairs:
+        assert other.model_copy(update={"made": one.made}) == one
+        points = [store.points(one) for store in stores]
+        for point in one.plans:
+            values = [each.values(point.removed, each.samples()) for each in points]
+            np.testing.assert_array_equal(*values)
+    assert len(pairs) == 2
+    assert not list(streamed.rglob("*.partial*")) and not list(states.iterdir())

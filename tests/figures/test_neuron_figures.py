@@ -1,13 +1,12 @@
 """Figures of neurons: they draw the table, sentences say it, payloads stay small."""
 
-import json
 import math
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from shipped import shipped_lines
+from shipped import shipped_results
 
 from analysis.files.shipped import SHIPPED_STATS
 from app.charts import loss_bins, same_bytes
@@ -277,7 +276,7 @@ def test_draws_of_random_are_one_candidate_of_the_same_bytes():
     table = table[table["removed"].round(2) == 0.4]  # 77 of 192
     rows = table[table["candidate"] == "Random, experts uniform"].set_index("corpus")
     changes = {}
-    for raw in map(json.loads, shipped_lines("evaluations", "demo-random").values()):
+    for raw in shipped_results("demo-random"):
         if raw["plan"]["experts_after"] == 192 - 77 and raw["plan"]["granularity"] == "expert":
             change = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
             changes.setdefault(raw["corpus"]["name"], []).append(change)

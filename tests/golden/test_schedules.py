@@ -20,7 +20,7 @@ from analysis.families.base import MoELayer
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import PATTERNS, SCHEDULES, Evidence, Spending, allocate, uniform
-from pruning.search.run import BlockFitness
+from pruning.search.scores import BlockFitness
 from pruning.search.space import Space, seeds_of
 
 TWO = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
@@ -199,7 +199,7 @@ class Known:
         return 0.0
 
     def block(self, removed, number):
-        return BlockFitness(np.array([self.table[removed]]), 1)
+        return BlockFitness(np.array([self.table[removed]]), np.ones(1, np.int64), 1)
 
     def hold(self, candidates):
         """Nothing helps here."""
@@ -208,11 +208,12 @@ class Known:
 def test_a_search_finds_the_best_and_of_equal_ones_the_first(tmp_path):
     settings = SearchSettings(population=4, elites=1, generations=3, seed=1)
     seeds = {"late": (1, 2)}
-    tied = searched(tmp_path / "tied", search_task(3, settings, seeds, TWO), Known(FITNESS))
+    one = {"measure": "esap", "samples": 1}
+    tied = searched(tmp_path / "tied", search_task(3, settings, seeds, TWO), Known(FITNESS), **one)
     assert {each.removed for each in tied.candidates} == set(FITNESS)
     assert tied.best.removed == (1, 2)
     better = FITNESS | {(0, 3): 0.875}
-    found = searched(tmp_path / "found", search_task(3, settings, seeds, TWO), Known(better))
+    found = searched(tmp_path / "found", search_task(3, settings, seeds, TWO), Known(better), **one)
     assert found.best.removed == (0, 3)
     assert found.scores[found.best.number].fitness == 0.875
 

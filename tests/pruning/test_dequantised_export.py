@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 import torch
 from exports import edit_tensors, export, failed, keeping, shards_of, tensors_of, uneven, verified
@@ -15,6 +14,7 @@ from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences
 from builders.tokens import random_ids
 from pruning.plan.plan import PruningPlan, model_ref
+from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.sensitivity import sensitivity_run
@@ -113,12 +113,15 @@ def test_measurements_are_those_of_the_plain_one(pair, tmp_path, stream):
         plan = keeping(model, KEPT).to_dict()
         (record,) = drain(evaluate_run(EvaluateRequest(**common, plans=(plan,))))
         drain(sensitivity_run(SensitivityRequest(**common, criterion="random", levels=2)))
-        (file,) = (tmp_path / str(number) / "sensitivity").glob("*.parquet")
-        outcomes.append((record.metrics, pd.read_parquet(file)))
+        store = SensitivityStore([tmp_path / str(number)])
+        (curves,) = store.records()
+        known = store.points(curves)
+        values = [known.values(each.removed, known.samples()).tolist() for each in curves.plans]
+        outcomes.append((record.metrics, dict(zip(curves.plans, values, strict=True))))
     (metrics, points), (plain_metrics, plain_points) = outcomes
     assert metrics == plain_metrics
     assert len(points) >= 2 * len(pair[0].layers)
-    pd.testing.assert_frame_equal(points, plain_points)
+    assert points == plain_points
 
 
 def test_a_changed_number_is_found(pair, tmp_path):

@@ -18,7 +18,7 @@ from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.records.cost import cost_of
-from pruning.records.evaluation import PlanFacts
+from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes

@@ -4,12 +4,12 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from shipped import shipped_lines
 
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import ModelRef
 from pruning import Model
 from pruning.plan.plan import Provenance
-from pruning.records.evaluation import EvaluationRecord
+from pruning.records.evaluation import EvaluationStore
 from pruning.surgery.checks import Check
 from pruning.surgery.verify import Level, VerifyReport
 
@@ -28,8 +28,8 @@ def plan(model):
 
 @pytest.fixture(scope="module")
 def evaluation():
-    name, line = next(iter(shipped_lines("evaluations", "demo-reap-").items()))
-    return EvaluationRecord.from_json(line, name)
+    records = EvaluationStore((SHIPPED_STATS,)).records()
+    return next(each for each in records if each.record_id.startswith("demo-reap-"))
 
 
 class Tags(HTMLParser):

@@ -31,9 +31,12 @@ from app.charts.files import write_figure
 from app.cli.files import write_csv, write_table
 from app.jobs.store import JobStore
 from builders import tiny_checkpoint
+from builders.measured import sums as summed
 from builders.statistics import expert_stats
+from pruning.measurements.block import SampleSet
+from pruning.measurements.table import Measurements, PlanSums
 from pruning.plan.plan import keep_all
-from pruning.records.evaluation import EvaluationStore
+from pruning.records.variances import VarianceStore
 from pruning.requests.recipe_file import recipe_from_yaml, save_recipe
 from pruning.surgery.export import export_checkpoint
 from tests.reliability.faults import DISK, full_at
@@ -61,12 +64,18 @@ def write_recipe(folder, version, _model):
 
 @cache
 def shipped_record():
-    return EvaluationStore([SHIPPED_STATS]).records()[0]
+    return VarianceStore([SHIPPED_STATS]).records()[0]
 
 
 def write_record(folder, version, _model):
     changes = {"record_id": "one", "made": {"version": version}}
-    EvaluationStore([folder]).save(shipped_record().model_copy(update=changes))
+    VarianceStore([folder]).save(shipped_record().model_copy(update=changes))
+
+
+def write_measurements(folder, version, _model):
+    sums = PlanSums((4,) * 3, tuple("abcdefgh"), {"nll": summed(range(8))})
+    where = SampleSet("text", "d" * 64, "float32", 42)
+    Measurements([folder]).add_plans("model", {version: sums}, where, {})
 
 
 def write_csv_table(folder, version, _model):
@@ -99,7 +108,8 @@ def write_export(folder, version, model):
 
 
 WRITERS = (
-    *(write_plan, write_recipe, write_record, write_csv_table, write_parquet),
+    *(write_plan, write_recipe, write_record, write_measurements, write_csv_table),
+    write_parquet,
     *(write_run, remove_run, write_export),
 )
 

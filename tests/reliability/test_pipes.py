@@ -32,7 +32,7 @@ READERS = {
     KEEP_LIST_NAME: lambda path: read_keep_list(path, load_model_index("demo").layers),
     "search.json": load_search,
     "record.json": EvaluationRecord.read,
-    "curves.parquet": lambda path: read_parquet(path, {}),
+    "table.parquet": lambda path: read_parquet(path, {}),
     "corpus.jsonl": lambda path: open_corpus(str(path)),
     "named.jsonl": lambda path: corpus_name(str(path)),
     CONFIG_NAME: lambda path: open_checkpoint(path.parent),

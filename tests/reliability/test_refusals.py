@@ -1,10 +1,12 @@
 """What fuzzing found, one plain case each: a damaged file ends in one line that says so."""
 
+import hashlib
 import json
 import shutil
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pandas as pd
 import pytest
 from exports import export
@@ -32,8 +34,10 @@ from analysis.stats.reading import load_expert_stats, load_weight_stats, read_ve
 from analysis.stats.shards import stats_at
 from analysis.stats.store import read_run
 from app.jobs.store import JobStore
+from pruning.measurements.block import SEAL, Block, SampleSet
+from pruning.measurements.table import Measurements
+from pruning.measures.result import SampleSums
 from pruning.plan.plan import keep_all, plan_from_json
-from pruning.search.run import open_log
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -115,15 +119,43 @@ def test_plans(text, message):
         plan_from_json(text)
 
 
-@pytest.mark.parametrize("samples", [[], [1.7e308, 1.7e308], [float("nan")]])
-def test_a_log_of_a_search_whose_samples_have_no_mean(tmp_path, samples):
-    path = tmp_path / "search.jsonl"
-    with open_log(path, {"name": "test"}):
-        pass
-    line = {"removed": [1], "samples": samples, "fitness": 1.0, "layers": 1, "seconds": 0.0}
-    path.write_text(path.read_text() + json.dumps(line) + "\n")
-    with pytest.raises(PlanError, match="is damaged in line 2"), open_log(path, {"name": "test"}):
-        pass
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            {"sum": [[]], "sample": [], "count": [], "document": []},
+            "a sample has no positions, or too many",
+        ),
+        ({"sum": [[1.0, float("inf")]]}, "its nll is inf, which is not in [0, inf]"),
+        ({"sum": [[1.0, float("nan")]]}, "its nll is nan, which is not in [0, inf]"),
+        ({"count": [1, 0]}, "a sample has no positions, or too many"),
+        ({"count": [1, 10**30]}, "a sample has no positions, or too many"),
+        ({"num_samples": None}, "num_samples is None"),
+        ({"sum": [[1.7e308, 1.7e308]]}, "its sums are too large to add up"),
+        ({"sum": [[1.0, 10**400]]}, f"sum has {10**400}"),
+        ({"sum": [[1.0, {}]]}, "sum has {}"),
+        ({"sum": [[1.0]]}, "it has not one sum for each measure and sample"),
+        ({"measure": []}, "it has not one sum for each measure and sample"),
+        ({"kept": [-1]}, "a layer keeps less than nothing"),
+    ],
+)
+def test_measurements_that_cannot_be(tmp_path, change, problem):
+    one = SampleSums(np.ones(2), np.ones(2, np.int64))
+    where = SampleSet("text", "00", "float32", 1)
+    line = Block("00", "00", (1,), where, 2, ("a", "b"), {"nll": one}, {}).to_line()
+    raw = {**json.loads(line), **change}
+    raw.pop(SEAL)
+    body = json.dumps(raw)[:-1]
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    (tmp_path / "measurements").mkdir()
+    shard = tmp_path / "measurements" / "a.jsonl"
+    shard.write_bytes(line + f'{body},"{SEAL}":"{seal}"}}\n'.encode())
+    table = Measurements([tmp_path])
+    assert len(table.blocks("00", "00", "float32")) == 1
+    assert [str(each) for each in table.problems] == [
+        f"Line 2 of the measurements a.jsonl cannot be read ({problem}); remove the line, and "
+        "measure again what it was of."
+    ]
 
 
 def shards(run):

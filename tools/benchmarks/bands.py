@@ -120,7 +120,7 @@ def learned(name: str, stats_dir: Path, windows: int | None) -> tuple[Order, Sum
         curves = find_sensitivity(selection, spec, SensitivityStore([stats_dir]))
     if curves is None:
         raise SystemExit(f"{name} has no curves")
-    return order_of(selection, spec), sum_error(selection, curves, evaluated, known, ())
+    return order_of(selection, spec), sum_error(selection, curves, evaluated)
 
 
 def _curves_of(name: str, stats_dir: Path, windows: int | None) -> SensitivityRequest:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from analysis.calibration.distributed import Processes
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
 from analysis.corpora.sequences import TokenSequences
 from analysis.corpora.streams import open_corpus
@@ -31,10 +32,12 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.engine.candidate import MeasureSettings
+from pruning.measurements.block import SampleSet
+from pruning.measurements.table import Measurements
 from pruning.measures.curves import Curves, Sensitivity, curves_of
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.points import MEASURES, sample_ids, whole_point
+from pruning.measures.points import MEASURES, whole_point
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import Removed, apportion
@@ -47,7 +50,8 @@ from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import PATTERNS
 from pruning.schedules.shares import pattern_weights
 from pruning.search.fitness import MaskedRuns, Subject, masked_fitness, subject_of
-from pruning.search.run import SearchLog, Task, open_log, search
+from pruning.search.run import Task, search
+from pruning.search.scores import Scores
 from pruning.search.sensitivity import Aim, Measuring, measure_curves, refine
 from pruning.search.space import Space
 from pruning.spec.spec import spec_of
@@ -124,7 +128,7 @@ class Trial:
     def judged(self, removed: Removed) -> float:
         """ESAP of an allocation on samples that chose nothing."""
         runs = self.judging
-        values = [runs.run(removed, number)[0]["esap"] for number in range(len(runs.batches))]
+        values = [runs.run(removed, number)[0]["esap"].means for number in range(len(runs.batches))]
         return float(np.concatenate(values).mean())
 
     @cached_property
@@ -134,13 +138,17 @@ class Trial:
         record = SensitivityRecord.new(
             self.model, self.order.ref, self.order.sizes, self.drawn, "float32"
         )
-        ids = sample_ids(self.choosing.full.samples.sequences)
+        samples, draw = self.choosing.full.samples, self.drawn
+        where = SampleSet(
+            draw.sequences.corpus, samples.sequences.digest, "float32", draw.facts["seed"]
+        )
 
         def load() -> Generator[Progress, None, MaskedRuns]:
             yield from ()
             return MaskedRuns(self.choosing, MeasureSettings(MEASURES))
 
-        return Measuring(store, store.find(record), ids, BATCH, load)
+        plan_of = self.order.plan_of
+        return Measuring(store, store.find(record), samples, where, plan_of, load)
 
     @cached_property
     def space(self) -> Space:
@@ -182,10 +190,26 @@ def part_of(sequences: TokenSequences, rows: slice) -> TokenSequences:
     return sequences.picked(range(len(sequences.rows))[rows])
 
 
-def found_by(trial: Trial, log: SearchLog, limit: float) -> tuple[Removed, float, float]:
-    """The best of a search's log within layer evaluations, its fitness, and those it took."""
+def scores_of(trial: Trial, kind: str) -> Scores:
+    """The scores of a search, in a folder of its own."""
+    return Scores(
+        table=Measurements([trial.out / f"{trial.name}-{kind}"]),
+        model=trial.model.identity,
+        plan_of=trial.order.plan_of,
+        sizes=tuple(room.size for room in trial.space.rooms),
+        sequences=trial.choosing.full.samples.sequences,
+        measure="esap",
+        dtype="float32",
+        seed=trial.seed,
+        made={"batch_size": BATCH, "device": "cpu"},
+        processes=Processes(),
+    )
+
+
+def found_by(trial: Trial, scores: Scores, limit: float) -> tuple[Removed, float, float]:
+    """The best of a search within layer evaluations, its fitness, and those it took."""
     spent, found = 0.0, dict[Removed, float]()
-    for removed, score in log.scores.items():
+    for removed, score in scores.known.items():
         spent += score.layers / len(trial.work.batches)
         if spent > limit:
             break
@@ -205,13 +229,13 @@ def evolved(trial: Trial, limit: float, starts: dict[str, Removed] | None = None
     task = Task(trial.space, seeds | (starts or {}), SearchSettings(seed=trial.seed))
     fitness = masked_fitness(trial.choosing, "esap", trial.seed)
     batches = len(trial.work.batches)
-    with open_log(trial.out / f"{trial.name}-{kind}.jsonl", {"samples": trial.samples}) as log:
-        running = search(task, fitness, log, lambda outcome: None)
-        for _ in running:
-            if sum(score.layers for score in log.scores.values()) / batches >= limit:
-                break
-        running.close()
-        removed, score, spent = found_by(trial, log, limit)
+    scores = scores_of(trial, kind)
+    running = search(task, fitness, scores, lambda outcome: None)
+    for _ in running:
+        if sum(score.layers for score in scores.known.values()) / batches >= limit:
+            break
+    running.close()
+    removed, score, spent = found_by(trial, scores, limit)
     return {"removed": removed, "chosen": score, "layers": spent}
 
 
@@ -233,7 +257,7 @@ def cheap(trial: Trial) -> Iterator[dict[str, Any]]:
         }
         if rounds < 2:
             yield {"arm": f"evolved as {arm}", **evolved(trial, spent)}
-    trial.work.finish({})
+    trial.work.finish()
 
 
 def predicting(trial: Trial) -> Iterator[dict[str, Any]]:
@@ -242,7 +266,7 @@ def predicting(trial: Trial) -> Iterator[dict[str, Any]]:
     plans = [trial.space.draw(rng) for _ in range(RANDOM_PLANS)]
     drain(trial.work.measure([whole_point(plan) for plan in plans]))
     curves = trial.curves()
-    trial.work.finish({})
+    trial.work.finish()
     predicted = np.exp([-curves.predicted(plan) for plan in plans])
     measured = np.exp([-curves.measured[plan] for plan in plans])
     judged = np.array([trial.judged(plan) for plan in plans])

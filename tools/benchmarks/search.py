@@ -8,6 +8,7 @@ with a large vocabulary.
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,9 +19,11 @@ from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import model_inputs
 from analysis.drain import drain
 from pruning.engine.masking import masked
+from pruning.measurements.table import Measurements
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.fitness import RunFitness, masked_fitness
-from pruning.search.run import BlockFitness, open_log, search
+from pruning.search.run import search
+from pruning.search.scores import BlockFitness
 from pruning.search.sitting import make_fitness
 from pruning.tasks.search import problem_of
 
@@ -59,8 +62,8 @@ class Plain:
             q_BTV = logits_BTV.float().softmax(-1)
             overlap_BT = torch.minimum(p_BTV, q_BTV).sum(-1, dtype=torch.float64)
         scored_BT = torch.from_numpy(batch.scored)
-        values = (overlap_BT * scored_BT).sum(-1) / scored_BT.sum(-1)
-        return BlockFitness(values.numpy(), self.num_layers)
+        sums = (overlap_BT * scored_BT).sum(-1)
+        return BlockFitness(sums.numpy(), batch.counts, self.num_layers)
 
     def _full(self, number, inputs):
         if self._logits is None:
@@ -94,10 +97,12 @@ def main(generations: int = 3) -> None:
         }
         outcomes, seconds = {}, {}
         for name, fitness in ways.items():
-            with open_log(Path(folder) / f"{len(outcomes)}.jsonl", {}) as log:
-                started = time.process_time()
-                outcomes[name] = drain(search(problem.task, fitness, log, lambda _: None))
-                seconds[name] = time.process_time() - started
+            # A table for each way, or it would take over what the others measured.
+            table = Measurements([Path(folder) / f"way-{len(outcomes)}"])
+            scores = replace(problem, table=table).scores(Processes())
+            started = time.process_time()
+            outcomes[name] = drain(search(problem.task, fitness, scores, lambda _: None))
+            seconds[name] = time.process_time() - started
     report(outcomes, seconds)
 
 

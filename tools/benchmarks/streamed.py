@@ -81,7 +81,8 @@ def evaluate(scratch: Path, tokens: int, limit_mib: int) -> None:
     words += ["-o", str(scratch / "result.json")]
     total = sum(file.stat().st_size for file in (scratch / "model").glob("*.safetensors"))
     for some in (plans, plans[:2]):
-        shutil.rmtree(scratch / "stats" / "evaluations", ignore_errors=True)
+        for known in ("evaluations", "measurements"):
+            shutil.rmtree(scratch / "stats" / known, ignore_errors=True)
         read = limited([*words, *some], limit_mib)
         print(f"  {len(some) // 2} plans: {read / total:.2f} times the checkpoint's bytes read")
 

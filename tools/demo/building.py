@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +70,7 @@ class Build:
             write_durably(self._keys_file, json.dumps(sorted(self.keys)).encode())
         needs, running = self._needs, dict[str, _Running]()
         waiting = {step.name: step for step in self.steps if not self.is_done(step)}
+        self._begin(list(waiting.values()))
         try:
             while waiting or running:
                 ready = [n for n in waiting if not {*needs[n]} & {*waiting, *running}]
@@ -84,6 +86,18 @@ class Build:
         finally:
             for each in running.values():
                 each.stop()
+
+    def _begin(self, steps: Sequence[Step]) -> None:
+        """Note what the steps are made of; if it is something else, what they had made goes first.
+
+        All at once, since rows of the table are taken out, where steps that run would write.
+        """
+        with ExitStack() as locks:
+            if any(self.work.is_other(step, self.digest(step)) for step in steps):
+                for step in self.steps:  # that of a tool that was killed may still be at it
+                    locks.enter_context(self.work.lock(step))
+            for step in steps:
+                self.work.begin(step, self.digest(step))
 
     @property
     def _keys_file(self) -> Path:

@@ -59,7 +59,7 @@ class Difference:
 
 def differences(record: Stored, other: Stored) -> list[Difference]:
     """Where two records differ; dates, seconds, versions and ids of calibrations may."""
-    found = list(_fields("", lasting(record.raw), lasting(other.raw)))
+    found = list(_fields("", lasting(record.facts), lasting(other.facts)))
     files, others = ({each.name: each for each in one.files} for one in (record, other))
     found += [Difference(name) for name in sorted(files.keys() ^ others.keys())]
     for name in sorted(files.keys() & others.keys()):

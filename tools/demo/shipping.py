@@ -8,7 +8,8 @@ from pathlib import Path
 
 from analysis.errors import UserError
 from analysis.files.durable import partial_of, write_durably
-from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.files.shipped import DEMO_CHECKPOINT, DEMO_MODEL
+from pruning.measurements.table import FOLDER, SUFFIX
 from tools.demo.building import Build
 from tools.demo.comparing import CACHED, made
 from tools.demo.orders import RUNS, WEIGHTS
@@ -33,8 +34,7 @@ def ship(build: Build, root: Path = ROOT, checkpoint: Path = DEMO_CHECKPOINT) ->
     written = [_write_cached(by_place, root)]
     for place, records in by_place.items():
         if not place.startswith(CACHED):
-            _write(root / place, records)
-            written.append(root / place)
+            written += _write(root / place, records)
     model = build.work.tree / "analysis" / "demo" / "checkpoint"
     if model.resolve() != checkpoint.resolve():
         _replace(checkpoint, model.resolve())
@@ -57,8 +57,29 @@ def _write_cached(by_place: Mapping[str, Sequence[Stored]], root: Path) -> Path:
     return folder
 
 
-def _write(place: Path, records: Sequence[Stored]) -> None:
-    """Write records as the lines of a file, or as files of a folder."""
+def _write(place: Path, records: Sequence[Stored]) -> list[Path]:
+    """Write records as the lines of a file, or as files of a folder, and the rows that they read.
+
+    The places that were written.
+    """
+    _write_records(place, records)
+    whole = records[0].whole if records else None
+    if whole is None:
+        return [place]
+    shard = shard_of(place, whole.kind)
+    shard.parent.mkdir(parents=True, exist_ok=True)
+    blocks = whole.blocks(each.name for each in records)
+    write_durably(shard, b"".join(block.to_line() for block in blocks))
+    return [place, shard]
+
+
+def shard_of(place: Path, kind: str) -> Path:
+    """The shard with the rows of the records that ship in a file, or in the folder of a kind."""
+    folder, stem = (place.parent, place.stem) if place.suffix else (place, DEMO_MODEL)
+    return folder.parent / FOLDER / f"{stem}-{kind}{SUFFIX}"
+
+
+def _write_records(place: Path, records: Sequence[Stored]) -> None:
     if place.suffix == ".jsonl":
         place.parent.mkdir(parents=True, exist_ok=True)
         ordered = sorted(records, key=lambda each: each.name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+from filelock import FileLock
 
 from analysis.demo.held_out import held_out_numbers
 from analysis.demo.listing import DEMO_CORPORA, TRAINING_DOCUMENTS
@@ -23,6 +24,7 @@ from analysis.stats.places import APP_NAME
 from pruning.measures.store import SEAL
 from tools.demo.orders import RUNS, WEIGHTS, Key, Step
 from tools.demo.record_keys import key_of
+from tools.demo.rows import Whole, forget, whole_of
 
 ROOT = Path(__file__).absolute().parents[2]  # links are not followed: it may be a work folder's
 _PACKAGES = ("analysis", "app", "pruning", "tools")
@@ -56,6 +58,12 @@ class Stored:
     name: str  # its id, or the name of its file
     path: Path  # of the file with its JSON
     raw: Mapping[str, Any]
+    whole: Whole | None = None  # where its numbers are found, if they lie in the table
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """All that it says, with its numbers."""
+        return self.whole.facts(self.name) if self.whole else self.raw
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
@@ -115,6 +123,10 @@ class Work:
         """The file that says that a step is done."""
         return self.folder / "steps" / f"{step.name}.json"
 
+    def lock(self, step: Step) -> FileLock:
+        """Held by the process that makes a step."""
+        return FileLock(self.folder / f"{step.name}.lock")
+
     def searches(self, step: Step) -> Path:
         """The folder of the logs of a step's searches."""
         return self.folder / "searches" / step.name
@@ -143,11 +155,20 @@ class Work:
         facts: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
         return facts
 
+    def is_other(self, step: Step, digest: str) -> bool:
+        """Whether the step was made or begun with other settings or inputs."""
+        return bool(self._facts(step).get("digest", digest) != digest)
+
     def begin(self, step: Step, digest: str) -> None:
-        """Note what the step is made with; records that were made otherwise are removed."""
-        if self._facts(step).get("digest", digest) != digest:
+        """Note what the step is made with; what was made otherwise is removed.
+
+        Rows of the table too, unless other records read them; nobody may write there meanwhile.
+        """
+        if self.is_other(step, digest):
             keys = step.keys()
-            for record in [each for each in stored(self.stats, [step.kind]) if each.key in keys]:
+            others = [each for each in stored(self.stats, [step.kind]) if each.key in keys]
+            forget(self.stats, [each.path for each in others])
+            for record in others:
                 _remove(record)
             shutil.rmtree(self.searches(step), ignore_errors=True)
         self._note(step, {"digest": digest})
@@ -218,18 +239,20 @@ def _runs(folder: Path, kind: str) -> Iterator[Stored]:
 
 
 def _records(folder: Path, kind: str) -> Iterator[Stored]:
+    whole = whole_of(folder, kind)
     for path in sorted(folder.glob("*.json")):
         raw = json.loads(path.read_bytes())
-        yield Stored(key_of(kind, raw), path.stem, path, raw)
+        yield Stored(key_of(kind, raw), path.stem, path, raw, whole)
     for path in sorted(folder.glob("*.jsonl")):
         yield from lines(path, kind)
 
 
 def lines(path: Path, kind: str) -> Iterator[Stored]:
     """The records in a file of lines."""
+    whole = whole_of(path.parent, kind)
     for line in path.read_text("utf-8").splitlines():
         raw = json.loads(line)
-        yield Stored(key_of(kind, raw), id_of(raw), path, raw)
+        yield Stored(key_of(kind, raw), id_of(raw), path, raw, whole)
 
 
 def id_of(raw: Mapping[str, Any]) -> str:

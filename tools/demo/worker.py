@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-from filelock import FileLock
-
 from analysis.errors import UserError
 from analysis.progress import Progress
 from tools.demo.building import ERROR
@@ -26,10 +24,9 @@ def main(folder: str, name: str, digest: str, keys: str = "") -> None:
         steps = narrowed(STEPS, {Key(*each) for each in json.loads(Path(keys).read_bytes())})
     step = next(each for each in steps if each.name == name)
     # The step of a tool that was killed may still be at it.
-    with FileLock(work.folder / f"{name}.lock"):
+    with work.lock(step):
         if work.is_done(step, digest):
             return
-        work.begin(step, digest)
         started = time.monotonic()
         make(step, work, _tell)
         work.finish(step, digest, time.monotonic() - started)

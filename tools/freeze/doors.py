@@ -1,6 +1,7 @@
 """All that the tool takes from the product: when modules move, only this file changes."""
 
 import io
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -89,7 +90,7 @@ def run_command(words: Sequence[str]) -> tuple[str, str]:
 
 
 def records() -> dict[str, list[str]]:
-    """Kind of record -> those that ship for the demo, as the product writes them."""
+    """Kind of record -> those that ship for the demo, whole, each as a line of JSON."""
     store, identity = StatsStore(SHIPPED_STATS), load_model_index(DEMO).identity
     listed = {
         "runs": [run.manifest.run_id for run in store.runs()],
@@ -97,5 +98,9 @@ def records() -> dict[str, list[str]]:
     }
     for kind in _STORES:
         found = kind(store.directories).records(identity)
-        listed[kind.kind.folder] = [record.to_line() for record in found]
+        listed[kind.kind.folder] = [_line(record.to_dict()) for record in found]
     return listed
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n"

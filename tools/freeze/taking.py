@@ -145,7 +145,9 @@ def _value_of(path: Path, line: str, work: Path, folders: Mapping[Path, str], di
     from tools.freeze import lines
 
     place = path.relative_to(work)
-    name = f"{line} > {place}"
+    # A shard of measurements has a name that no other process has.
+    shown = place.parent / "SHARD" if place.parent.name == "measurements" else place
+    name = f"{line} > {shown}"
     if place.parts[0].startswith(lines.STORE):
         return Value(name)  # a record's name has the digest of what decides its numbers
     content: str | bytes = path.read_bytes()

@@ -53,7 +53,7 @@ NAMES = (
     "benchmark",
     "lm-eval.json",
     "search.json",
-    "search.jsonl",
+    "measurements",
     "benchmark task",
     "corpus .txt",
     "corpus .jsonl, rows",

@@ -22,15 +22,19 @@ from app.jobs.table import canonical_json
 from builders import tiny_checkpoint
 from families.configs import CASES
 from families.tiny_models import tiny_model
+from pruning.measurements.table import FOLDER
 from pruning.plan.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.tasks.calibration import calibrate_run, weights_run
+from tools.demo.rows import Whole
+from tools.demo.work import id_of
 
 # Families whose configurations differ most: groups, lists of layers, a text part, biases.
 FAMILIES = ("deepseek_v3", "nemotron_h-latent", "gpt_oss", "aria", "jamba")
 MODEL, STATS, TEXTS, FILES, EXPORT, STATE = "model", "stats", "texts", "files", "export", "state"
+SHARD = f"{FOLDER}/shard.jsonl"  # below FILES: measurements of a search
 UNEVEN = "uneven"  # an export whose layers have different numbers of experts
 PIECES = "word-pieces"  # MODEL with a vocabulary of words, whose readers need one for unknown words
 _LEAST_VOCAB = 64  # of the models here
@@ -170,7 +174,14 @@ def _files(root: Path) -> None:
     task = files / "benchmark-tasks" / "demo-math-exact-0" / "demo-math-exact.jsonl"
     task.parent.mkdir(parents=True)
     task.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    searched(files / "search.jsonl")
+    searched(files)
+    (shard,) = (files / FOLDER).iterdir()
+    shard.rename(files / SHARD)
+    for kind in ("evaluations", "bins"):
+        name = id_of(json.loads((files / kind / "record.json").read_bytes()))
+        blocks = Whole(SHIPPED_STATS, kind).blocks([name])
+        rows = b"".join(each.to_line() for each in blocks)
+        (files / FOLDER / f"{kind}.jsonl").write_bytes(rows)
     drain(export_checkpoint(model, plan, root / EXPORT, ExportSettings(recipe=RECIPE.encode())))
     uneven = {layer: experts[: 4 - layer] for layer, experts in kept.items()}
     drain(export_checkpoint(model, PruningPlan(model_ref(model), uneven, made), root / UNEVEN))

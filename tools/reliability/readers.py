@@ -11,9 +11,11 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from search_cases import scores, task
 
 from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
 from analysis.corpora.apart import task_documents
@@ -57,6 +59,8 @@ from app.jobs.store import JobStore
 from app.session.uploads import uploaded_text
 from pruning.benchmarks.imports import read_results
 from pruning.benchmarks.record import BenchmarkStore, benchmark_table
+from pruning.measurements.block import SEAL
+from pruning.measures.points import sample_ids
 from pruning.plan.keep_list import read_keep_list
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, load_plan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
@@ -68,7 +72,7 @@ from pruning.records.variances import VarianceStore, variance_table
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.recipe_file import load_recipe, recipe_from_yaml
 from pruning.schedules import read_counts
-from pruning.search.run import open_log
+from pruning.search.evolution import initial_state
 from pruning.search.store import load_search, progress_of, search_in
 from pruning.spec.base import validated
 from pruning.spec.spec import spec_of
@@ -283,10 +287,29 @@ def _search(root: Path) -> None:
     result.to_json()
 
 
-def _search_log(root: Path) -> None:
-    with open_log(root / examples.FILES / "search.jsonl", {"name": "test"}) as log:
-        for score in log.scores.values():
-            assert math.isfinite(score.fitness)
+def _sealed(line: bytes) -> bytes:
+    body, seal, _ = line.rpartition(f'"{SEAL}"'.encode())
+    body = body.rstrip(b", ")
+    return body + f',"{SEAL}":"{sha256(body).hexdigest()}"}}\n'.encode() if seal else line
+
+
+def _measurements(root: Path) -> None:
+    """As a search resumes from them, and as evaluations read them; lines that are sealed anew."""
+    shard = root / examples.FILES / examples.SHARD
+    lines = shard.read_bytes().splitlines(keepends=True)
+    shard.write_bytes(b"".join(map(_sealed, lines)))
+    wanted = task()
+    known = scores(root / examples.FILES, wanted)
+    state = initial_state(wanted.space, wanted.settings, wanted.seeds)
+    known.look_up([each.removed for each in state.candidates])
+    for removed, score in known.known.items():
+        assert math.isfinite(score.fitness)
+        digest = known.plan_of(removed).digest
+        by_sample = known.table.by_sample(known.model, digest, known.dtype, ["nll"])
+        assert set(sample_ids(known.sequences)) <= by_sample.keys()
+    with _raised() as note:
+        for problem in known.table.problems:
+            note(problem)
 
 
 def _export(root: Path) -> None:
@@ -381,7 +404,7 @@ def _reader_of_files() -> Iterator[Reader]:
     yield Reader("lm-eval.json", f"{files}/lm-eval.json", JSON, _results)
     yield Reader("search.json", f"{files}/search.json", JSON, _search)
     yield Reader("search.json, as a schedule", f"{files}/known.json", JSON, _known_search)
-    yield Reader("search.jsonl", f"{files}/search.jsonl", LINES, _search_log)
+    yield Reader("measurements", f"{files}/{examples.SHARD}", LINES, _measurements)
     yield Reader("upload", f"{files}/recipe.yaml", bytes_changed, _upload("recipe.yaml"))
 
 

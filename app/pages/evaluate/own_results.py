@@ -53,7 +53,8 @@ from app.widgets.repair import repair_part
 from pruning.measures.result import FEW_DOCUMENTS, MEASURES
 from pruning.plan.plan import changes_nothing, removes_nothing
 from pruning.plan.sizes import format_bytes
-from pruning.records.evaluation import EvaluationRecord, EvaluationStore, PlanFacts, plan_facts
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.quality import (
     PlanLoss,
     RandomLoss,

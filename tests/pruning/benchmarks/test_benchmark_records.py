@@ -28,7 +28,7 @@ from pruning.benchmarks.record import (
 )
 from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 from pruning.plan.plan import keep_all, model_ref, select_experts
-from pruning.records.evaluation import PlanFacts, plan_facts
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.schedules import uniform
 
 SETTINGS = {"limit": None, "num_fewshot": None, "dtype": "bfloat16"}

@@ -11,6 +11,7 @@ from shipped import shipped_lines
 
 from analysis.drain import drain
 from analysis.errors import StatsError
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from builders import resealed
 from families.configs import BY_NAME
@@ -23,10 +24,14 @@ from pruning.engine.run import run_evaluations
 from pruning.engine.speculative import why_decoding_fails
 from pruning.measures.result import Metric
 from pruning.measures.samples import make_samples
-from pruning.plan.plan import keep_all
+from pruning.plan.plan import keep_all, kept_by_layer
 from pruning.plan.sizes import size_report
 from pruning.records.bins import BinsRecord
-from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
+from pruning.records.evaluation import (
+    EvaluationRecord,
+    EvaluationStore,
+    evaluation_table,
+)
 from pruning.records.variances import VarianceRecord
 
 CASE = BY_NAME["mixtral"]
@@ -81,18 +86,50 @@ def test_the_loss_of_every_sample_is_kept(work):
     for sums, found in ((losses.nll, record.metrics["nll"]), (losses.full_nll, record.full["nll"])):
         assert np.mean(np.divide(sums, losses.tokens)) == pytest.approx(found.mean, abs=1e-6)
         assert sum(sums) / 17 == pytest.approx(found.pooled, abs=1e-6)
-    text = record.to_json()
-    assert '"tokens": [6, 2, 9]' in text
-    # Other measures leave them; files of before they were kept have none and can be read.
+    # What was written, read again by its parts: two plans, each beside the original, on 3 samples.
+    (shard,) = work().store.table.shards
+    rows = [json.loads(line) for line in shard.read_text().splitlines()]
+    assert [(row["plan"], row["count"]) for row in rows] == [
+        (record.plan_digest, [6, 2, 9]),
+        ("original", [6, 2, 9]),
+        (keep_all(work().model).digest, [6, 2, 9]),
+    ]
+    assert losses.nll == pytest.approx(rows[0]["sum"][0], abs=1e-6)
+    assert losses.full_nll == pytest.approx(rows[1]["sum"][0], abs=1e-6)
+    whole = [layer.num_experts for layer in work().model.layers]
+    assert [row["kept"] for row in rows[1:]] == [whole] * 2
+    assert rows[0]["kept"] == list(kept_by_layer(work().plans[0], work().model))
+    # Other measures leave them.
     (record, _) = drain(run_evaluations(work(("nll", "kl"))))
     assert record.samples == losses
-    raw = json.loads(text)
-    del raw["samples"]
-    assert EvaluationRecord.from_json(resealed(raw), "old").samples is None
-    for tokens, problem in (([6, 2], "another number of samples"), ([6, 0, 9], "samples.tokens.1")):
-        raw["samples"] = {"tokens": tokens, "nll": [1] * 3, "full_nll": [1] * 3, "documents": None}
-        with pytest.raises(StatsError, match=problem):
-            EvaluationRecord.from_json(json.dumps(raw), "damaged")
+
+
+def test_what_another_record_measured_of_the_plan_is_looked_up(work, monkeypatch):
+    """Perplexity is counted from the loss, and an evaluation that is gone from its numbers."""
+    first = drain(run_evaluations(work(("nll",))))
+    for name in files_of(work()):
+        (work().store.folder / name).unlink()
+    monkeypatch.setattr(run_module, "load_model", None)  # calling it would fail
+    again = drain(run_evaluations(work(("nll", "ppl"))))
+    assert [set(each.metrics) for each in again] == [{"nll", "ppl"}] * 2
+    assert [each.metrics["nll"] for each in again] == [each.metrics["nll"] for each in first]
+    assert [each.made["device"] for each in again] == ["cpu", "cpu"]
+    assert len(files_of(work())) == 2
+
+
+def test_an_evaluation_without_its_numbers_is_named_and_made_again(work):
+    first = drain(run_evaluations(work(("nll",))))
+    (shard,) = work().store.table.shards
+    shard.unlink()
+    problems = []
+    assert work().store.records(on_problem=problems.append) == []
+    said = {str(each) for each in problems}
+    assert said == {
+        f"The evaluation {each.record_id} has no numbers of nll in the table of measurements; make "
+        "it again with `moeprune evaluate`."
+        for each in first
+    }
+    assert drain(run_evaluations(work(("nll",))))[0].metrics == first[0].metrics
 
 
 def test_what_is_known_is_not_measured_again(work, monkeypatch):
@@ -177,20 +214,26 @@ def test_shipped_records_are_written_as_they_were_read(kind):
         assert (record.record_id, record.to_line()) == (name, f"{line}\n")
 
 
+def read(kind):
+    """The records of REAP that ship, with their numbers."""
+    store = kind([SHIPPED_STATS])
+    return [each for each in store.records() if each.record_id.startswith("demo-reap-")]
+
+
 def test_files_of_many_records_are_read_with_the_others(tmp_path):
-    records = [EvaluationRecord.from_json(text, "a line") for text in shipped(EvaluationRecord)[:3]]
+    records = read(EvaluationStore)[:3]
     store = EvaluationStore([tmp_path])
-    store.folder.mkdir()
+    for each in records:
+        store.save(each).unlink()  # its numbers stay in the table
     lines = [each.to_line() for each in records]
     (store.folder / "grid.jsonl").write_text("".join([*lines[:2], "{}\n", lines[2]]))
     problems = []
     assert store.records(on_problem=problems.append) == records
     assert "grid.jsonl:3 has another schema" in str(*problems)
-    begun = records[2].model_copy(update={"metrics": {}, "right_answers": None})
+    begun = records[2].model_copy(update={"measures": (), "right_answers": None, "made": {}})
     assert store.find(begun) == records[2]
     before = store.cache_key
-    kl = {"kl": records[2].metrics["kl"]}
-    again = records[2].finished({}, metrics=kl, right_answers=None)
+    again = records[2].finished({}, measures=("kl",), right_answers=None)
     store.save(again)
     assert store.cache_key != before
     assert store.find(begun) == again
@@ -217,26 +260,17 @@ DAMAGE = [
     *((kind, updated("made", host="\ud800"), "surrogate") for kind in KINDS),
     *((kind, updated("made", seconds=float("nan")), "not JSON compliant") for kind in KINDS),
     *((kind, lambda raw: raw.pop("made"), "it lacks made") for kind in KINDS),
-    (
-        EvaluationRecord,
-        lambda raw: raw.pop("right_answers") and raw.pop("metrics"),
-        "it lacks metr",
-    ),
+    (EvaluationRecord, lambda raw: raw.pop("measures") and raw.pop("right_answers"), "it lacks m"),
     (EvaluationRecord, lambda raw: raw.pop("corpus"), "corpus: Field required"),
-    (BinsRecord, lambda raw: raw.pop("num_tokens"), "it lacks num_tokens"),
-    (EvaluationRecord, updated(metrics={}, right_answers=None), "it has no results"),
+    (EvaluationRecord, updated(made={}), "it has no results"),
     (EvaluationRecord, updated(plan=1), "plan: "),
     (EvaluationRecord, lambda raw: raw["plan"].pop("gate"), "plan: it lacks gate"),
     (EvaluationRecord, updated("plan", removed=None), "plan: it lacks removed"),
     (EvaluationRecord, updated("plan", bytes_after=-1), "plan.bytes_after: "),
     (EvaluationRecord, updated(corpus={}), "corpus: it needs a word for 'name'"),
     (EvaluationRecord, updated("settings", dtype=32), "settings: it needs a word for 'dtype'"),
-    (EvaluationRecord, updated("metrics", "kl", mean=10**400), "metrics.kl.mean: "),
-    (EvaluationRecord, updated("metrics", "kl", mean="1"), "metrics.kl.mean: "),
-    (EvaluationRecord, updated(num_tokens=10**400), "num_tokens: "),
-    (BinsRecord, updated(rows=[]), "it has no results"),
-    (BinsRecord, updated("rows", 0, loss_change=None), "rows.0.loss_change: "),
-    (BinsRecord, updated("rows", 0, share=10**400), "rows.0.share: "),
+    (BinsRecord, updated(made={}), "it has no results"),
+    (BinsRecord, updated("bins", 0, share=10**400), "bins.0.share: "),
     (BinsRecord, updated(ranked={"criterion": "reap"}), "ranked.gate: Field required"),
     (VarianceRecord, updated(variances=[]), "it has no results"),
     (VarianceRecord, updated(variances=[1.0, "2"]), "variances.1: "),
@@ -294,8 +328,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path):
 
 
 def test_the_first_directory_decides_and_others_are_read(tmp_path):
-    lines = shipped(EvaluationRecord)[:2]
-    one, two = (EvaluationRecord.from_json(line, "a line") for line in lines)
+    one, two = read(EvaluationStore)[:2]
     mine = EvaluationStore([tmp_path / "a", tmp_path / "b"])
     theirs = EvaluationStore([tmp_path / "b"])
     newer = one.model_copy(update={"made": {**one.made, "device": "another"}})
@@ -307,4 +340,4 @@ def test_the_first_directory_decides_and_others_are_read(tmp_path):
     assert mine.find(one) == newer
     # The same name, but of another digest: nothing is known of it.
     other = one.model_copy(update={"digest": "0" * 64})
-    assert mine.find(other) is other
+    assert mine.find(other) == other

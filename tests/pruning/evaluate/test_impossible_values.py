@@ -3,13 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from shipped import shipped_lines
 
 from analysis.errors import UserError
 from builders import put, resealed
 from pruning.benchmarks.record import BenchmarkRecord
+from pruning.measurements.block import Block, SampleSet
 from pruning.measures.points import Point, Points
+from pruning.measures.result import SampleSums
 from pruning.records.bins import BinsRecord
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.kept_answers import AnswerRecord
@@ -21,36 +24,15 @@ SHIPPED = Path(__file__).parents[3] / "cached_stats"
 ESAP, LOSS = "esap", "nll"
 
 
-def metric(name, **values):
-    def change(raw):
-        raw["metrics"][name] |= values
-
-    return change
-
-
 IMPOSSIBLE = [
-    (EvaluationRecord, metric(ESAP, mean=1.5), "its esap is 1.5, which is not in .0, 1."),
-    (EvaluationRecord, metric(ESAP, low=0.9, high=0.1), "an interval from 0.9 to 0.1"),
-    (EvaluationRecord, metric(LOSS, low=None), "an interval from None to"),
-    (EvaluationRecord, metric("kl", pooled=-0.5), "its kl is -0.5"),
-    (EvaluationRecord, metric(LOSS, mean=-1.0), "its nll is -1, which"),
-    (EvaluationRecord, metric("ppl", mean=0.0), "its ppl is 0, which is not in .1, inf."),
-    (EvaluationRecord, put("full", LOSS, "mean", to=-1.0), "its nll is -1, which"),
-    (EvaluationRecord, put("metrics", "magic", to={"mean": 1.0, "pooled": 1.0, "low": None,
-                                                   "high": None}), "measure 'magic'"),
-    (EvaluationRecord, put("samples", "nll", 0, to=-3.0), "its nll is -3, which"),
-    (EvaluationRecord, put("num_tokens", to=-1), "num_tokens: "),
-    (EvaluationRecord, put("num_tokens", to=2**61), "2305843009213693952 tokens of"),
-    (EvaluationRecord, put("num_samples", to=1), "tokens of 1 samples, but losses of"),
+    (EvaluationRecord, put("measures", to=["magic"]), "measure 'magic'"),
+    (EvaluationRecord, put("measures", to=["nll"]), "answers without right"),
     (EvaluationRecord, put("plan", "removed", to=1.5), r"plan\.removed: "),
     (AnswerRecord, put("answers", 0, "agreed", to=10**6), "1000000 of .* tokens cannot agree"),
     (VarianceRecord, put("variances", 0, to=-1e-3), "its variance is -0.001"),
-    (BinsRecord, put("rows", 0, "low", to=1e9), "an interval from 1e9|an interval from 1000000000"),
-    (BinsRecord, put("rows", 0, "share", to=0.9), "shares of saliency sum to"),
-    (BinsRecord, put("rows", 1, "bin", to=0), "has bins .0, 0, 2"),
-    (BinsRecord, put("rows", 0, "removed", to=-4), "removed: "),
-    (BinsRecord, put("rows", 0, "loss_change", to=-99.0), "its nll is -9"),
-    (BinsRecord, put("full_loss", to=-1.0), "its nll is -1, which"),
+    (BinsRecord, put("bins", 0, "share", to=0.9), "shares of saliency sum to"),
+    (BinsRecord, put("bins", 1, "bin", to=0), "has bins .0, 0, 2"),
+    (BinsRecord, put("bins", 0, "removed", to=-4), "removed: "),
     (BenchmarkRecord, put("scores", 0, "value", to=1.5), "1.5, but a share of questions"),
     (BenchmarkRecord, put("scores", 0, "stderr", to=-0.1), "standard error"),
     (LensRecord, put("losses", to=[1.0]), "it has 1 losses of 66 tokens"),
@@ -82,6 +64,27 @@ def test_a_record_that_cannot_be_is_refused(kind, change, message):
         kind.from_json(resealed(raw), name)
     assert name in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("measure", "sums", "counts", "message"),
+    [
+        (ESAP, [2.0, 3.5], [3, 3], "its esap is 1.16667, which is not in .0, 1."),
+        (ESAP, [2.0, -0.5], [3, 3], "its esap is -0.1666"),
+        ("kl", [2.0, -1.5], [3, 3], "its kl is -0.5"),
+        (LOSS, [-3.0, 1.0], [3, 3], "its nll is -1, which"),
+        ("magic", [-3.0, 1.0], [3, 3], "its magic is -1, which"),
+        (LOSS, [3.0, 1.0], [3, 0], "a sample has no positions"),
+        (LOSS, [3.0, 1.0], [3], "not equally many"),
+        (LOSS, [3.0], [3, 3], "not one sum for each measure and sample"),
+    ],
+)
+def test_a_block_that_cannot_be_is_refused(measure, sums, counts, message):
+    values = SampleSums(np.array(sums), np.array(counts))
+    where = SampleSet("text", "d" * 64, "float32", 42)
+    block = Block("m", "p", (4, 4), where, 2, ("a", "b"), {measure: values}, {})
+    with pytest.raises(ValueError, match=message):
+        Block.from_line(block.to_line())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from families.physical import listening, physically_pruned
 from families.tiny_models import tiny_model
 from pruning.engine.lens_run import run_lens, token_texts
 from pruning.plan.plan import fit_plan
-from pruning.records.evaluation import PlanFacts
 from pruning.records.lens import (
     LensLayer,
     LensPlan,
@@ -28,6 +27,7 @@ from pruning.records.lens import (
     token_table,
     tokens_read,
 )
+from pruning.records.plan_facts import PlanFacts
 
 IDS = [5, 17, 40, 3, 9, 22, 31, 8]
 ASKED = LensQuestion(text="x")

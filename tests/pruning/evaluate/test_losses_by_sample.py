@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pruning.measures.result import Metric
-from pruning.measures.sample_losses import SampleLosses
+from builders.measured import sums, with_losses
 from pruning.records.quality import (
     difference,
     halves,
@@ -25,26 +24,18 @@ LATE = {"a": (1.0, 0.0, 1.0, 0.0), "b": (1.0, 0.0, 1.0, 0.0)}  # best on the odd
 
 @pytest.fixture
 def measure(shipped_record):
-    def metric(values):
-        return Metric(float(np.mean(values)), 0.0, None, None)
-
-    def make(plan, added, kept=True, schedule="uniform", documents=(3, 4, 5, 8)):
+    def make(plan, added, schedule="uniform", documents=(3, 4, 5, 8)):
         for name, values in added.items():
             tokens, full = np.array(TOKENS[name]), np.array(FULL[name])
-            sums = full + np.array(values) * tokens
-            losses = SampleLosses(
-                tokens=TOKENS[name], nll=tuple(sums), full_nll=FULL[name], documents=documents
+            found = sums(full + np.array(values) * tokens, tokens, documents)
+            yield with_losses(
+                shipped_record,
+                found,
+                sums(full, tokens, documents),
+                plan_digest=plan,
+                corpus={"name": name, "digest": name, "num_documents": 4, **FACTS},
+                plan=shipped_record.plan.model_copy(update={"schedule": schedule}),
             )
-            update = {
-                "plan_digest": plan,
-                "corpus": {"name": name, "digest": name, "num_documents": 4, **FACTS},
-                "num_samples": len(tokens),
-                "metrics": {"nll": metric(sums / tokens)},
-                "full": {"nll": metric(full / tokens)},
-                "samples": losses if kept else None,
-                "plan": shipped_record.plan.model_copy(update={"schedule": schedule}),
-            }
-            yield shipped_record.model_copy(update=update)
 
     return make
 
@@ -139,10 +130,8 @@ def test_windows_of_few_documents_tell_less_apart(measure):
     assert np.isnan([one.low, one.high]).all()
 
 
-def test_what_cannot_be_paired_is_not_compared(losses, measure):
+def test_what_cannot_be_paired_is_not_compared(losses):
     early = loss_of(losses, "early")
-    old = loss_of(plan_losses(measure("old", LATE, kept=False)), "old")
-    assert difference(early, old) is None
     half = of_documents(loss_of(losses, "late"), {"a": EVEN})
     assert difference(early, half) is None
 

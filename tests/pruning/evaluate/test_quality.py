@@ -1,15 +1,14 @@
 """The loss of plans over all corpora, against arithmetic by hand."""
 
 import itertools
-import json
 import math
 
 import numpy as np
 import pytest
-from shipped import shipped_lines
+from shipped import shipped_results
 
 from analysis.files.shipped import SHIPPED_STATS
-from pruning.measures.result import Metric
+from builders.measured import sums, with_losses
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import (
     CANDIDATE_COLUMNS,
@@ -33,28 +32,23 @@ def measure(shipped_record):
     """Records of one plan: `measure(plan, corpus -> loss)`."""
     times = itertools.count()
 
-    def metric(value):
-        return Metric(value, value, None, None)
-
     def make(plan, found, *, criterion="reap", removed=0.5, samples=64, dtype="float32", **facts):
         update = {"criterion": criterion, "corpora": (), "removed": removed, **facts}
         return [
-            shipped_record.model_copy(
-                update={
-                    "plan_digest": plan,
-                    "plan": shipped_record.plan.model_copy(update=update),
-                    "corpus": {
-                        "name": name,
-                        "digest": f"{name}{samples}",
-                        "num_documents": samples,
-                        "seed": 42,
-                    },
-                    "settings": {"dtype": dtype, "seed": 42},
-                    "num_samples": samples,
-                    "metrics": {"nll": metric(value)},
-                    "full": {"nll": metric((FULL | ELSEWHERE)[name])},
-                    "made": {"created_at": f"2026-01-01T00:00:{next(times):02}"},
-                }
+            with_losses(
+                shipped_record,
+                sums((value,) * samples),
+                sums(((FULL | ELSEWHERE)[name],) * samples),
+                plan_digest=plan,
+                plan=shipped_record.plan.model_copy(update=update),
+                corpus={
+                    "name": name,
+                    "digest": f"{name}{samples}",
+                    "num_documents": samples,
+                    "seed": 42,
+                },
+                settings={"dtype": dtype, "seed": 42},
+                made={"created_at": f"2026-01-01T00:00:{next(times):02}"},
             )
             for name, value in found.items()
         ]
@@ -196,7 +190,7 @@ def test_the_demos_story_is_what_its_files_say(demo):
     blend = "demo-code+demo-math+demo-stories"
     # Loss increase per corpus by numpy, from the lines alone.
     by_hand = {}
-    for raw in map(json.loads, shipped_lines("evaluations").values()):
+    for raw in shipped_results():
         made = (raw["plan"]["criterion"], "+".join(raw["plan"]["corpora"]), raw["plan"]["schedule"])
         if raw["plan"]["sparsity"] == "50%" and not raw["plan"].get("repair"):
             added = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]

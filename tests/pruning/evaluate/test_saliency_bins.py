@@ -1,6 +1,5 @@
 """Bins of experts and neurons, and what removing each costs."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -14,16 +13,17 @@ from analysis.errors import PlanError, StatsError
 from analysis.model.opening import load_model_index
 from analysis.ranking.norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint
-from pruning.measures.result import Evaluation, SampleSums
+from builders.measured import sums as summed
+from pruning.measurements.table import PlanSums
 from pruning.plan.plan import keep_all
 from pruning.records.bins import (
+    BIN_COLUMNS,
     Bin,
     Binning,
     BinsRecord,
     BinsStore,
     RankedBy,
     bin_numbers,
-    bin_table,
     bins_overview,
     expert_bins,
     neuron_bins,
@@ -100,26 +100,6 @@ def test_every_neuron_is_removed_once(described, scope):
     assert [each.saliency for each in bins] == sorted(each.saliency for each in bins)
 
 
-def test_changes_by_hand(described):
-    counts = np.array([1, 3])
-    sums = {
-        "full_nll": SampleSums(np.array([1.0, 3.0]), counts),
-        "nll": SampleSums(np.array([2.0, 9.0]), counts),
-    }
-    only = Bin(0, keep_all(described), removed=5, saliency=0.5, share=1.0)
-    (row,) = bin_table([only], {0: Evaluation({}, {}, sums, 2, 4)}).to_dict("records")
-    assert row["low"] <= 1.5 <= row["high"]
-    one = {name: replace(each, documents=(0, 0)) for name, each in sums.items()}
-    (row,) = bin_table([only], {0: Evaluation({}, {}, one, 2, 4)}).to_dict("records")
-    assert pd.isna(row["low"]) and pd.isna(row["high"])  # two windows of one document
-    # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
-    assert (row["loss_change"], row["pooled"]) == (1.5, 1.75)
-    # Of one document there is no interval, and the record says so.
-    single = bin_table([only], {0: Evaluation({}, {}, one, 2, 4)})
-    (kept,) = new(described).with_results(single, (2.5, 2, 4), {}).rows
-    assert (kept.low, kept.high) == (None, None)
-
-
 def test_agreement_is_one_in_order_and_minus_one_in_reverse():
     table = pd.DataFrame({"saliency": [1.0, 2, 3], "loss_change": [0.1, 0.2, 0.9]})
     assert rank_agreement(table) == pytest.approx(1)
@@ -133,37 +113,55 @@ SETTINGS = {"dtype": "float32", "seed": 42}
 RANKED = RankedBy("reap", "applied", ("text",), ("run-1",), "expert", Binning(3))
 
 
-def new(model, ranked=RANKED, corpus=CORPUS, settings=SETTINGS):
-    bins = [Bin(number, keep_all(model), 7, float(number), math.nan) for number in range(3)]
+def new(model, ranked=RANKED, corpus=CORPUS, settings=SETTINGS, shares=(None,) * 3):
+    bins = [
+        Bin(number, without(model, number), 7, float(number), math.nan if share is None else share)
+        for number, share in enumerate(shares)
+    ]
     return BinsRecord.new(model, ranked, bins, corpus, settings)
 
 
-def table(changes=(0.1, 0.3, 0.2)):
-    return pd.DataFrame(
+def without(model, expert):
+    """The plan that removes one expert of each layer."""
+    kept = {
+        layer.index: tuple(number for number in range(layer.num_experts) if number != expert)
+        for layer in model.layers
+    }
+    return replace(keep_all(model), kept=kept)
+
+
+def with_losses(record, sums, full, documents=None):
+    """The record with losses of samples of 1 and 3 tokens: by bin, and of the original model."""
+    ids, counts = ("a", "b"), (1, 3)
+    plans = dict(zip(record.plans, (*sums, full), strict=True))
+    return record.finished({"device": "cpu"}).with_bin(
         {
-            "bin": range(3),
-            "removed": 7,
-            "saliency": [0.0, 1.0, 2.0],
-            "share": math.nan,
-            "loss_change": changes,
-            "low": math.nan,
-            "high": math.nan,
-            "pooled": changes,
+            plan: PlanSums((6,) * 3, ids, {"nll": summed(values, counts, documents)})
+            for plan, values in plans.items()
         }
     )
 
 
-def test_what_is_undefined_survives_the_file(described, tmp_path):
-    store = BinsStore([tmp_path])
-    made = new(described).with_results(table(), (2.5, 4, 60), {"device": "cpu"})
-    assert not new(described).is_measured
-    raw = json.loads(store.save(made).read_text())
-    assert raw["rows"][0]["share"] is None  # no NaN in JSON
-    (found,) = store.records(described.identity)
-    pd.testing.assert_frame_equal(found.table, table())
-    assert (found.ranked, found.full_loss, found.num_tokens) == (RANKED, 2.5, 60)
-    assert store.find(new(described)).is_measured
+def test_changes_by_hand(described, tmp_path):
+    store, begun = BinsStore([tmp_path]), new(described)
+    made = with_losses(begun, [(2.0, 9.0), (1.0, 3.0), (1.0, 6.0)], (1.0, 3.0), (0, 1))
+    assert (begun.is_measured, made.is_measured) == (False, True)
+    # Changes of the means: 2 - 1 and 3 - 1 -> 1.5; of all positions: (11 - 4) / 4.
+    first, second, third = made.rows
+    assert (first.loss_change, first.pooled) == (1.5, 1.75)
+    assert first.low <= 1.5 <= first.high
+    assert (second.loss_change, second.low, second.high) == (0, 0, 0)
+    assert (third.loss_change, made.full_loss, made.num_tokens) == (0.5, 1.0, 4)
+    assert "NaN" not in store.save(made).read_text()  # of what is undefined
+    assert store.records(described.identity) == [made]
+    assert store.find(begun) == made
     assert store.records("f" * 64) == []
+    table = made.table
+    assert tuple(table.columns) == BIN_COLUMNS
+    assert table["share"].isna().all()
+    # Two windows of one document have no interval.
+    single = with_losses(begun, [(2.0, 9.0)] * 3, (1.0, 3.0), (0, 0)).rows[0]
+    assert (single.loss_change, single.low, single.high) == (1.5, None, None)
 
 
 def test_what_changes_the_numbers_makes_another_record(described):
@@ -185,13 +183,16 @@ def test_what_changes_the_numbers_makes_another_record(described):
 
 
 def test_overview_by_hand(described):
-    made = new(described).with_results(table(), (2.5, 4, 60), {})
+    # Of one token and of three: 0.1, 0.3 and 0.2 more.
+    sums = [(1 + each, 3 * (1 + each)) for each in (0.1, 0.3, 0.2)]
+    made = with_losses(new(described), sums, (1.0, 3.0))
     (row,) = bins_overview([made]).to_dict("records")
-    assert (row["bins"], row["removed"], row["first"], row["last"]) == (3, 21, 0.1, 0.2)
+    assert (row["bins"], row["removed"]) == (3, 21)
+    assert (row["first"], row["last"]) == pytest.approx((0.1, 0.2))
     # Ranks of the changes 1, 3, 2 against 1, 2, 3: 1 - 6 (0 + 1 + 1) / (3 * 8).
     assert row["agreement"] == pytest.approx(0.5)
 
 
 def test_a_loss_that_is_no_number_is_refused(described):
     with pytest.raises(StatsError, match="try --dtype bfloat16 or float32"):
-        new(described).with_results(table((0.1, math.inf, 0.2)), (2.5, 4, 60), {})
+        with_losses(new(described), [(1.0, 3.0), (1.0, math.inf), (1.0, 3.0)], (1.0, 3.0))

@@ -14,6 +14,7 @@ from pruning.measures.samples import make_samples
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.decoding import DecodingFitness
+from pruning.search.scores import BlockFitness
 from pruning.tasks.search import search_run
 
 CASE = DEEP[0]
@@ -29,8 +30,9 @@ def test_blocks_hold_the_acceptance_of_an_evaluation():
     blocks = [fitness.block(removed, number) for number in range(fitness.num_blocks)]
     sums = drain(run_acceptance(model, family, plan_of(removed), samples, Decoding(seed=7)))
     assert fitness.num_blocks == 2
-    values = np.concatenate([block.values for block in blocks])
-    assert values.tolist() == (sums.sums / np.maximum(sums.counts, 1)).tolist()
+    whole = BlockFitness.joined(blocks)
+    assert whole.sums.tolist() == sums.sums.tolist()
+    assert whole.counts.tolist() == np.maximum(sums.counts, 1).tolist()
 
 
 def test_a_search_by_decoding_needs_the_whole_model(tmp_path):

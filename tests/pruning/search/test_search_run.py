@@ -1,15 +1,26 @@
-"""The evolution and its log: what Algorithm 1 says, and that interruptions change nothing."""
+"""The evolution and its scores: what Algorithm 1 says, and that interruptions change nothing."""
 
-import json
-import math
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from search_cases import LAYERS, SETTINGS, Distance, essence, listed, searched, space, task
+from search_cases import (
+    LAYERS,
+    MADE,
+    SETTINGS,
+    Distance,
+    blocks,
+    essence,
+    listed,
+    scores,
+    searched,
+    space,
+    task,
+)
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
@@ -18,7 +29,8 @@ from pruning.plan.constraints import Constraints
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import Spending, allocate, read_counts
 from pruning.search.evolution import initial_state
-from pruning.search.run import BlockFitness, open_log, search
+from pruning.search.run import search
+from pruning.search.scores import BlockFitness
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import load_search, result_from_json, result_of
 
@@ -35,10 +47,6 @@ HIDDEN = (9, 0, 4, 1, 7, 9)
 
 def wide(settings=WIDE_SETTINGS, **more):
     return task(30, settings, layers=WIDE, **more)
-
-
-def log_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_each_generation_is_its_elites_and_children_of_theirs(tmp_path):
@@ -86,17 +94,18 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     whole = searched(tmp_path / "whole", wide(), Distance(HIDDEN))
     published = []
     for stop in (1, 5, 14, 40):
-        with open_log(tmp_path / "log", {"name": "test"}) as log:
-            running = search(wide(), Distance(HIDDEN), log, published.append)
-            for _ in range(stop):
-                next(running)
-            running.close()
+        table = scores(tmp_path / "log", wide())
+        running = search(wide(), Distance(HIDDEN), table, published.append)
+        for _ in range(stop):
+            next(running)
+        running.close()
     best = [outcome.scores[outcome.best.number].fitness for outcome in published]
     assert best == sorted(best)
     resumed = searched(tmp_path / "log", wide(), Distance(HIDDEN))
     assert essence(resumed) == essence(whole)
-    scored = [line["removed"] for line in log_lines(tmp_path / "log") if "candidate" in line]
-    assert len(scored) == len(whole.scores)  # nothing was measured twice
+    plans = [block.plan for block in blocks(tmp_path / "log")]
+    assert len(plans) == len(set(plans)) == len(whole.scores)  # nothing was measured twice
+    assert (resumed.layers, resumed.whole_layers) == (whole.layers, whole.whole_layers)
 
 
 KILLED = """
@@ -121,47 +130,108 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path):
     words = [sys.executable, "-c", KILLED, *map(str, (here.parents[1], here, log))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=here.parents[2])
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(log_lines(log)) >= 1
-    with log.open("ab") as file:
-        file.write(b'{"candidate": 3, "gener')  # as if the last line had not reached the disk
-    resumed = searched(log, wide(), Distance(HIDDEN))
-    assert essence(resumed) == essence(searched(tmp_path / "whole", wide(), Distance(HIDDEN)))
+    measured = len(blocks(log))
+    assert measured == 33  # three blocks of samples each
+    (shard,) = (log / "measurements").iterdir()
+    with shard.open("ab") as file:
+        file.write(b'{"model": "00", "pla')  # as if the last line had not reached the disk
+    fitness = Distance(HIDDEN)
+    resumed, whole = (
+        searched(log, wide(), fitness),
+        searched(tmp_path / "whole", wide(), Distance(HIDDEN)),
+    )
+    assert essence(resumed) == essence(whole)
+    assert len(fitness.measured) == 3 * (len(whole.scores) - measured)
+
+
+def test_a_block_is_a_candidate_on_all_samples_with_its_costs(tmp_path):
+    outcome = searched(tmp_path)
+    table = scores(tmp_path, task())
+    by_plan = {block.plan: block for block in blocks(tmp_path)}
+    assert len(by_plan) == len(outcome.candidates)
+    for candidate in outcome.candidates:
+        block, score = (
+            by_plan[table.plan_of(candidate.removed).digest],
+            outcome.scores[candidate.number],
+        )
+        assert block.is_whole and list(block.sums) == ["nll"]
+        assert block.kept == tuple(
+            layer.num_experts - gone for layer, gone in zip(LAYERS, candidate.removed, strict=True)
+        )
+        assert (-block.sums["nll"].means).tolist() == score.samples.tolist()
+        assert block.made == {"layers": 12, "seconds": score.seconds, **MADE}
 
 
 @pytest.mark.parametrize(
-    ("first", "changed"),
+    ("more", "is_known"),
     [
-        ('{"schema_version": 1, "search": {"seed": 1, "samples": 3}}', "samples"),
-        ('{"schema_version": 1, "search": "7"}', "samples, seed"),
+        ({}, True),
+        ({"seed": 8}, True),  # the loss draws nothing
+        ({"made": {**MADE, "batch_size": 8}}, False),
+        ({"made": {**MADE, "device": "cuda"}}, False),
+        ({"dtype": "bfloat16"}, False),
+        ({"samples": 12}, False),
+        ({"measure": "kl"}, False),
+        ({"measure": "ppl"}, True),  # is counted from the loss
     ],
 )
-def test_a_log_of_another_search_is_refused(tmp_path, first, changed):
-    (tmp_path / "log").write_text(first + "\n")
-    refusal = pytest.raises(PlanError, match=rf"another search \(it differs in {changed}\)")
-    with refusal, open_log(tmp_path / "log", {"seed": 1, "samples": 4}):
-        pass
+def test_only_what_was_measured_alike_is_known(tmp_path, more, is_known):
+    outcome = searched(tmp_path)
+    table = scores(tmp_path, task(), **more)
+    table.look_up([each.removed for each in outcome.candidates])
+    assert len(table.known) == is_known * len(outcome.candidates)
 
 
-@pytest.mark.parametrize("line", ["{}", "[" * 100_000, None])
-def test_a_damaged_log_is_refused_with_its_line(tmp_path, line):
-    searched(tmp_path / "log")
-    lines = (tmp_path / "log").read_text().splitlines()
-    damaged = line or json.dumps({**json.loads(lines[2]), "samples": [math.nan]})
-    (tmp_path / "log").write_text("\n".join([*lines[:2], damaged, *lines[3:]]) + "\n")
-    with pytest.raises(PlanError, match="damaged in line 3"):
-        searched(tmp_path / "log")
+def test_of_a_measure_that_draws_only_the_same_seed_is_known(tmp_path):
+    class Shares(Distance):
+        def block(self, removed, number):
+            whole = super().block(removed, number)
+            return BlockFitness(whole.sums / (whole.sums.max() + 1), whole.counts, whole.layers)
+
+    outcome = searched(tmp_path, fitness=Shares(), measure="sap")
+    for seed, is_known in ((SETTINGS.seed, True), (SETTINGS.seed + 1, False)):
+        table = scores(tmp_path, task(), measure="sap", seed=seed)
+        table.look_up([outcome.candidates[0].removed])
+        assert bool(table.known) == is_known
 
 
-def test_two_searches_do_not_write_one_log(tmp_path):
-    refusal = pytest.raises(PlanError, match="Another process is searching")
-    with open_log(tmp_path / "log", {}), refusal, open_log(tmp_path / "log", {}):
-        pass
+def test_what_evaluations_measured_is_not_taken_as_it_may_be_rounded(tmp_path):
+    outcome = searched(tmp_path / "a")
+    table = scores(tmp_path / "b", task())
+    rounded = {**MADE, "seconds": 1.0}
+    table.table.add([replace(block, made=rounded) for block in blocks(tmp_path / "a")])
+    table.look_up([each.removed for each in outcome.candidates])
+    assert table.known == {}
+
+
+@pytest.mark.parametrize("costs", [{"layers": -1}, {"layers": "12"}, {"seconds": None}])
+def test_costs_that_cannot_be_are_not_taken(tmp_path, costs):
+    outcome = searched(tmp_path / "a")
+    table = scores(tmp_path / "b", task())
+    found = blocks(tmp_path / "a")
+    table.table.add([replace(block, made={**block.made, **costs}) for block in found])
+    table.look_up([each.removed for each in outcome.candidates])
+    assert table.known == {}
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[" * 100_000, None])
+def test_a_damaged_line_is_named_and_measured_again(tmp_path, line):
+    whole = searched(tmp_path)
+    (shard,) = (tmp_path / "measurements").iterdir()
+    lines = shard.read_bytes().splitlines()
+    lines[2] = line or lines[2].replace(b'"nll"', b'"kl"')
+    shard.write_bytes(b"\n".join(lines) + b"\n")
+    (problem,) = scores(tmp_path, task()).table.problems
+    assert str(problem).startswith(f"Line 3 of the measurements {shard.name} cannot be read")
+    fitness = Distance()
+    assert essence(searched(tmp_path, fitness=fitness)) == essence(whole)
+    assert len(fitness.measured) == 3
 
 
 def test_a_fitness_that_is_no_number_is_refused(tmp_path):
     class Broken(Distance):
         def block(self, removed, number):
-            return BlockFitness(np.array([np.nan]), 1)
+            return BlockFitness(np.array([np.nan]), np.ones(1, np.int64), 1)
 
     with pytest.raises(PlanError, match="no finite fitness"):
         searched(tmp_path / "log", fitness=Broken())
@@ -215,7 +285,8 @@ def test_the_best_of_all_generations_and_ties(tmp_path):
 
     class Level(Distance):
         def block(self, removed, number):
-            return BlockFitness(np.ones(2), 1)
+            size = self.blocks[number]
+            return BlockFitness(np.ones(size), np.ones(size, np.int64), 1)
 
     assert searched(tmp_path / "level", wide(), Level()).best.number == 0
 

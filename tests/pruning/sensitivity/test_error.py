@@ -39,7 +39,7 @@ def error_of(order, *directories):
     selection = without_budget(Study(model, store, Place("demo")).ranking(spec))
     known = SensitivityStore(store.directories)
     curves = find_sensitivity(selection, spec, known)
-    return sum_error(selection, curves, EvaluationStore(directories), known, ())
+    return sum_error(selection, curves, EvaluationStore(directories))
 
 
 def test_corrected_sums_err_less_than_sums_on_plans_that_chose_the_constants():

@@ -1,12 +1,9 @@
 """Points of curves: equal to the whole masked model, measured once, whoever measures them."""
 
-import json
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from filelock import Timeout
 from masked_cases import DEEP, plans_of, sequences, subject_of
@@ -20,8 +17,10 @@ from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from pruning.engine.candidate import MeasureSettings, run_candidate
+from pruning.measurements.block import SampleSet
+from pruning.measurements.table import Measurements
 from pruning.measures.curves import curves_of
-from pruning.measures.points import MEASURES, curve_points, moved_points, sample_ids, whole_point
+from pruning.measures.points import MEASURES, curve_points, moved_points, whole_point
 from pruning.measures.samples import make_samples
 from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.plan import model_ref
@@ -44,15 +43,16 @@ def record_of(case):
         {"case": str(case)},
         model=ModelRef("tiny", "00" * 32),
         order={"criterion": "reap", "granularity": "expert", "digest": "aa"},
-        corpus={"name": "text"},
+        corpus={"name": "text", "seed": 42},
         layers=layers,
         settings={"dtype": "float32"},
     )
 
 
-def measuring(folder, case=CASE, count=5, max_bytes=None, stream=None):
+def measuring(folder, case=CASE, count=5, max_bytes=None, stream=None, documents=None):
     """Of the first `count` samples, in batches of two; loads are counted."""
     loads = []
+    few = replace(sequences().picked(range(count)), documents=documents)
 
     def load():
         yield from ()
@@ -60,17 +60,19 @@ def measuring(folder, case=CASE, count=5, max_bytes=None, stream=None):
             return stream
         loads.append(1)
         subject = subject_of(case, tiny_model(case))
-        samples = subject.full.samples
-        rows = samples.sequences.rows[:count]
-        counted = samples.sequences.counted[:count]
-        few = replace(samples.sequences, rows=rows, counted=counted)
         subject = replace(subject, full=replace(subject.full, samples=make_samples(few, 2)))
         return MaskedRuns(subject, MeasureSettings(MEASURES), max_bytes)
 
-    ids = sample_ids(sequences())[:count]
-    work = Measuring(SensitivityStore([folder]), record_of(case), ids, 2, load)
+    store, record = SensitivityStore([folder]), record_of(case)
+    where = SampleSet("text", few.digest, "float32", 42)
+    samples = make_samples(few, 2)
+    work = Measuring(store, store.find(record), samples, where, plans_of(case), load)
     work.loads = loads
     return work
+
+
+def shards(folder):
+    return sorted(folder.rglob("*.jsonl"))
 
 
 def values(work, points):
@@ -111,9 +113,8 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     both = list(dict.fromkeys([*coarse, *fine]))
     first = measuring(tmp_path, count=4)
     drain(first.measure(coarse))
-    done = first.finish({})
-    assert done.points == len(coarse)
-    assert not list(tmp_path.rglob("*.jsonl"))
+    done = first.finish()
+    assert len(done.points) == len(coarse)
     again = measuring(tmp_path, count=4)
     drain(again.measure(coarse))
     assert (again.layers, again.loads) == (0, [])
@@ -122,19 +123,57 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     new = [point for point in fine if point not in coarse]
     # Of each batch the original runs again where several points begin as it does.
     assert levels.layers == 2 * (5 + sum(5 - point.position for point in new))
-    levels.finish({})
+    levels.finish()
     samples = measuring(tmp_path)
     drain(samples.measure(both))
     assert samples.layers == 5 + sum(5 - p.position for p in both if p.position >= 0)
-    samples.finish({})
+    samples.finish()
     whole_work = measuring(tmp_path / "once")
     drain(whole_work.measure(both))
     np.testing.assert_array_equal(values(samples, both), values(whole_work, both))
-    stored = SensitivityStore([tmp_path]).points(record_of(CASE))
-    table, once = stored.table(), whole_work.points.table()
-    names = ["base", "layer", "removed", "sample"]
-    stored, once = (each.sort_values(names, ignore_index=True) for each in (table, once))
-    assert stored.equals(once)
+    store, once = SensitivityStore([tmp_path]), whole_work.points
+    (record,) = store.records()
+    assert record == whole_work.finish().model_copy(update={"made": record.made})
+    stored = store.points(record)
+    assert stored.samples() == once.samples() == samples.samples
+    assert list(stored.on_all(samples.samples)) == list(once.on_all(samples.samples))
+    for point in both:
+        found, alone = (each.values(point.removed, samples.samples) for each in (stored, once))
+        np.testing.assert_array_equal(found, alone)
+
+
+def test_points_say_on_how_many_samples_they_were_measured(tmp_path):
+    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    few = measuring(tmp_path, count=4)
+    drain(few.measure(fine))
+    few.finish()
+    more = measuring(tmp_path)
+    drain(more.measure(coarse))
+    record = more.finish()
+    counts = {
+        point: row.num_samples for point, row in zip(record.plans, record.points, strict=True)
+    }
+    assert counts == {point: 5 if point in coarse else 4 for point in {*fine, *coarse}}
+    assert measuring(tmp_path).finish() == record  # nothing is new
+
+
+def test_blocks_say_what_was_measured_and_how(tmp_path):
+    work = replace(measuring(tmp_path), made={"device": "cpu", "batch_size": 2})
+    drain(work.measure(curve_points(rooms(CASE), 2)))
+    table, record = Measurements([tmp_path]), work.finish()
+    assert [*record.plans] == curve_points(rooms(CASE), 2)
+    for point, plan in record.plans.items():
+        assert plan == plans_of(CASE)(point.removed).digest
+        blocks = table.blocks(record.model.identity, plan, "float32")
+        assert [len(each.samples) for each in blocks] == [2, 2, 1]
+        for each in blocks:
+            assert (
+                each.where == work.where and each.num_samples == 5 and set(each.sums) == {*MEASURES}
+            )
+            assert each.kept == tuple(CASE.experts - gone for gone in point.removed)
+            assert (each.made["device"], each.made["batch_size"]) == ("cpu", 2)
+            first = max(point.position, 0)  # the layer that it starts at
+            assert each.made["layers"] == 5 - first
 
 
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
@@ -144,16 +183,18 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
         next(steps)
     steps.close()
     # After two points of the second batch, what is left is measured, and nothing else.
-    logs = sorted(tmp_path.rglob("*.jsonl"), key=lambda path: path.stat().st_size)
-    assert [len(log.read_text().splitlines()) for log in logs] == [3, 1 + len(wanted)]
-    with logs[0].open("ab") as file:
-        file.write(b'{"base": [0, 0')  # as if the last line had not reached the disk
+    (shard,) = shards(tmp_path)
+    assert len(shard.read_text().splitlines()) == len(wanted) + 2
+    # As if it had been another process, whose last line had not reached the disk.
+    shard = shard.rename(shard.with_name("a.jsonl"))
+    with shard.open("ab") as file:
+        file.write(b'{"model":"00')
     resumed, alone = measuring(tmp_path), measuring(tmp_path / "alone")
     drain(resumed.measure(wanted))
     drain(alone.measure(wanted))
     assert resumed.layers < alone.layers * 2 / 3 + 5
     np.testing.assert_array_equal(values(resumed, wanted), values(alone, wanted))
-    assert resumed.finish({}).points == len(wanted)
+    assert len(resumed.finish().points) == len(wanted)
 
 
 def test_two_that_measure_at_once_share_the_batches(tmp_path):
@@ -172,28 +213,30 @@ def test_two_that_measure_at_once_share_the_batches(tmp_path):
 
 
 def test_points_know_the_documents_of_their_samples(tmp_path):
-    work, wanted = measuring(tmp_path), curve_points(rooms(CASE), 2)
-    numbers = dict(zip(work.samples, (4, 4, 6, 6, 9), strict=True))
-    drain(replace(work, documents=numbers).measure(wanted))
-    begun = measuring(tmp_path)  # from the logs, then from the parquet
-    assert begun.points.documents(begun.samples) == (4, 4, 6, 6, 9)
-    begun.finish({})
+    numbers, wanted = (4, 4, 6, 6, 9), curve_points(rooms(CASE), 2)
+    begun = measuring(tmp_path, documents=numbers)
+    drain(begun.measure(wanted))
+    assert begun.points.documents(begun.samples) == numbers
+    begun.finish()
     points = SensitivityStore([tmp_path]).points(begun.record)
     curves = curves_of(points, 5, "nll")
-    assert points.documents(begun.samples) == (4, 4, 6, 6, 9)
-    assert sorted(curves.documents) == [4, 4, 6, 6, 9]
+    assert points.documents(begun.samples) == numbers
+    assert curves.documents == numbers
     assert curves.count.words == "5 samples of 3 documents"
+    blocks = Measurements([tmp_path]).blocks("00" * 32, begun.record.points[0].plan, "float32")
+    assert [each.sums["nll"].documents for each in blocks] == [(4, 4), (6, 6), (9,)]
     unknown = measuring(tmp_path / "unknown")
     drain(unknown.measure(wanted))
-    unknown.finish({})
+    unknown.finish()
     again = SensitivityStore([tmp_path / "unknown"]).points(unknown.record)
     assert again.documents(unknown.samples) is None
 
 
 def test_a_batch_has_one_process_at_a_time(tmp_path):
-    store, work = SensitivityStore([tmp_path]), measuring(tmp_path)
-    with store.block(work.record, work.batches[0], work.points):
-        with pytest.raises(Timeout), store.block(work.record, work.batches[0], work.points):
+    work = measuring(tmp_path)
+    batch = {"record": work.record.digest, "samples": list(work.batches[0])}
+    with Measurements([tmp_path]).claimed(**batch):
+        with pytest.raises(Timeout), work.store.table.claimed(**batch):
             pass
         steps = work.measure([whole_point((0,) * 5)])
         said = [next(steps).phase for _ in range(20)]
@@ -202,39 +245,75 @@ def test_a_batch_has_one_process_at_a_time(tmp_path):
     assert work.points.knows((0,) * 5, work.samples)
 
 
-def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
-    def refuse():
-        yield from ()
-        raise PlanError("too large")
+def refuse():
+    yield from ()
+    raise PlanError("too large")
 
+
+def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
     work = replace(measuring(tmp_path), load=refuse)
     with pytest.raises(PlanError, match="too large"):
         drain(work.measure(curve_points(rooms(CASE), 2)))
-    assert not work.finish({}).is_measured
+    assert not work.finish().is_measured
     again = measuring(tmp_path)
     drain(again.measure(curve_points(rooms(CASE), 2)))
-    assert again.finish({}).is_measured
+    assert again.finish().is_measured
 
 
-def test_damage_is_named(tmp_path):
+def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
+    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    killed = measuring(tmp_path)
+    drain(killed.measure(coarse))  # and no `finish`
+    refused = replace(measuring(tmp_path), load=refuse)
+    with pytest.raises(PlanError, match="too large"):
+        drain(refused.measure(fine))
+    assert not refused.finish().is_measured
+    again = replace(measuring(tmp_path), load=refuse)
+    drain(again.measure(coarse))
+    record = again.finish()
+    assert again.layers == 0 and [*record.plans] == coarse
+    assert SensitivityStore([tmp_path]).records() == [record]
+    np.testing.assert_array_equal(values(again, coarse), values(killed, coarse))
+
+
+def test_damage_is_named_and_measured_again(tmp_path):
+    work, wanted = measuring(tmp_path), curve_points(rooms(CASE), 2)
+    drain(work.measure(wanted))
+    record = work.finish()
+    (shard,) = shards(tmp_path)
+    lines = shard.read_bytes().splitlines(keepends=True)
+    shard.unlink()  # of another process
+    other = shard.with_name("a.jsonl")
+    other.write_bytes(
+        b"".join([*lines[:2], lines[2].replace(b'"sum":[[', b'"sum":[[1'), *lines[3:]])
+    )
+    problems = []
+    assert not SensitivityStore([tmp_path]).records(on_problem=problems.append)
+    assert len(problems) == 2
+    assert "Line 3 of the measurements a.jsonl cannot be read" in str(problems[0])
+    assert "its sha256 differs" in str(problems[0])
+    assert f"has no numbers of {record.points[2].plan} in the table" in str(problems[1])
+    assert "moeprune sensitivity" in str(problems[1])
+    again = measuring(tmp_path)
+    drain(again.measure(wanted))
+    assert 0 < again.layers <= 5
+    again.finish()
+    assert [each.points for each in SensitivityStore([tmp_path]).records()] == [record.points]
+    np.testing.assert_array_equal(values(again, wanted), values(work, wanted))
+
+
+def test_points_that_cannot_be_are_refused(tmp_path):
     work = measuring(tmp_path)
-    drain(work.measure(curve_points(rooms(CASE), 2)))
-    log = next(tmp_path.rglob("*.jsonl"))
-    lines = log.read_text().splitlines()
-    log.write_text("\n".join([*lines[:2], json.dumps({"base": [0]}), *lines[3:]]) + "\n")
-    with pytest.raises(PlanError, match="damaged in line 3"):
-        measuring(tmp_path)
-    log.unlink()
-    work.finish({})
-    curves = tmp_path / "sensitivity" / f"{work.record.record_id}.parquet"
-    table = pq.read_table(curves)
-    halves = pc.divide(table["kl"], 2.0)
-    pq.write_table(table.set_column(table.column_names.index("kl"), "kl", halves), curves)
-    with pytest.raises(StatsError, match="its sha256 differs"):
-        measuring(tmp_path)
-    curves.write_bytes(b"no parquet")
-    with pytest.raises(StatsError, match="measure again"):
-        measuring(tmp_path)
+    drain(work.measure([whole_point((0,) * 5)]))
+    record = work.finish()
+    for points, words in (
+        ([("", 0, CASE.experts + 1, 1, "aa")], f"removes {CASE.experts + 1} of {CASE.experts}"),
+        ([("", 99, 1, 1, "aa")], "of other layers"),
+        ([("1.1", -1, 2, 1, "aa")], "of other layers"),
+    ):
+        text = record.model_copy(update={"points": tuple(points)}).to_json()
+        with pytest.raises(StatsError, match=words):
+            SensitivityRecord.from_json(text, "curves.json")
 
 
 def test_points_of_streamed_layers_are_the_same(tmp_path):
