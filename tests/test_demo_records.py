@@ -19,7 +19,8 @@ from analysis.errors import StatsError, UserError
 from analysis.files.shipped import SHIPPED_VARIABLE
 from analysis.stats.places import APP_NAME
 from pruning.measurements.block import ORIGINAL, Block
-from pruning.measurements.table import FOLDER, Measurements
+from pruning.measurements.shards import FOLDER
+from pruning.measurements.table import Measurements
 from pruning.measures.result import SampleSums
 from pruning.records.evaluation import EvaluationStore
 from tools.demo.__main__ import summary

@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from pruning.engine.speculative import Decoding, run_acceptance
 from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
 from pruning.measurements.block import Block
 from pruning.measurements.records import MeasuredStore
-from pruning.measurements.table import merged
+from pruning.measurements.table import PlanSums, merged
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.questions import Questions
 from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation
@@ -132,7 +132,7 @@ def _as_lines(record: EvaluationRecord) -> list[str]:
     """A record and its numbers, to share with other processes."""
     model, where = record.model.identity, record.where
     blocks = chain.from_iterable(
-        each.blocks(model, plan, where, {}) for plan, each in record.numbers.items()
+        each.blocks(model, plan, where, each.made) for plan, each in record.numbers.items()
     )
     return [
         record.to_line() if record.is_measured else "",
@@ -224,7 +224,7 @@ def _measure(
             if reads:
                 side = yield from _full_side(work, samples[corpus], candidates, processes)
                 stack.enter_context(closing(side))
-            measured = _Corpus(work, candidates, side, answers)
+            measured = _Corpus(work, candidates, side, answers, processes)
             for plan, record, lacks in zip(work.plans, row, missing, strict=True):
                 if lacks:
                     task = measured.completed(plan, record, lacks)
@@ -320,6 +320,7 @@ class _Corpus:
     candidates: Candidates
     side: FullSide | None  # None if no record lacks a measure of the text
     answers: _Answers | None  # None if nothing is asked
+    processes: Processes
 
     def completed(
         self, plan: PruningPlan, record: EvaluationRecord, missing: Sequence[str]
@@ -334,7 +335,15 @@ class _Corpus:
         run_facts = how_made(self.work.settings, time.monotonic() - started)
         if numbers:
             record = record.with_results(numbers, self.work.measures, run_facts)
+            self._keep(record, numbers)
         return record.with_right_answers(answers, run_facts) if answers else record
+
+    def _keep(self, record: EvaluationRecord, numbers: Mapping[str, PlanSums]) -> None:
+        """Append what was measured to the table, with how it was made."""
+        with self.processes.together():
+            if self.processes.is_first:
+                table, model = self.work.store.table, record.model.identity
+                table.add_plans(model, numbers, record.where, record.made)
 
 
 def _evaluate(

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from pydantic import PrivateAttr
 
 from analysis.errors import StatsError
+from analysis.files.naming import now
 from pruning.measurements.block import SampleSet
+from pruning.measurements.shards import shard_paths
 from pruning.measurements.table import Measurements, PlanSums
 from pruning.measures.store import Kept, Record, RecordStore, RunFacts, SampleFacts
+
+# What a record says of rows that another has measured.
+_HOW: Final = ("created_at", "device", "batch_size", "seconds", "system", "versions")
 
 
 class MeasuredRecord(Record):
@@ -61,7 +66,9 @@ class MeasuredRecord(Record):
         """The record of numbers that are known already, made as the first of them."""
         if self.made:
             return self
-        return self.model_copy(update={"made": next(iter(self.numbers.values())).made})
+        made = next(iter(self.numbers.values())).made
+        how = {name: made[name] for name in _HOW if name in made}
+        return self.model_copy(update={"made": {"created_at": now(), **how}})
 
 
 class TableStore(RecordStore[Kept]):
@@ -75,6 +82,10 @@ class TableStore(RecordStore[Kept]):
     def table(self) -> Measurements:
         """The table that the numbers lie in."""
         return Measurements(self._directories)
+
+    def _state(self) -> list[object]:
+        """With the names of shards: of one that grows, the records are written after its lines."""
+        return [*super()._state(), [path.name for path in shard_paths(self._directories)]]
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None
@@ -120,9 +131,9 @@ class MeasuredStore(TableStore[Measured]):
         return self._joined(super().find(new))
 
     def save(self, record: Measured) -> Path:
-        """Write a record, replacing the stored one, and before it the numbers that are new."""
-        model = record.model.identity
-        self.table.add_plans(model, record.numbers, record.where, record.made)
+        """Write a record, replacing the stored one, and before it numbers that the table lacks."""
+        model, numbers = record.model.identity, record.numbers
+        self.table.add_plans(model, numbers, record.where, record.made, in_any_way=True)
         return super().save(record)
 
     def _joined(self, record: Measured) -> Measured:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.errors import unknown_name
-
 if TYPE_CHECKING:
     from analysis.numbers.arrays import FloatArray, IntArray
 
@@ -221,22 +219,6 @@ def check_possible(name: str, *values: float, sign: int = 1) -> None:
     for value in values:
         if not least - _ROUNDING <= value <= most + _ROUNDING or math.isinf(value):
             raise ValueError(f"its {name} is {value:g}, which is not in [{least:g}, {most:g}]")
-
-
-def check_interval(low: float | None, high: float | None) -> None:
-    """Refuse an interval of one end, or with its ends in the wrong order, with a ValueError."""
-    if (low is None) != (high is None) or (low is not None and high is not None and low > high):
-        raise ValueError(f"it has an interval from {low} to {high}")
-
-
-def check_metrics(metrics: Mapping[str, Metric]) -> None:
-    """Refuse metrics, by measure, that cannot be."""
-    for name, metric in metrics.items():
-        if name not in MEASURES:
-            raise ValueError(unknown_name("measure", name, MEASURES))
-        ends = (each for each in (metric.low, metric.high) if each is not None)
-        check_possible(name, metric.mean, metric.pooled, *ends)
-        check_interval(metric.low, metric.high)
 
 
 @lru_cache(maxsize=1 << 15)

@@ -292,7 +292,11 @@ class RecordStore(Generic[Kept]):
     @property
     def cache_key(self) -> tuple[str, str]:
         """It changes when a file of the store does."""
-        return self._key or (type(self).__name__, repr(list(map(_folder_state, self._folders))))
+        return self._key or (type(self).__name__, repr(self._state()))
+
+    def _state(self) -> list[object]:
+        """What changes when a file of the store does."""
+        return [*map(_folder_state, self._folders)]
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None

@@ -263,6 +263,15 @@ class BinsRecord(MeasuredRecord):
         return (*(each.plan for each in self.bins), ORIGINAL)
 
     @property
+    def lacking(self) -> str:
+        """See `MeasuredRecord`: a plan may be known without its loss."""
+        return next((plan for plan in self.plans if not self.knows(plan)), "")
+
+    def knows(self, plan: str) -> bool:
+        """Whether the loss of a plan is known."""
+        return plan in self.numbers and _LOSS in self.numbers[plan].sums
+
+    @property
     def _full(self) -> SampleSums:
         return self.numbers[ORIGINAL].sums[_LOSS]
 

@@ -1,4 +1,4 @@
-"""Records of plans, one small JSON file each: evaluations, and answers to a prompt."""
+"""Evaluations: the measures of one plan on one set of samples, and their tables."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ class SensitivityStore(TableStore[SensitivityRecord]):
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f".{record.record_id}{PARTIAL}.lock"
         with FileLock(path):
-            stored = self.find(record)  # another process may have written it since
+            self.table.refresh()  # another process may have written since
+            stored = self.find(record)
             documents = dict(stored.samples)
             for sample, document in samples.items():
                 if documents.get(sample) is None:
@@ -201,6 +202,10 @@ class SensitivityStore(TableStore[SensitivityRecord]):
         blocks = self.table.blocks(record.model.identity, plan, record.settings["dtype"])
         whole = (block for block in blocks if all(name in block.sums for name in MEASURES))
         return {sample for block in whole for sample in block.samples}
+
+    def is_whole(self, record: SensitivityRecord) -> bool:
+        """Whether the table has the numbers of all points that a record lists."""
+        return not self._lacking(record)
 
     def _lacking(self, record: SensitivityRecord) -> str:
         samples = {sample for sample, _ in record.samples}

@@ -103,10 +103,11 @@ class Measuring:
         is_listed = asked.keys() <= self.record.plans.keys() and (
             {sample for sample, _ in self.record.samples}.issuperset(samples)
         )
-        if self.layers or (is_known and not is_listed):
-            self.record = self.store.finish(
-                self.record, self._documents, asked, self.made, ran=self.layers > 0
-            )
+        # A record that lists points whose numbers are gone is written without them.
+        is_whole = is_listed and self.store.is_whole(self.record)
+        if self.layers or (is_known and not is_whole):
+            ran = self.layers > 0 or is_listed
+            self.record = self.store.finish(self.record, self._documents, asked, self.made, ran=ran)
         return self.record
 
     def measure(self, points: Sequence[Point]) -> Generator[Progress, None, None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.errors import UserError
 from analysis.files.durable import partial_of, write_durably
 from analysis.files.shipped import DEMO_CHECKPOINT, DEMO_MODEL
-from pruning.measurements.table import FOLDER, SUFFIX
+from pruning.measurements.shards import FOLDER, SUFFIX
 from tools.demo.building import Build
 from tools.demo.comparing import CACHED, made
 from tools.demo.orders import RUNS, WEIGHTS

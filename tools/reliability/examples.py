@@ -22,7 +22,7 @@ from app.jobs.table import canonical_json
 from builders import tiny_checkpoint
 from families.configs import CASES
 from families.tiny_models import tiny_model
-from pruning.measurements.table import FOLDER
+from pruning.measurements.shards import FOLDER
 from pruning.plan.plan import Provenance, PruningPlan, model_ref
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest

@@ -14,6 +14,7 @@ from analysis.model.opening import load_model_index
 from analysis.ranking.norms import neuron_norms
 from builders import NUM_EXPERTS, tiny_checkpoint
 from builders.measured import sums as summed
+from pruning.measurements.block import ORIGINAL
 from pruning.measurements.table import PlanSums
 from pruning.plan.plan import keep_all
 from pruning.records.bins import (
@@ -162,6 +163,18 @@ def test_changes_by_hand(described, tmp_path):
     # Two windows of one document have no interval.
     single = with_losses(begun, [(2.0, 9.0)] * 3, (1.0, 3.0), (0, 0)).rows[0]
     assert (single.loss_change, single.low, single.high) == (1.5, None, None)
+
+
+def test_a_plan_whose_loss_is_unknown_is_lacking(described):
+    """A search by another measure may know a bin's plan; a damaged line may cost the original."""
+    made = with_losses(new(described), [(2.0, 9.0)] * 3, (1.0, 3.0))
+    numbers = {**made.numbers}
+    first = numbers[made.plans[0]]
+    esap = {"esap": summed((1.0, 3.0), (1, 3))}
+    other = new(described).with_numbers({**numbers, made.plans[0]: replace(first, sums=esap)})
+    assert (made.lacking, other.lacking) == ("", made.plans[0])
+    del numbers[ORIGINAL]
+    assert new(described).with_numbers(numbers).lacking == ORIGINAL
 
 
 def test_what_changes_the_numbers_makes_another_record(described):

@@ -12,8 +12,10 @@ import pandas as pd
 import pytest
 
 from analysis.errors import StatsError
+from pruning.measurements import shards
 from pruning.measurements.block import ORIGINAL, Block, SampleSet
-from pruning.measurements.table import FOLDER, Measurements
+from pruning.measurements.shards import FOLDER
+from pruning.measurements.table import Measurements, PlanSums
 from pruning.measures.result import SampleSums
 
 WHERE = SampleSet("stories", "5e7", "float32", 42)
@@ -68,7 +70,11 @@ def write(folder, content, name="a.jsonl"):
 def plans_of(folder):
     table = Measurements([folder])
     names = ("first", "second", "third", "other")
-    return [name for name in names if table.of_set("model", name, WHERE)], table.problems
+    return [name for name in names if known(table, name)], table.problems
+
+
+def known(table, plan, where=WHERE):
+    return table.of_plans("model", [plan], where).get(plan)
 
 
 def python(script, *words):
@@ -86,7 +92,7 @@ def test_a_block_comes_back_to_the_bit(tmp_path, documents, samples):
     assert again.is_whole == (samples == 3)
     # A part of a set says nothing of the whole, but of its samples.
     table = Measurements([tmp_path])
-    assert (table.of_set("model", "first", WHERE) is not None) == again.is_whole
+    assert (known(table, "first") is not None) == again.is_whole
     by_sample = table.by_sample("model", "first", "float32", ("nll", "kl"))
     assert by_sample["s2"] == ((1 / 3, 5e-324), 3)
     assert len(by_sample) == samples
@@ -135,18 +141,18 @@ def test_what_a_kill_cut_short_is_no_line(tmp_path):
 
 def test_a_reader_sees_what_is_appended(tmp_path):
     path, reader = write(tmp_path, block("first").to_line()), Measurements([tmp_path])
-    assert reader.of_set("model", "first", WHERE)
+    assert known(reader, "first")
     with path.open("ab") as file:
         file.write(block("second").to_line())
     write(tmp_path, block("third").to_line(), "b.jsonl")
-    assert not reader.of_set("model", "second", WHERE)
+    assert not known(reader, "second")
     reader.refresh()
-    assert reader.of_set("model", "second", WHERE)
-    assert reader.of_set("model", "third", WHERE)
+    assert known(reader, "second")
+    assert known(reader, "third")
     path.unlink()
     reader.refresh()
-    assert not reader.of_set("model", "first", WHERE)
-    assert reader.of_set("model", "third", WHERE)
+    assert not known(reader, "first")
+    assert known(reader, "third")
 
 
 def test_two_processes_append_at_once_and_read_each_other(tmp_path):
@@ -180,14 +186,15 @@ def test_of_equal_rows_the_first_counts(tmp_path):
     table = Measurements([mine, shipped])
 
     def value(name):
-        return table.of_set("model", name, WHERE).sums["nll"].sums[0]
+        return known(table, name).sums["nll"].sums[0]
 
     assert (value("first"), value("second")) == (1.0, 4.0)
     assert table.by_sample("model", "first", "float32", ["nll"])["s1"] == ((1.0,), 8)
-    # What is known is not written again.
-    first = table.of_set("model", "first", WHERE)
+    # What is known is not written again, nor what was measured in another way if any will do.
+    first = known(table, "first")
     before = [path.read_bytes() for path in table.shards]
-    table.add_plans("model", {"first": first}, WHERE, {})
+    table.add_plans("model", {"first": first}, WHERE, {"device": "cpu"})
+    table.add_plans("model", {"first": first}, WHERE, {"device": "cuda"}, in_any_way=True)
     assert [path.read_bytes() for path in table.shards] == before
 
 
@@ -196,10 +203,10 @@ def test_what_is_drawn_counts_for_its_seed_alone(tmp_path):
     sums = {name: SampleSums(np.array([1.0, 1.0, 1.0]), counts) for name in ("nll", "sap")}
     Measurements([tmp_path]).add([replace(block("first"), sums=sums)])
     table = Measurements([tmp_path])
-    assert [*table.of_set("model", "first", WHERE).sums] == ["nll", "sap"]
-    assert [*table.of_set("model", "first", replace(WHERE, seed=1)).sums] == ["nll"]
+    assert [*known(table, "first").sums] == ["nll", "sap"]
+    assert [*known(table, "first", replace(WHERE, seed=1)).sums] == ["nll"]
     for other in (replace(WHERE, dtype="bfloat16"), replace(WHERE, digest="other")):
-        assert table.of_set("model", "first", other) is None
+        assert known(table, "first", other) is None
 
 
 def test_a_full_disk_leaves_the_shard_as_it_was(tmp_path):
@@ -289,3 +296,57 @@ for batch in (1, 2):
     holder.communicate()
     assert python(refused, tmp_path, "a").communicate()[0] == "free\nfree\n"
     assert not list((tmp_path / FOLDER).iterdir())
+
+
+def test_a_plan_is_compared_with_the_original_of_its_own_machine(tmp_path):
+    """The second run measured the original again, as another device gives other bits."""
+    table = Measurements([tmp_path])
+    for device, value in (("cpu", 1.0), ("cuda", 1.5)):
+        plans = {
+            plan: PlanSums(
+                (2,), ("a",), {"nll": SampleSums(np.array([value + more]), np.array([1]))}
+            )
+            for plan, more in ((f"by {device}", 1.0), (ORIGINAL, 0.0))
+        }
+        table.add_plans("model", plans, WHERE, {"device": device, "batch_size": 8})
+    for device, full in (("cpu", 1.0), ("cuda", 1.5)):
+        sums = Measurements([tmp_path]).of_plans("model", (f"by {device}", ORIGINAL), WHERE)
+        assert [each.sums["nll"].sums[0] for each in sums.values()] == [full + 1, full]
+    # The same once more adds nothing.
+    (shard,) = table.shards
+    before = shard.read_bytes()
+    table.add_plans("model", plans, WHERE, {"device": "cuda", "batch_size": 8})
+    assert shard.read_bytes() == before
+
+
+def test_a_number_that_is_none_is_refused_and_leaves_the_shard(tmp_path):
+    table = Measurements([tmp_path])
+    table.add([block("first")])
+    (shard,) = table.shards
+    before = shard.read_bytes()
+    with pytest.raises(StatsError, match=r"no finite number.*--dtype bfloat16"):
+        table.add([block("second"), block("third", value=float("inf"))])
+    assert shard.read_bytes() == before
+
+
+def test_a_full_shard_is_followed_by_another(tmp_path, monkeypatch):
+    table = Measurements([tmp_path])
+    monkeypatch.setattr(shards, "MOST_BYTES", 500)
+    for name in ("first", "second", "third"):
+        table.add([block(name)])
+    assert len(table.shards) > 1
+    assert plans_of(tmp_path) == (["first", "second", "third"], [])
+
+
+def test_a_shard_that_could_not_be_read_is_read_once_it_can(tmp_path):
+    path = write(tmp_path, block("first").to_line())
+    path.rename(path.with_suffix(".moved"))
+    path.mkdir()
+    table = Measurements([tmp_path])
+    assert [str(each).split(" cannot")[0] for each in table.problems] == [
+        "The measurements a.jsonl"
+    ]
+    path.rmdir()
+    path.with_suffix(".moved").rename(path)
+    table.refresh()
+    assert (table.problems, known(table, "first").kept) == ([], (2, 3))

@@ -107,6 +107,35 @@ def test_layers_in_front_of_a_loss_run_once(tmp_path):
     np.testing.assert_array_equal(values(work, wanted), values(nothing, wanted))
 
 
+def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
+    points = curve_points(rooms(CASE), 5)
+    first, second = measuring(tmp_path), measuring(tmp_path)
+    drain(second.measure(points[:3]))
+    drain(first.measure(points[2:6]))
+    first.finish()
+    assert second.finish().plans.keys() == {*points[:6]}
+
+
+def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
+    points = curve_points(rooms(CASE), 3)
+    work = measuring(tmp_path)
+    drain(work.measure(points))
+    work.finish()
+    (shard,) = [path for path in shards(tmp_path) if path.parent.name == "measurements"]
+    gone = work.record.plans[points[-1]]
+    lines = shard.read_bytes().splitlines(keepends=True)
+    shard.write_bytes(b"".join(line for line in lines if gone.encode() not in line))
+    problems = []
+    assert SensitivityStore([tmp_path]).records(on_problem=problems.append) == []
+    assert "has no numbers of" in str(*problems)
+    again = measuring(tmp_path)
+    drain(again.measure(points[:-1]))
+    again.finish()
+    assert again.layers == 0
+    (record,) = SensitivityStore([tmp_path]).records()
+    assert record.plans.keys() == {*points[:-1]}
+
+
 def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
     assert set(coarse) - set(fine) and set(fine) - set(coarse)
