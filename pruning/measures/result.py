@@ -202,6 +202,9 @@ class Computed(Mapping[str, Metric]):
     def __getitem__(self, name: str) -> Metric:
         return self._by_measure[name]()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_measure  # without computing it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_measure)
 

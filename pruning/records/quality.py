@@ -335,7 +335,7 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
             corpora=corpora,
             change={name: measured[name].mean(LOSS) - full[name] for name in names},
             full=full,
-            samples={name: each.samples for name, each in measured.items() if each.samples},
+            samples={name: own for name, each in measured.items() if (own := each.samples)},
             sample_facts={name: each.corpus for name, each in measured.items()},
             num_samples=min(each.num_samples for each in measured.values()),
             created_at=last.created_at,
