@@ -16,6 +16,7 @@ from analysis.errors import StatsError
 from analysis.files.durable import sync_file
 from analysis.files.locking import locked
 from analysis.files.naming import digest_of
+from analysis.progress import Progress
 from pruning.measurements.block import Block, Key, SampleSet
 from pruning.measurements.shards import (
     FOLDER,
@@ -116,6 +117,11 @@ class Measurements:
         # A file that could not be read may be readable in the same state later.
         self._states = {} if problems else states
         self._index, self.problems = dict(index), problems
+
+    def notes(self) -> Iterator[Progress]:
+        """What cannot be read, which is measured again, as lines for the log of a task."""
+        for problem in self.problems:
+            yield Progress("reading measurements", 0, 0, note=str(problem))
 
     def blocks(self, model: str, plan: str, dtype: str) -> list[Block]:
         """All blocks of a plan in this dtype."""

@@ -161,8 +161,8 @@ def run_search(
             count = len(finished.entries)
             yield Progress("searching", count, count, "candidates")
             return finished
-        for unreadable in problem.table.problems if processes.is_first else ():
-            yield Progress("searching", 0, 0, note=str(unreadable))
+        if processes.is_first:
+            yield from problem.table.notes()
         with offload_space(problem.running.placement) as offload:
             fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
             yield from search(problem.task, fitness, problem.scores(processes), publish)

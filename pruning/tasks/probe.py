@@ -183,6 +183,7 @@ def bins_run(request: BinsRequest) -> Steps[BinsRecord]:
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
     record_store = BinsStore(store.directories)
     record = record_store.find(BinsRecord.new(model, ranked, bins, drawn_samples.corpus, changing))
+    yield from record_store.table.notes()
     if not record.lacking:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
         if not record.made:

@@ -84,7 +84,9 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     settings = run_settings(request, max(each.sequences.longest for each in draws))
     with offload_space(settings.placement) as offload:
         sitting = _Sitting(request, model, order_of(ranking, specs[0]), settings, offload)
-        works = [sitting.work(each, SensitivityStore(store.directories)) for each in draws]
+        curves = SensitivityStore(store.directories)
+        yield from curves.table.notes()
+        works = [sitting.work(each, curves) for each in draws]
         measurement = yield from _measure(works, sitting, ranking, specs)
     if not request.repair:
         return measurement

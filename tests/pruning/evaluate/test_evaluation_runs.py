@@ -117,6 +117,17 @@ def test_what_another_record_measured_of_the_plan_is_looked_up(work, monkeypatch
     assert len(files_of(work())) == 2
 
 
+def test_a_damaged_line_is_told_and_what_it_was_of_is_measured_again(work):
+    first = drain(run_evaluations(work(("nll",))))
+    (shard,) = work().store.table.shards
+    shard.write_bytes(shard.read_bytes().replace(b'"count":[6', b'"count":[7', 1))
+    steps = []
+    assert drain(run_evaluations(work(("nll",))), steps.append)[0].metrics == first[0].metrics
+    (note,) = [step.note for step in steps if step.phase == "reading measurements"]
+    assert note.startswith(f"Line 1 of the measurements {shard.name} cannot be read")
+    assert "evaluating" in {step.phase for step in steps}
+
+
 def test_an_evaluation_without_its_numbers_is_named_and_made_again(work):
     first = drain(run_evaluations(work(("nll",))))
     (shard,) = work().store.table.shards
