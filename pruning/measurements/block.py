@@ -139,7 +139,7 @@ def _unsealed(line: bytes) -> bytes:
 
 Key = tuple[str, str, str]  # model, plan, dtype
 _HEAD = re.compile(
-    rb'\{"model":"([^"\\]*)","plan":"([^"\\]*)","kept":\[[\d,]*\],"dtype":"([^"\\]*)",'
+    rb'\{"model":"([^"\\]*)","plan":"([^"\\]*)","kept":\[[-\d,]*\],"dtype":"([^"\\]*)",'
 )
 
 

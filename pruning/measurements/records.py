@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 from analysis.errors import StatsError
 from analysis.files.naming import now
 from pruning.measurements.block import SampleSet
-from pruning.measurements.shards import shard_paths
+from pruning.measurements.shards import FOLDER
 from pruning.measurements.table import Measurements, PlanSums
 from pruning.measures.store import Kept, Record, RecordStore, RunFacts, SampleFacts
 
@@ -74,6 +74,8 @@ class MeasuredRecord(Record):
 class TableStore(RecordStore[Kept]):
     """Records whose numbers lie in the table, of one or more statistics directories."""
 
+    beside = FOLDER
+
     def __init__(self, directories: Sequence[Path]) -> None:
         super().__init__(directories)
         self._directories = tuple(directories)
@@ -82,10 +84,6 @@ class TableStore(RecordStore[Kept]):
     def table(self) -> Measurements:
         """The table that the numbers lie in."""
         return Measurements(self._directories)
-
-    def _state(self) -> list[object]:
-        """With the names of shards: of one that grows, the records are written after its lines."""
-        return [*super()._state(), [path.name for path in shard_paths(self._directories)]]
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None

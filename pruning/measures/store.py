@@ -248,6 +248,7 @@ class RecordStore(Generic[Kept]):
     """Records of one kind in one or more statistics directories; new ones go to the first."""
 
     kind: type[Kept]
+    beside: ClassVar[str] = ""  # a folder of files that its records rest on, if there is one
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._folders = tuple(directory / self.kind.folder for directory in directories)
@@ -292,11 +293,14 @@ class RecordStore(Generic[Kept]):
     @property
     def cache_key(self) -> tuple[str, str]:
         """It changes when a file of the store does."""
-        return self._key or (type(self).__name__, repr(self._state()))
+        return self._key or (type(self).__name__, repr(list(self._state())))
 
-    def _state(self) -> list[object]:
-        """What changes when a file of the store does."""
-        return [*map(_folder_state, self._folders)]
+    def _state(self) -> Iterator[object]:
+        for folder in self._folders:
+            yield _folder_state(folder)
+            # Of files that records rest on the names count: a record is written after its lines.
+            if self.beside:
+                yield [name for name, *_ in _folder_state(folder.parent / self.beside)]
 
     def records(
         self, identity: str | None = None, on_problem: Callable[[StatsError], None] | None = None

@@ -145,7 +145,7 @@ def test_measurements_that_cannot_be(tmp_path, change, problem):
     line = Block("00", "00", (1,), where, 2, ("a", "b"), {"nll": one}, {}).to_line()
     raw = {**json.loads(line), **change}
     raw.pop(SEAL)
-    body = json.dumps(raw)[:-1]
+    body = json.dumps(raw, separators=(",", ":"))[:-1]
     seal = hashlib.sha256(body.encode()).hexdigest()
     (tmp_path / "measurements").mkdir()
     shard = tmp_path / "measurements" / "a.jsonl"
