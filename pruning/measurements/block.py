@@ -143,7 +143,7 @@ _HEAD = re.compile(
 )
 
 
-def key_of(line: bytes) -> Key:
+def line_key(line: bytes) -> Key:
     """What a line is of, without the time that parsing it takes; a ValueError if it is damaged."""
     if match := _HEAD.match(_unsealed(line)):
         model, plan, dtype = (part.decode() for part in match.groups())

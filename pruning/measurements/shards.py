@@ -21,7 +21,7 @@ from analysis.errors import StatsError
 from analysis.files.content import read_whole
 from analysis.files.durable import sync_folder
 from analysis.files.naming import now, run_name
-from pruning.measurements.block import SEAL_BYTES, Block, Key, key_of
+from pruning.measurements.block import SEAL_BYTES, Block, Key, line_key
 
 FOLDER: Final = "measurements"  # of the shards, in a statistics directory
 SUFFIX: Final = ".jsonl"
@@ -120,7 +120,7 @@ def _refusal(name: str, error: Exception) -> StatsError:
 
 
 @dataclass(eq=False)
-class Shard:
+class ShardFile:
     """The lines of a file, or why one is none; of a file that grew, the rest is read."""
 
     path: Path
@@ -152,13 +152,13 @@ class Shard:
         for raw in content[self._bytes :].splitlines(keepends=True):
             name = f"Line {len(self._lines) + 1} of the measurements {self.path.name}"
             try:
-                self._lines.append(Line(key_of(raw), name, raw))
+                self._lines.append(Line(line_key(raw), name, raw))
             except ValueError as error:
                 self._lines.append(_refusal(name, error))
         self._bytes, self._last = len(content), content[-SEAL_BYTES:]
 
 
 @cache
-def shard(path: Path) -> Shard:
+def shard(path: Path) -> ShardFile:
     """The shard in a file, whose lines this process parses once."""
-    return Shard(path)
+    return ShardFile(path)

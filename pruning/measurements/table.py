@@ -143,10 +143,10 @@ class Measurements:
         known, way = dict[str, PlanSums](), None
         for plan in plans:
             blocks = self.blocks(model, plan, where.dtype)
-            alike = [block for block in blocks if way in (None, way_of(block.made))]
+            alike = [block for block in blocks if way in (None, way_made(block.made))]
             if sums := merged([*alike, *blocks], where):
                 known[plan] = sums
-                way = way or way_of(sums.made)
+                way = way or way_made(sums.made)
         return known
 
     def add_plans(
@@ -160,14 +160,14 @@ class Measurements:
     ) -> None:
         """Append what is not known yet of what was measured on a whole set of samples.
 
-        What was measured in another way is another number, see `way_of`, unless any will do.
+        What was measured in another way is another number, see `way_made`, unless any will do.
         """
         self.refresh()
         blocks = []
         for plan, sums in plans.items():
             known = self.blocks(model, plan, where.dtype)
             if not in_any_way:
-                known = [block for block in known if way_of(block.made) == way_of(made)]
+                known = [block for block in known if way_made(block.made) == way_made(made)]
             there = merged(known, where)
             new = sums.without(there.sums) if there else sums
             blocks += new.blocks(model, plan, where, made)
@@ -237,7 +237,7 @@ class Measurements:
             yield
 
 
-def way_of(made: Mapping[str, Any]) -> tuple[object, object]:
+def way_made(made: Mapping[str, Any]) -> tuple[object, object]:
     """What changes last bits, in bfloat16 more: the device, and how many samples ran at once."""
     return made.get("device"), made.get("batch_size")
 
