@@ -98,8 +98,8 @@ def test_wheel_carries_nothing_else(wheel: Path) -> None:
     }
     (licences,) = {name.rpartition("/")[0] for name in names if name.endswith("/NOTICE")}
     assert f"{licences}/LICENSE" in names
-    # The demo is the bulk of it; two repairs of it take 3 MiB, evaluations 2.
-    assert wheel.stat().st_size < 19 * 2**20
+    # Of the demo: its checkpoint 8 MiB, statistics 5, measurements 3, two repairs 2.5.
+    assert wheel.stat().st_size < 21 * 2**20
 
 
 def test_installed_demo_starts_elsewhere(installed: Path, tmp_path: Path) -> None:
