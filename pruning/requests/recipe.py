@@ -76,7 +76,7 @@ class SearchSamples(Request):
 class SearchSection(SearchSettings, SearchSamples):
     """A search for the allocation (arXiv:2603.06003, Algorithm 1); defaults are the paper's."""
 
-    fitness: Literal["esap", "sap", "kl", "nll", "spec-dec"] = "esap"
+    fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
 
 
 class SensitivitySection(Request):

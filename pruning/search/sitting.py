@@ -27,7 +27,6 @@ from analysis.progress import Progress
 from pruning.engine.candidate import MeasureSettings
 from pruning.measurements.table import Measurements
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.result import DECODED
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import Removed
 from pruning.plan.constraints import Constraints
@@ -35,7 +34,6 @@ from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
-from pruning.search.decoding import DecodingFitness
 from pruning.search.fitness import (
     RunFitness,
     SharedFitness,
@@ -195,11 +193,8 @@ def make_fitness(
     samples = make_samples(sequences, running.batch_size)
     with processes.together():
         loaded = yield from load_for(model, sequences, running, offload)
-        if problem.measure in DECODED:
-            fitness = DecodingFitness(loaded, model.family, samples, problem.plan, seed)
-        else:
-            subject = yield from subject_of(model, loaded, samples, problem.plan)
-            fitness = masked_fitness(subject, problem.measure, seed, max_bytes)
+        subject = yield from subject_of(model, loaded, samples, problem.plan)
+        fitness = masked_fitness(subject, problem.measure, seed, max_bytes)
     return fitness if processes.world == 1 else SharedFitness(fitness, processes)
 
 

@@ -15,7 +15,6 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.table import Measurements
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.result import DECODED
 from pruning.measures.sample_settings import SampleSettings
 from pruning.plan.allocation import Removed
 from pruning.planning.files import check_spec
@@ -87,11 +86,6 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
     recipe, machine = request.parsed(), request.machine
     if (section := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
-    if section.fitness in DECODED and machine.stream_layers:
-        raise PlanError(
-            f"{section.fitness} decodes with the whole model; leave --stream-layers out, or search "
-            "by esap, which is its expectation."
-        )
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_spec(recipe.plan, model)
     store = stats_store(machine.stats_dir)

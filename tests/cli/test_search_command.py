@@ -320,11 +320,7 @@ def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, wo
     ("search", "changes", "message"),
     [
         ({"elites": 6}, {}, "search.elites: a population needs room for children"),
-        (
-            {"fitness": "bleu"},
-            {},
-            "search.fitness: choose 'esap', 'sap', 'kl', 'nll' or 'spec-dec'",
-        ),
+        ({"fitness": "spec-dec"}, {}, "search.fitness: choose 'esap', 'sap', 'kl' or 'nll'"),
         ({"corpus": "absent.jsonl"}, {}, "absent.jsonl"),
         (None, {"budget": {"remove": 13}}, "at most 12 (66.67%) can go"),
         (None, {"granularity": "neuron"}, "does not score neurons"),

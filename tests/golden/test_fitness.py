@@ -26,7 +26,7 @@ from analysis.drain import drain
 from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from pruning.engine.full_side import run_full
-from pruning.measures.result import DECODED, MEASURES
+from pruning.measures.result import MEASURES
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import PruningPlan
 from pruning.requests.recipe import SearchSection
@@ -96,9 +96,7 @@ def measured(subject, name, removed, seed=SEED):
 
 
 def test_every_fitness_has_its_numbers_by_hand():
-    # Real decoding is random text; its own tests compare it with an evaluation.
-    known = set(get_args(SearchSection.model_fields["fitness"].annotation)) - set(DECODED)
-    assert set(FITNESS) == known
+    assert set(FITNESS) == set(get_args(SearchSection.model_fields["fitness"].annotation))
     # A measure that is no fitness is a function of one, or not taken at the text's positions.
     assert set(FITNESS) == {each.sums for each in MEASURES.values()} - {""}
 
