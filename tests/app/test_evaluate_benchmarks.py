@@ -1,4 +1,4 @@
-"""Evaluate, benchmarks: own results as a leaderboard, runs to queue, results taken in."""
+"""Evaluate, benchmarks: own results as a leaderboard, runs to queue, the command that imports."""
 
 import json
 
@@ -6,11 +6,9 @@ import pytest
 from exports import keeping
 from page_texts import command
 
-from analysis.errors import UserError
 from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
-from app.pages.evaluate.benchmarks import take_results
 from app.session.job_queue import job_store
 from pruning.benchmarks.record import (
     BenchmarkScore,
@@ -23,13 +21,6 @@ from pruning.plan.plan import keep_all
 from pruning.tasks.benchmark import benchmarks_as_json
 
 BENCHMARKS = "Benchmarks"
-# What lm-evaluation-harness 0.4 writes, cut to what is read.
-RESULTS = {
-    "results": {"piqa": {"acc,none": 0.75, "acc_stderr,none": 0.01, "alias": "piqa"}},
-    "higher_is_better": {"piqa": {"acc": True}},
-    "n-samples": {"piqa": {"original": 1838, "effective": 1838}},
-    "lm_eval_version": "0.4.13",
-}
 
 
 @pytest.fixture
@@ -102,50 +93,9 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
     assert any("No exports of this model" in text.value for text in test.text)
 
 
-def asked(models_root, stats_dir, **values):
-    return {
-        "model": str(models_root / "once"),
-        "stats_dir": stats_dir,
-        "candidate": "",
-        "plan": None,
-        **values,
-    }
-
-
-def test_an_uploaded_file_is_a_record(store, models_root, stats_dir, open_page):
-    content = json.dumps(RESULTS).encode()
-    take_results(asked(models_root, stats_dir), "../../x.json", content)
-    take_results(asked(models_root, stats_dir, candidate="their own"), "x.json", content)
-    full, other = sorted(store.records(), key=lambda record: record.candidate)
-    assert (full.candidate, other.candidate) == ("full", "their own")
-    (score,) = full.scores
-    assert (score.task, score.value, score.stderr, score.num_samples) == ("piqa", 0.75, 0.01, 1838)
+def test_results_of_elsewhere_are_imported_by_the_command_shown(open_page):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert set(test.dataframe[0].value["candidate"]) == {"Original model", "their own"}
-
-
-# Of a harness that was given its arguments as a mapping, and did not say what the model had.
-OTHERWISE = {**RESULTS, "config": {"model_args": {"pretrained": "x", "dtype": "float32"}}}
-
-
-def test_what_was_taken_in_is_what_the_page_shows(open_page, kept):
-    test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert "piqa" in test.dataframe[0].value
-    test.segmented_control(key="bench.import.what").set_value("words").run()
-    test.text_input(key="bench.import.words").set_value("their own").run()
-    content = json.dumps(OTHERWISE).encode()
-    test.file_uploader(key="bench.import.file").upload(
-        "results.json", content, "application/json"
-    ).run()
-    test.button(key="bench.import.send").click().run()
-    assert not test.exception
-    assert test.selectbox(key="bench.way").value == "lm-eval, float32"
-    assert test.dataframe[0].value["candidate"].tolist() == ["their own"]
-    # New runs join what is on screen; the user may still look at the other results.
-    assert test.selectbox(key="bench.run.dtype.float32").value == "float32"
-    test.selectbox(key="bench.way").set_value("lm-eval").run()
-    assert len(test.dataframe[0].value) == 2
-    assert test.selectbox(key="bench.run.dtype.auto").value == "auto"
+    assert "--plan plan.json" in command(test, "benchmark", "--import results.json")
 
 
 def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept, store):
@@ -179,22 +129,3 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
     test.selectbox(key="bench.way").set_value("lm-eval").run()
     test.run()
     assert test.selectbox(key="bench.way").value == "lm-eval"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\xff\x00", "odd.json"),
-        (b"[" * 100_000, "odd.json"),
-        (b'{"results": 3}', "odd.json"),
-        (b"{}", "odd.json"),
-        (b" " * (16 * 2**20 + 1), "larger than 16 MB"),
-    ],
-)
-def test_a_bad_upload_is_one_line(store, models_root, stats_dir, content, message):
-    with pytest.raises(UserError) as error:
-        take_results(asked(models_root, stats_dir), "odd.json", content)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-    assert "/tmp" not in str(error.value)  # noqa: S108  (no folder of the server in a message)
-    assert store.records() == []

@@ -10,7 +10,9 @@ from playwright.sync_api import expect
 from tabs import open_plan, settled, visit
 
 from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_STATS
-from app.pages.evaluate.benchmarks import take_results
+from pruning.requests.benchmark import ImportRequest
+from pruning.spec.base import validated
+from pruning.tasks.benchmark import import_results
 
 pytestmark = pytest.mark.e2e
 PIXEL = "![pixel](http://127.0.0.1:9/pixel.png)"
@@ -29,8 +31,11 @@ def take_in_hostile_results(stats_dir: Path) -> None:
     """Results of another tool whose task, metric, candidate and file are named so."""
     scores = {f"{NAME},none": 0.75, f"{NAME}_stderr,none": 0.01, "alias": NAME}
     content = {"results": {NAME: scores}, "lm_eval_version": NAME}
+    stats_dir.mkdir(exist_ok=True)
+    file = stats_dir / f"{NAME.replace('/', ':')[:200]}.json"
+    file.write_text(json.dumps(content))
     asked = {"model": str(DEMO_CHECKPOINT), "stats_dir": stats_dir, "candidate": NAME[:200]}
-    take_results({**asked, "plan": None}, NAME, json.dumps(content).encode())
+    import_results(validated(ImportRequest, {**asked, "files": (file,)}))
 
 
 @pytest.fixture(scope="module")

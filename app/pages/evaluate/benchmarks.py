@@ -1,7 +1,5 @@
-"""Evaluate, benchmarks: results with user-defined weights, and forms to run and import more."""
+"""Evaluate, benchmarks: results with user-defined weights, and how to run and import more."""
 
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +22,6 @@ from app.charts.benchmarks import (
 )
 from app.charts.names import FULL
 from app.choices import ALL_SHARES, ResultChoice
-from app.errors import show_error
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.pages.evaluate.published import PROFILE, weight_controls
@@ -37,10 +34,9 @@ from app.widgets.controls import choose
 from app.widgets.job_form import DTYPES, dtype_field, offer_job, share_control
 from app.widgets.notes import inform, show_command
 from pruning.benchmarks.record import BenchmarkStore
-from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.requests.benchmark import BenchmarkRequest
 from pruning.spec.base import command_line, validated
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
-from pruning.tasks.benchmark import import_results
 
 _WAY, _REMOVED = "bench.way", "bench.removed"  # keys of the controls and URL parameters
 _ALL: Final = "all"
@@ -48,44 +44,38 @@ _SCREENING: Final = (
     "Differences below about two standard errors may be chance. Small question counts are for "
     "screening; run full benchmarks before a release."
 )
-_FULL, _PLAN, _EXPORT, _WORDS = "full", "plan", "export", "words"
-_MEGABYTES: Final = 16
-NEW_RECORDS: Final = "bench.taken"  # session key: records to show next
+_FULL, _PLAN, _EXPORT = "full", "plan", "export"
 _TO_RUN: Final = {
     _FULL: "The original model",
     _PLAN: "Your plan (masked in memory)",
     _EXPORT: "An export",
 }
-_TO_IMPORT: Final = {_FULL: "The original model", _PLAN: "Your plan", _WORDS: "Other (describe)"}
 
 
 def benchmark_part(loaded: Loaded) -> None:
-    """Leaderboard and profile, with the forms below."""
+    """Leaderboard and profile, with the form and the command that imports below."""
     results = benchmark_scores(records_of(loaded, BenchmarkStore))
     dtype = ""
     if results.empty:
-        inform(
-            "No benchmark results for this model yet. Run some below, or import a results file of "
-            "lm-evaluation-harness."
-        )
+        inform("No benchmark results for this model yet. Run some below, or import a results file.")
     else:
         _show_new(results)
         way = _boards(loaded, results)
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
         run_form(loaded, dtype)
-    with st.container(border=True):
-        import_form(loaded)
+    st.markdown("**Import** a results file that lm-evaluation-harness wrote elsewhere:")
+    show_command(_import_command(loaded))
 
 
 def _show_new(results: pd.DataFrame) -> None:
     """Set the controls to the setup and sparsity of results new in this session."""
-    ids: list[str] = st.session_state.pop(NEW_RECORDS, [])
     queued = st.session_state.get(queued_key("benchmark"))
     job = next((job for job in job_store().list(kinds=("benchmark",)) if job.id == queued), None)
-    if job and job.is_finished:
-        del st.session_state[queued_key("benchmark")]
-        ids = [*ids, *(each["record_id"] for each in (job.result or {}).get("benchmarks", ()))]
+    if job is None or not job.is_finished:
+        return
+    del st.session_state[queued_key("benchmark")]
+    ids = [record["record_id"] for record in (job.result or {}).get("benchmarks", ())]
     rows = results[results["record"].isin(ids)]
     if rows.empty:
         return
@@ -192,10 +182,10 @@ def run_form(loaded: Loaded, dtype: str) -> None:
     if not has_extra("eval"):
         inform(
             f"lm-evaluation-harness is not installed on this server: `{install_line('eval')}`. "
-            "Results of other tools can be imported."
+            "Results files can be imported."
         )
         return
-    what, current_plan = _candidate(loaded, "bench.run", _TO_RUN)
+    what, current_plan = _candidate(loaded)
     values = {**own_model(loaded), **_tasks(loaded, dtype)}
     about = loaded.model.name if current_plan is None else current_plan.name
     if what == _EXPORT:
@@ -219,19 +209,17 @@ def run_form(loaded: Loaded, dtype: str) -> None:
     offer_job(loaded, validated(BenchmarkRequest, values), about, sent=sent, plan=current_plan)
 
 
-def _candidate(
-    loaded: Loaded, prefix: str, offers: Mapping[str, str]
-) -> tuple[str, CurrentPlan | None]:
-    """Draw the choice of candidate: one of `offers`, and its plan if it is a plan."""
+def _candidate(loaded: Loaded) -> tuple[str, CurrentPlan | None]:
+    """Draw the choice of candidate, with its plan if it is a plan."""
     chosen = st.segmented_control(
         "Candidate",
-        list(offers),
+        list(_TO_RUN),
         default=_FULL,
         required=True,
-        key=f"{prefix}.what",
-        format_func=lambda name: offers[name],
+        key="bench.run.what",
+        format_func=_TO_RUN.__getitem__,
     )
-    what = one_of(chosen, list(offers), _FULL)
+    what = one_of(chosen, list(_TO_RUN), _FULL)
     return what, loaded.shown if what == _PLAN else None
 
 
@@ -288,62 +276,11 @@ def exports_of(loaded: Loaded) -> dict[str, Path]:
     return folders
 
 
-def import_form(loaded: Loaded) -> None:
-    """Import a results file of lm-evaluation-harness."""
-    st.markdown("**Import** a results file of lm-evaluation-harness.")
-    what, current_plan = _candidate(loaded, "bench.import", _TO_IMPORT)
-    words = ""
-    if what == _WORDS:
-        words = st.text_input("What was benchmarked", key="bench.import.words", max_chars=200)
-    file = st.file_uploader(
-        "Results", type=["json"], key="bench.import.file", max_upload_size=_MEGABYTES
-    )
-    if (what == _PLAN and current_plan is None) or (what == _WORDS and not words.strip()):
-        return
-    plan = None if current_plan is None else current_plan.plan.to_dict()
-    fields = {**own_model(loaded), "candidate": words.strip(), "plan": plan}
-    sends = st.button("Import", icon=":material/upload:", key="bench.import.send")
-    if sends and file is not None:
-        _import(fields, Path(file.name).name, file.getvalue())
-    elif sends:
-        st.text("Choose a file first.")
-    show_command(_import_command(loaded, current_plan, fields))
-
-
-def _import(fields: Mapping[str, Any], name: str, content: bytes) -> None:
-    try:
-        records = take_results(fields, name, content)
-    except UserError as error:
-        show_error(error)
-        return
-    scores = sum(len(record.scores) for record in records)
-    st.session_state[NEW_RECORDS] = [record.record_id for record in records]
-    st.toast(f"{scores} scores imported", icon=":material/check:")
-    st.rerun()
-
-
-def take_results(fields: Mapping[str, Any], name: str, content: bytes) -> list[Any]:
-    """Import and store the records of an uploaded file; see `import_results`."""
-    if len(content) > _MEGABYTES * 2**20:
-        raise UserError(f"{name} is larger than {_MEGABYTES} MB; give the file of results.")
-    with tempfile.TemporaryDirectory() as folder:
-        # Never use the browser's file name as a path.
-        path = Path(folder) / "results.json"
-        path.write_bytes(content)
-        try:
-            return import_results(validated(ImportRequest, {**fields, "files": (path,)}))
-        except UserError as error:
-            raise UserError(str(error).replace(str(path), name).replace(path.name, name)) from error
-
-
-def _import_command(
-    loaded: Loaded, current_plan: CurrentPlan | None, fields: Mapping[str, Any]
-) -> str:
-    stats_dir = data.shown_stats_dir()
-    options = {
-        "--plan": current_plan and (current_plan.file or "plan.json"),
-        "--candidate": fields["candidate"],
-        "--stats-dir": stats_dir and str(stats_dir),
-    }
-    words = ["benchmark", data.shown_model(loaded.model), "--import", "results.json"]
-    return command_line(*words, *(word for pair in options.items() if pair[1] for word in pair))
+def _import_command(loaded: Loaded) -> str:
+    """The command that imports results of the current plan, else of the model."""
+    words = ["benchmark", data.shown_model(loaded.model)]
+    if loaded.shown:
+        words += ["--plan", str(loaded.shown.file or "plan.json")]
+    if stats_dir := data.shown_stats_dir():
+        words += ["--stats-dir", str(stats_dir)]
+    return command_line(*words, "--import", "results.json")
