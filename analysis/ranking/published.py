@@ -61,7 +61,7 @@ ABILITIES: Final = {
 # Tables with COLUMNS; the others measure something else (time, memory, neurons).
 BENCHMARK_TABLES: Final = (
     *(f"unified-table-{number}" for number in (1, 2, 5)),
-    *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 8, 9)),
+    *(f"evoesap-table-{number}" for number in (1, 2, 6, 7, 9)),
 )
 
 

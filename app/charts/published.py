@@ -27,9 +27,7 @@ TABLES: Final = {
     "unified-table-2": "Unified criteria, Table 2: calibrated on the task",
     "evoesap-table-1": "EvoESAP, Table 1: uniform and searched, OLMoE and ERNIE",
     "evoesap-table-2": "EvoESAP, Table 2: uniform and searched, Qwen3",
-    "evoesap-table-6": "EvoESAP, Table 6: uniform and searched on C4, ERNIE",
     "evoesap-table-7": "EvoESAP, Table 7: coding",
-    "evoesap-table-8": "EvoESAP, Table 8: writing and math",
     "evoesap-table-9": "EvoESAP, Table 9: multiple choice",
 }
 _SEARCHED: Final = {True: ", searched", False: ""}

@@ -33,7 +33,6 @@ ROWS = {
     "evoesap-table-5": 9 * 8,
     "evoesap-table-6": 9 * 8,
     "evoesap-table-7": (9 + 17 + 17) * 7,
-    "evoesap-table-8": (9 + 17 + 17) * 4,
     "evoesap-table-9": (9 + 17 + 17) * 9,
     "heapr-table-1": (10 + 1 + 9 + 7 + 4) * 10,
     "heapr-table-2": 10 * 8,
