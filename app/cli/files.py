@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError, StatsError
-from analysis.files.durable import unwritable, write_durably, written_durably
+from analysis.files.durable import unwritable, write_durably
 from analysis.files.text_file import near_file
 from analysis.model.moe_model import MoEModel
 from app.console import note
@@ -107,8 +107,9 @@ def write_table(table: "pd.DataFrame", path: Path) -> None:
     if path.suffix != ".parquet":
         write_csv(table, path)
         return
-    with _writing(path, "table"), written_durably(path) as draft, draft.open("wb") as file:
-        table.to_parquet(file, index=False)
+    # Of an open file pandas before 3 takes the name, which pyarrow may read as an address.
+    with _writing(path, "table"):
+        write_durably(path, table.to_parquet(index=False))
 
 
 def write_csv(table: "pd.DataFrame", path: Path) -> None:

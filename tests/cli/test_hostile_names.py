@@ -51,8 +51,7 @@ def test_a_folder_may_have_a_name_that_pyarrow_or_safetensors_take_for_another(
     # An address, or bytes that are no UTF-8. Names are relative: a slash before them would help.
     shared = ("--seq-len", 16, "--stats-dir", name)
     documents = pd.DataFrame({"input_ids": [[*range(5, 30)]] * 20})
-    with (here / f"{name}.parquet").open("wb") as file:
-        documents.to_parquet(file)
+    (here / f"{name}.parquet").write_bytes(documents.to_parquet())
     corpus = f"./{name}.parquet" if name.isascii() else corpora[0]  # which must be text
     works("calibrate", tiny, "--corpus", corpus, "--tokens", 64, *shared)
     works("score", tiny, "--criterion", "reap", *shared[2:], "-o", f"{name}/scores.parquet")
