@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing
 from app.charts.theme import nth_look, themed, this_plan
+from app.charts.traces import signed
 
 
 def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about: str) -> Drawing:
@@ -38,7 +39,7 @@ def losses_figure(table: pd.DataFrame, marked: str, *, dark: bool = False) -> go
         look, label = nth_look(place + (place > 0), dark), in_html(str(name))
         same = {
             "x": [in_html(corpus) for corpus in rows["corpus"]],
-            "y": rows["change"],
+            "y": signed(rows["change"], 3),
             "name": f"calibrated on {label}",
             "hovertemplate": f"calibrated on {label}<br>%{{x}}: %{{y:+.3f}}<extra></extra>",
         }

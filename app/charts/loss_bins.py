@@ -16,7 +16,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import criterion_look
 from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
-from app.charts.traces import series, spread
+from app.charts.traces import series, signed, spread
 from app.loaded import made_by
 from pruning.measures.result import SampleCount
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
@@ -144,7 +144,7 @@ def loss_bins(
     traces = [
         go.Bar(
             x=bins,
-            y=changes,
+            y=signed(changes, 4),
             name="loss without the bin, minus the original model's",
             error_y=spread(changes, table["low"], table["high"], color=muted(dark), thickness=1.5),
             customdata=table[["saliency", "removed"]],

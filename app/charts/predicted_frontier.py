@@ -14,7 +14,7 @@ from app.charts.chart import Drawing, chart
 from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
-from app.charts.traces import series, stroke
+from app.charts.traces import series, signed, stroke
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
@@ -78,7 +78,7 @@ def frontier_figure(
             series(
                 Look(colors[kind], "circle", dash),
                 words,
-                (rows["x"], rows["loss"]),
+                (rows["x"], signed(rows["loss"], 3)),
                 f"{words}, %{{customdata[2]}}: %{{y:+.3f}}, %{{customdata[0]:.0f}} removed, "
                 "%{customdata[1]}",
                 mode="lines",
@@ -95,15 +95,15 @@ def frontier_figure(
                 series(
                     Look(colors[kind], symbol, "solid"),
                     words,
-                    (rows["x"], rows["measured"]),
+                    (rows["x"], signed(rows["measured"], 3)),
                     f"{words}: %{{y:+.3f}}, predicted %{{customdata:+.3f}}",
                     mode="markers",
-                    customdata=rows["predicted"],
+                    customdata=signed(rows["predicted"], 3),
                 )
             )
     if len(rows := table[table["series"] == SHOWN]):
         words, look = f"this plan, {rows['how'].iloc[0]}", Look(ink(dark), "star", "solid")
-        points = rows["x"], rows["loss"]
+        points = rows["x"], signed(rows["loss"], 3)
         traces.append(series(look, words, points, f"{words}: %{{y:+.3f}}", mode="markers"))
     return themed(
         traces,

@@ -18,7 +18,7 @@ from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
 from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
-from app.charts.traces import series
+from app.charts.traces import series, signed
 from app.loaded import made_by
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
@@ -139,7 +139,7 @@ def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             points = series(
                 Look(ink(dark), symbol, "solid"),
                 WORDS[granularity],
-                (part["change"], [in_html(name) for name in part["candidate"]]),
+                (signed(part["change"], 4), [in_html(name) for name in part["candidate"]]),
                 "%{y}<br>loss %{customdata[0]:.4f}, original model %{customdata[1]:.4f}: "
                 "%{x:+.4f}<br>%{customdata[2]:,} bytes",
                 mode="markers",

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, primary, themed
-from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, stroke
+from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, signed, stroke
 from pruning.measures.curves import Sensitivity
 from pruning.plan.allocation import Removed
 from pruning.plan.plan import NEURON_GRANULARITY
@@ -168,7 +168,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         line_y += [*(np.clip(row.added / top, 0, 1) * _HIGH + y).tolist(), None]
         hover_numbers += [
             (row.layer, share * row.size, row.size, added)
-            for share, added in zip(row.share.tolist(), row.added.tolist(), strict=True)
+            for share, added in zip(row.share.tolist(), signed(row.added, 3).tolist(), strict=True)
         ]
         hover_numbers.append((row.layer, 0, 0, 0))
     hover = {
@@ -177,6 +177,7 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     }
     line = stroke(line_x, line_y, primary(dark), 2, name=f"loss increase, up to {top:.2g}", **hover)
     line.update(customdata=hover_numbers, hoverinfo=None, showlegend=True)
+    at_cut = signed([row.added_at_cut for row in rows], 3).tolist()
     cut_y = [min(max(row.added_at_cut / top, 0), 1) * _HIGH for row in rows]
     marks = go.Scatter(
         x=[row.cut / row.size * _WIDE + x for row, (x, _) in zip(rows, corners, strict=True)],
@@ -184,7 +185,9 @@ def sensitivity_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         mode="markers",
         name="the plan's cut",
         marker={"symbol": "diamond", "size": 10, "color": ink(dark)},
-        customdata=[(row.layer, row.cut, row.size, row.added_at_cut) for row in rows],
+        customdata=[
+            (row.layer, row.cut, row.size, cost) for row, cost in zip(rows, at_cut, strict=True)
+        ],
         **hover,
     )
     base_x = [value for start, _ in corners for value in (start, start + _WIDE, None)]
@@ -231,7 +234,7 @@ def sensitivity_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     cells = np.array([np.interp(shares, row.share, row.added, right=np.nan) for row in rows])
     layers = [row.layer for row in rows]
     cells_shown = heat(
-        as_float32(cells),
+        as_float32(signed(cells, 3)),
         "loss increase",
         dark,
         {"tickformat": "+.2~f"},

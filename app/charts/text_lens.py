@@ -16,7 +16,7 @@ from analysis.foreign_text import in_html, in_terminal
 from app.charts.chart import Drawing, chart
 from app.charts.evaluations import plan_name
 from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, themed
-from app.charts.traces import annotation, layer_axis
+from app.charts.traces import annotation, layer_axis, signed
 from app.choices import result_words
 from app.loaded import made_by
 from pruning.measures.store import readable_records
@@ -164,7 +164,7 @@ def token_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     words = [in_html(in_quotes(str(text))) for text in table["text"]]
     bars = go.Bar(
         x=table["token"],
-        y=table["change"],
+        y=signed(table["change"], 3),
         customdata=np.column_stack([words, table["full_loss"], table["loss"], table["gone"]]),
         marker={
             "color": [
@@ -343,7 +343,7 @@ def plan_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `name, change, is_shown`: a bar per plan, the one on screen coloured."""
     names = [in_html(name) for name in table["name"]]
     bars = go.Bar(
-        x=table["change"],
+        x=signed(table["change"], 3),
         y=list(range(len(table))),
         orientation="h",
         text=[f"{change:+z.2f}" for change in table["change"]],

@@ -23,6 +23,15 @@ ABOVE_CHANCE: Final = {"tickvals": [0, 0.5, 1], "ticktext": ["chance", "halfway"
 OVERLAP_AXIS: Final = {"range": [-0.03, 1.06], "tickformat": ".1f"}
 
 
+def signed(values: Any, digits: int) -> NDArray[np.float64]:
+    """Values that are shown with a sign and so many digits; what those round to 0 is 0.
+
+    d3, which writes hovers and the numbers of tables, keeps the minus of -0.0004 in `+.3f`.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    return np.where(np.abs(numbers) < 0.5 * 10.0**-digits, 0.0, numbers)
+
+
 def padded(
     values: Iterable[float], *, least: float | None = None, narrowest: float = 0.0
 ) -> list[float]:

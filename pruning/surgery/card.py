@@ -112,8 +112,8 @@ def _facts(
 
 def _cost_part(cost: PlanCost) -> str:
     rows = (
-        f"| {in_markdown(row.name)} | {_number(row.full, '.2f')} | {_number(row.plan, '+.2f')} | "
-        f"{_number(row.random, '+.2f')} |"
+        f"| {in_markdown(row.name)} | {_number(row.full, '.2f')} | {_number(row.plan, '+z.2f')} | "
+        f"{_number(row.random, '+z.2f')} |"
         for row in cost.rows
     )
     samples = cost.loss.count.words if cost.loss else ""

@@ -184,7 +184,7 @@ def main() -> None:
                 for _ in range(RANDOM_DRAWS)
             ]
             costs["random"] = float(np.mean(drawn)) - everything
-            words = ", ".join(f"{name} {cost:+.3f}" for name, cost in costs.items())
+            words = ", ".join(f"{name} {cost:+z.3f}" for name, cost in costs.items())
             print(f"{sparsity}, {count} of {layer.num_experts} stay: {words}", flush=True)
 
 

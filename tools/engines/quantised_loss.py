@@ -111,8 +111,8 @@ def table(
         sizes = [f"{each.file_bytes / MIB:.2f}", f"{each.expert_bytes / MIB:.2f}"]
         losses = [f"{np.mean(each.losses[corpus]):.4f}" for corpus in corpora]
         found = increase(each.losses, base, documents)
-        above = [f"{found.mean:+.4f} ± {found.error:.4f}"]
-        above.append(f"{increase(each.dequantised, base).mean:+.4f}" if each.dequantised else "")
+        above = [f"{found.mean:+z.4f} ± {found.error:.4f}"]
+        above.append(f"{increase(each.dequantised, base).mean:+z.4f}" if each.dequantised else "")
         label = [each.checkpoint, each.scope, each.type]
         rows.append([*label, *sizes, *losses, f"{mean_loss(each.losses):.4f}", *above])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -17,6 +17,7 @@ from app.charts.evaluations import (
     stored_results,
     usual_measure,
 )
+from app.charts.traces import signed
 from app.choices import ResultChoice
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
@@ -309,7 +310,10 @@ def _table(table: pd.DataFrame, own_plan: str | None) -> None:
         table,
         f"candidates{way and '-other'}",
         f"{len(table)} candidates by mean loss increase, lowest first",
-        shown=table.assign(candidate=names.mask(table["plan"] == own_plan, "yours: " + names)),
+        shown=table.assign(
+            candidate=names.mask(table["plan"] == own_plan, "yours: " + names),
+            **{name: signed(table[name], 3) for name in ("mean", "worst") if name in table},
+        ),
         # Key numbers come first, so that a phone shows them.
         column_order=(
             *(name for name in _ORDER if name != "right" or table["right"].notna().any()),

@@ -19,6 +19,7 @@ from app.charts import loss_bins
 from app.charts.loss_bins import WORDS
 from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
+from app.charts.traces import signed
 from app.choices import BLEND, CURVE_BESIDE
 from app.errors import show_error
 from app.literal import literal
@@ -225,6 +226,8 @@ def _overview(overview: pd.DataFrame) -> None:
     table = overview.assign(
         score=[criterion_label(name) for name in overview["criterion"]],
         order=overview["order"].map({"saliency": "saliency", "index": "place"}),
+        first=signed(overview["first"], 4),
+        last=signed(overview["last"], 4),
     ).rename(columns={"calibrated_on": "calibration", "first": "first bin", "last": "last bin"})
     table_with_csv(
         overview,

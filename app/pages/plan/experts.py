@@ -8,6 +8,7 @@ import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
 from app.charts.schedules import Sides
+from app.charts.traces import signed
 from app.components.schedule_editor import Bars, schedule_editor
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
@@ -43,6 +44,7 @@ from pruning.schedules import Spending
 from pruning.serving.engines import contents_of, readers, summary, verdicts
 
 _RECIPE_LINES, _RECIPE_PX = 20, 460
+_LOSSES = ("mean", "worst", "predicted")  # columns of the table of schedules
 # Columns of the schedule comparison, key numbers first.
 _SIDES = (
     "schedule",
@@ -120,6 +122,9 @@ def sides_part(loaded: Loaded, sides: Sides) -> None:
     readable = table.assign(
         schedule=table["schedule"].map(schedule_label),
         **{"on disk": table["on disk"].map(format_bytes)},
+        **{
+            name: signed(table[name], 3) for name in ("mean", "worst", "predicted") if name in table
+        },
     )
     # Drop columns that are equal in every row.
     varying_columns = [str(name) for name in readable if len(set(readable[name].dropna())) > 1]

@@ -231,7 +231,7 @@ def corpora(loaded: Loaded) -> Finding:
             measured[name] = loss
     if corpus in measured:
         loss = measured[corpus]
-        words = _by_corpus(loss.change, "+.2f")
+        words = _by_corpus(loss.change, "+z.2f")
         text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
         sentence = f"Calibrated on {text}, {own.label} adds {words}."
         if loss.right:
