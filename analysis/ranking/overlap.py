@@ -12,11 +12,11 @@ from itertools import combinations
 import numpy as np
 
 from analysis.criteria import RANKABLE, Criterion, unified
-from analysis.errors import StatsError
+from analysis.errors import CriterionError, StatsError
 from analysis.lazy import pd
 from analysis.numbers.arrays import BoolArray, FloatArray, IntArray
 from analysis.numbers.sparsity import num_removed
-from analysis.ranking.experts import Stats, keeping_order, rank_of, saliency_grid
+from analysis.ranking.experts import Stats, can_rank, keeping_order, rank_of, saliency_grid
 from analysis.stats.columns import Gate
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats
@@ -102,6 +102,11 @@ def overlap_of_parts(
     prune too, mean over layers; chance the overlap of random sets. Both are 0..1. `parts` are
     growing parts of one run from `stats_at`; the last has all tokens.
     """
+    if not can_rank(criterion, parts[0]):
+        raise CriterionError(
+            f"{criterion.label} cannot rank on a part of the tokens, of which a run keeps sums "
+            "alone; choose another criterion, such as reap."
+        )
     masks = [pruned_by(criterion, each, gate, sparsity) for each in parts]
     return pd.DataFrame(
         {

@@ -330,6 +330,10 @@ MISTAKES = {
     "plot overlap demo --criterion aimer": ["AIMER reads no corpus"],
     "plot coverage demo --criterion aimer": ["AIMER reads no corpus"],
     "plot overlap-map demo --sparsity 1%": ["removes no expert"],
+    "plot overlap-by-tokens demo --criterion heapr": [
+        "HEAPr cannot rank on a part of the tokens",
+        "such as reap",
+    ],
     "plot winner-map unified-table-9": ["Unknown table of a paper 'unified-table-9'"],
     "plot capability unified-table-5 --block x": ["Unknown block of unified-table-5 'x'"],
     "plot search demo --criterion man": ["is by man; known: ean, frequency, reap, seer."],
