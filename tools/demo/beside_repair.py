@@ -1,17 +1,19 @@
 """What repair gives and what it competes with, on the demo; the tables of docs/concepts/repair.md.
 
-`python -m tools.demo.beside_repair FOLDER [--tokens 24576] [--samples 32]`
+`python -m tools.demo.beside_repair FOLDER [--tokens 24576] [--samples 32] [--only PLAN ...]`
 
-FOLDER keeps the repairs, so that a second run is quick. Prints a CSV: loss increase on held-out
-texts by corpus, and the 95% interval by documents of what the repair gives back.
+FOLDER keeps the repairs, so that a second run is quick. `--only` leaves out other plans, repairs by
+other texts, and the criterion for repair. Prints a CSV: loss increase on held-out texts by corpus,
+and the 95% interval by documents of what the repair gives back.
 """
 
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,12 @@ HALF: Mapping[str, Any] = {"sparsity": "50%", "corpora": CORPORA}
 Arm = Callable[[], AbstractContextManager[None]]
 
 
-def specs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and spec of every plan that is measured before and after its repair."""
+def specs(only: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Name -> spec of the plans that are measured before and after repair; of `only`, if given."""
+    return {name: fields for name, fields in _specs() if not only or name in only}
+
+
+def _specs() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, criterion in CRITERIA.items():
         text = HALF if criterion.source == "routed" else {"sparsity": "50%"}
         yield name, {**text, "criterion": name}
@@ -162,6 +168,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokens", type=int, default=24576)
     parser.add_argument("--samples", type=int, default=32)
+    parser.add_argument(
+        "--only", action="append", default=[], help="A plan, such as reap; repeatable."
+    )
     options = parser.parse_args()
     at = bench(options.folder, options.tokens, options.samples)
     rows: list[dict[str, Any]] = []
@@ -189,7 +198,7 @@ def main() -> None:
 
     before: dict[str, Mapping[str, SampleValues]] = {}
     plans: dict[str, PruningPlan] = {}
-    for name, fields in specs():
+    for name, fields in specs(options.only).items():
         try:
             plans[name] = at.plan(**fields)
         except CriterionError as error:  # some rank by one corpus alone
@@ -197,23 +206,23 @@ def main() -> None:
             continue
         before[name] = add_both(name, plans[name])
     means = mean_outputs(at.model)
-    for name in ("reap", "ean", "mone", "random:1"):
+    for name in [name for name in ("reap", "ean", "mone", "random:1") if name in plans]:
         plan, pruned = plans[name], before[name]
         scalars = fitted_scalars(at.model, plan)
         losses = at.losses(None, lambda p=plan, s=scalars: scaled(at.model, p, s))
         add(name, "one scalar a layer", losses, pruned)
         losses = at.losses(None, lambda p=plan: constants_for_pruned(at.model, p, means))
         add(name, "constants for pruned experts", losses, pruned)
-    for name in ("reap", "ean"):
-        for seed in (1, 2):
-            losses = at.losses(at.repaired(plans[name], seed))
-            add(name, f"repaired, text of seed {seed}", losses, before[name])
-    errors = drain(unexplained(at.model))
-    kept = {
-        layer: tuple(sorted(np.argsort(scores)[len(scores) // 2 :].tolist()))
-        for layer, scores in errors.items()
-    }
-    add_both("unexplained", replace(plans["reap"], kept=kept))
+    for name, seed in () if options.only else product(("reap", "ean"), (1, 2)):
+        losses = at.losses(at.repaired(plans[name], seed))
+        add(name, f"repaired, text of seed {seed}", losses, before[name])
+    if not options.only:
+        errors = drain(unexplained(at.model))
+        kept = {
+            layer: tuple(sorted(np.argsort(scores)[len(scores) // 2 :].tolist()))
+            for layer, scores in errors.items()
+        }
+        add_both("unexplained", replace(plans["reap"], kept=kept))
     pd.DataFrame(rows).to_csv(sys.stdout, index=False, float_format="%.4f")
 
 
