@@ -6,7 +6,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["datasets", "pa", "pc", "pd", "pq"]
+__all__ = ["datasets", "np", "pa", "pc", "pd", "pq"]
 
 
 class _Lazy:
@@ -23,11 +23,12 @@ class _Lazy:
 
 if TYPE_CHECKING:
     import datasets
+    import numpy as np
     import pandas as pd
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 else:
-    pd, pa = _Lazy("pandas"), _Lazy("pyarrow")
+    np, pd, pa = _Lazy("numpy"), _Lazy("pandas"), _Lazy("pyarrow")
     pc, pq = _Lazy("pyarrow.compute"), _Lazy("pyarrow.parquet")
     datasets = _Lazy("datasets")  # imports torch

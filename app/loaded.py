@@ -23,17 +23,18 @@ from analysis.stats.tables import ExpertStats
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.ranked import Ranked, rank
 from pruning.measures.curves import Sensitivity
+from pruning.plan.budget import Budget
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.repair_reference import tokens_words, variant_words
+from pruning.plan.units import Units
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
 from pruning.planning.comparing import SpecPair, decision, pair_of, second_spec, with_counts_of
-from pruning.planning.make import PLAN_FILE, file_evidence, spending_of
+from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
 from pruning.requests.repair import RepairRequest
-from pruning.schedules import Spending
 from pruning.search.store import KnownSearch
 from pruning.spec.base import command_line
 from pruning.spec.spec import PlanSpec, spec_of
@@ -170,13 +171,14 @@ class Loaded:
             return share
         if spec.by_neuron:
             return "0%"  # a number or a size, whose share the chart of the plan shows
-        spending = spending_of(spec, self.model, file_evidence(spec, self.model))
-        return as_percent(spending.budget.total, self.model.num_experts)
+        evidence = file_evidence(spec, self.model)
+        removed = budget_of(spec, experts_of(spec, self.model), self.model, evidence)
+        return as_percent(removed.total, self.model.num_experts)
 
     @cached_property
-    def spending(self) -> Spending:
-        """Budget and limits of a plan of experts, to which counts by hand must sum."""
-        return self.study.spending(self.choices.spec, by_hand=bool(self.choices.kept))
+    def budget(self) -> tuple[Units, Budget]:
+        """The experts that can go, and how many do, to which counts by hand must sum."""
+        return self.study.budget(self.choices.spec, by_hand=bool(self.choices.kept))
 
     @property
     def fraction(self) -> Fraction:

@@ -22,13 +22,20 @@ from analysis.stats.tables import ExpertStats, WeightStats
 from pruning.measures.curves import Sensitivity
 from pruning.measures.store import Kept, RecordStore, readable_records
 from pruning.measures.sum_error import SumError
-from pruning.plan.budget import sparsity_budget
-from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.budget import Budget, sparsity_budget
 from pruning.plan.plan import PruningPlan
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note
+from pruning.plan.units import NeuronScope, Units, expert_units
 from pruning.planning.files import plan_of_file
-from pruning.planning.make import file_evidence, make_plan, spending_of, with_further_notes
+from pruning.planning.make import (
+    budget_of,
+    experts_of,
+    file_evidence,
+    make_plan,
+    neurons_of,
+    with_further_notes,
+)
 from pruning.planning.measured import (
     Order,
     find_sensitivity,
@@ -36,7 +43,6 @@ from pruning.planning.measured import (
     order_sensitivity,
     without_budget,
 )
-from pruning.planning.neurons import Arena, arena_of
 from pruning.planning.predicted import PredictedLoss, predicted_in_bits, predicted_loss, sum_error
 from pruning.planning.ranking import (
     Place,
@@ -50,7 +56,6 @@ from pruning.records.quality import PlanLoss, stored_losses
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import Spending
 from pruning.search.store import KnownSearch, SearchStore, order_digest, read_known
 from pruning.spec.spec import FREQUENCY, BudgetSpec, PlanSpec, SpreadSpec
 from pruning.surgery.source_checks import source_notes
@@ -188,11 +193,11 @@ class Study:
         choice: Choice[Any] = self.cached(neuron_choice, spec.ranking, self.model, self.store)
         return self.cached(shared, Ranking(self.model, bare, choice, self.place))
 
-    def arena(self, spec: PlanSpec, scope: NeuronScope) -> Arena:
-        """The neurons that compete in a scope, under the limits of a spec."""
+    def neurons(self, spec: PlanSpec, scope: NeuronScope) -> Units:
+        """The neurons that can go under the limits of a spec, with the pools of a scope."""
         spread = SpreadSpec(neuron_scope=str(scope))
         free = spec.model_copy(update={"budget": BudgetSpec(), "spread": spread})
-        return self.cached(arena_of, self.scores(spec), free)
+        return self.cached(neurons_of, self.scores(spec), free)
 
     def ranking_of_search(self, search: KnownSearch) -> Ranking:
         """The ranking that makes the plan of a search: its counts, in its order."""
@@ -216,8 +221,8 @@ class Study:
     def plan_of(self, ranking: Ranking) -> PruningPlan:
         """What the spec of a ranking keeps."""
         spec = ranking.spec
-        arena = (self.arena(spec, spec.spread.scope),) if spec.by_neuron else ()
-        return self.cached(make_plan, ranking, spec, *arena)
+        units = (self.neurons(spec, spec.spread.scope),) if spec.by_neuron else ()
+        return self.cached(make_plan, ranking, spec, *units)
 
     def make(
         self, spec: PlanSpec, parts: Sequence[Part] = ()
@@ -234,15 +239,15 @@ class Study:
         notes = (*plan.notes, super_note(plan, self.model, self.store), *odd)
         return replace(plan, notes=tuple(filter(None, notes))), ranking
 
-    def spending(self, spec: PlanSpec, *, by_hand: bool = False) -> Spending:
-        """The budget and the limits of a plan of experts; counts by hand need not be even."""
+    def budget(self, spec: PlanSpec, *, by_hand: bool = False) -> tuple[Units, Budget]:
+        """The experts that can go, and how many do; counts by hand need not be even."""
         if spec.limits.keep_super:
             spec = self.ranking(spec).settled(spec)
         if by_hand and spec.budget.sparsity:
-            layers, limits = self.model.layers, spec.constraints
-            budget = sparsity_budget(layers, spec.budget.sparsity, limits, even=False)
-            return Spending(layers, budget, limits)
-        return spending_of(spec, self.model, file_evidence(spec, self.model))
+            units = expert_units(self.model.layers, spec.constraints)
+            return units, sparsity_budget(units, spec.budget.sparsity, even=False)
+        units = experts_of(spec, self.model)
+        return units, budget_of(spec, units, self.model, file_evidence(spec, self.model))
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""

@@ -3,14 +3,20 @@
 import numpy as np
 
 from pruning.measures.curves import Curve, Curves, Sensitivity
-from pruning.plan.constraints import Constraints
-from pruning.schedules import Evidence, Spending, allocate
+from pruning.plan.units import expert_units
+from pruning.schedules import Evidence, allocate
 
 
 def sensitivity_of(*costs):
     """What was measured: a list for each layer, the costs of losing 0, 1, 2 ... experts."""
     curves = tuple(Curve(np.arange(len(each)), np.array(each, dtype=float)) for each in costs)
     return Sensitivity((Curves(curves, {}),))
+
+
+def choices_of(units):
+    """The numbers that each row can lose."""
+    ends = zip(units.least, units.most, strict=True)
+    return [range(least, most + 1, units.step) for least, most in ends]
 
 
 def evidence_in(grid):
@@ -21,10 +27,9 @@ def evidence_in(grid):
 
 def patterned(layers, budget, pattern, constraints=None):
     """The allocation by a pattern."""
-    return allocate(pattern, Spending(tuple(layers), budget, constraints or Constraints()))
+    return allocate(pattern, expert_units(layers, constraints), budget)
 
 
 def ranked_globally(layers, budget, saliency, constraints=None):
     """The allocation that removes the experts of the lowest saliency."""
-    spending = Spending(tuple(layers), budget, constraints or Constraints())
-    return allocate("global", spending, Evidence(saliency))
+    return allocate("global", expert_units(layers, constraints), budget, Evidence(saliency))

@@ -19,12 +19,13 @@ from families.physical import block_of, logits_of
 from families.plain import matrices_of
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
+from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import KeptNeurons
-from pruning.plan.neuron_budget import neuron_rooms, neuron_sparsity_budget
-from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.kept_neurons import KeptNeurons, neurons_left
 from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.units import NeuronScope, Units, neuron_units
 from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.planning.make import neurons_removed
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,10 @@ def neuron_plan(model: MoEModel, case: Case) -> PruningPlan:
     return PruningPlan(model_ref(model), {}, granularity="neuron", kept_neurons=neurons)
 
 
-def contest_of(
-    scores: NeuronScores, scope: NeuronScope, limits: Constraints | None = None
-) -> Contest:
-    """Neurons with these saliencies, competing under constraints."""
+def units_of(scores: NeuronScores, scope: NeuronScope, limits: Constraints | None = None) -> Units:
+    """Neurons with these saliencies, under constraints."""
     widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
-    return Contest(scores, neuron_rooms(widths, limits or Constraints()), scope)
+    return neuron_units(widths, limits, scope, scores)
 
 
 def select_neurons(
@@ -89,8 +88,8 @@ def select_neurons(
     limits: Constraints | None = None,
 ) -> KeptNeurons:
     """The neurons that stay when a sparsity is spent, of every expert that loses some."""
-    contest = contest_of(scores, scope, limits)
-    return contest.kept(contest.removed(neuron_sparsity_budget(contest.pools, sparsity)))
+    units = units_of(scores, scope, limits)
+    return neurons_left(units, neurons_removed(units, sparsity_budget(units, sparsity)))
 
 
 def with_fewer_experts(source: Source, kept: Mapping[int, tuple[int, ...]]) -> PruningPlan:

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import product
 
 import numpy as np
+from allocations import choices_of
 from scipy.stats import chisquare
 
 from analysis.calibration.distributed import Processes
@@ -13,8 +14,9 @@ from analysis.model.moe_model import ModelRef
 from builders.tokens import answers
 from pruning.measurements.block import Block
 from pruning.measurements.table import Measurements
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints
 from pruning.plan.plan import PruningPlan
+from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
 from pruning.search.run import Task, search
 from pruning.search.scores import BlockFitness, Scores
@@ -28,12 +30,12 @@ MADE = {"batch_size": 4, "device": "cpu"}
 
 
 def space(total, layers=LAYERS, constraints=None):
-    return Space(rooms_of(layers, constraints or Constraints()), total)
+    return Space(expert_units(layers, constraints or Constraints()), total)
 
 
 def listed(feasible):
     """Every feasible allocation, from all products of what single layers allow."""
-    ranges = [range(room.least, room.most + 1, room.step) for room in feasible.rooms]
+    ranges = choices_of(feasible.units)
     return [removed for removed in product(*ranges) if sum(removed) == feasible.total]
 
 
@@ -87,17 +89,17 @@ def task(total=6, settings=SETTINGS, seeds=None, layers=LAYERS, constraints=None
 
 def scores(folder, wanted, *, samples=11, measure="nll", **more):
     """What the table in a folder has of the candidates of a task."""
-    rooms = wanted.space.rooms
+    sizes = wanted.space.units.sizes
 
     def plan_of(removed):
-        pairs = enumerate(zip(rooms, removed, strict=True))
-        return PruningPlan(MODEL, {n: tuple(range(room.size - gone)) for n, (room, gone) in pairs})
+        pairs = enumerate(zip(sizes, removed, strict=True))
+        return PruningPlan(MODEL, {n: tuple(range(size - gone)) for n, (size, gone) in pairs})
 
     settings = {
         "table": Measurements([folder]),
         "model": MODEL.identity,
         "plan_of": plan_of,
-        "sizes": tuple(room.size for room in rooms),
+        "sizes": sizes,
         "sequences": answers((9,) * samples),
         "measure": measure,
         "dtype": "float32",

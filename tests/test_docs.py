@@ -21,10 +21,10 @@ from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats
 from pruning.plan.allocation import apportion
-from pruning.plan.budget import count_budget
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.budget import Budget, count_budget
 from pruning.plan.plan import load_plan
-from pruning.schedules.base import Evidence, Schedule, Spending, Turn
+from pruning.plan.units import Units, expert_units
+from pruning.schedules.base import Evidence, Schedule
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 
@@ -163,15 +163,13 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
 
 
 def test_the_snippet_on_schedules_makes_a_working_schedule():
-    names = {"Turn": Turn, "apportion": apportion, "Schedule": Schedule}
+    names = {each.__name__: each for each in (Budget, Evidence, Schedule, Units, apportion)}
     function, row = snippets(ROOT / "docs" / "dev" / "adding-a-schedule.md")
     exec(compile(textwrap.dedent(function), "adding-a-schedule.md", "exec"), names)  # noqa: S102
     schedule = eval(textwrap.dedent(row), names)  # noqa: S307
     layers = tuple(MoELayer(number, 8, 2) for number in range(4))
-    turn = Turn(
-        Spending(layers, count_budget(layers, 6)), rooms_of(layers, Constraints()), Evidence()
-    )
-    assert schedule.spread(turn) == (1, 2, 2, 1)
+    units = expert_units(layers)
+    assert schedule.spread(units, count_budget(units, 6), Evidence()) == (1, 2, 2, 1)
 
 
 def plan_digest(path):

@@ -29,7 +29,7 @@ from app.charts.front_words import describe
 from pruning.plan.budget import parse_gib
 from pruning.plan.plan import PruningPlan, model_ref, select_experts
 from pruning.plan.sizes import size_report
-from pruning.planning.make import spending_of
+from pruning.planning.make import budget_of, experts_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
 from pruning.records.quality import (
@@ -432,8 +432,9 @@ def test_the_recipe_of_the_page_leaves_equal_layers(tmp_path):
     recipe = recipe_from_yaml(text)
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[recipe.model]))
     model = outline_model(str(tmp_path))
-    spending = spending_of(recipe.plan, model, Evidence())
-    (keep,) = set(allocate("uniform", spending).keep)
+    units = experts_of(recipe.plan, model)
+    budget = budget_of(recipe.plan, units, model, Evidence())
+    (keep,) = set(allocate("uniform", units, budget).keep)
     assert keep % 8 == 0
     left = []
     for count in (keep, keep + 8):

@@ -27,8 +27,8 @@ from pruning.plan.neuron_cuts import (
     pool_overlap,
     pruned_neurons,
 )
-from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
+from pruning.plan.units import NeuronScope
 from pruning.planning.choice import SCOPES, scopes_of
 from pruning.planning.ranking import Ranking
 from pruning.planning.side_by_side import SideBySide, scopes_side_by_side
@@ -152,6 +152,6 @@ def heapr_comparison(loaded: Loaded) -> pd.DataFrame:
 def scopes(loaded: Loaded) -> SideBySide:
     """Sparsity per layer and FLOPs saved, in every scope and, if measured, by sensitivity."""
     study, spec = loaded.study, loaded.neuron_spec
-    arenas = {scope: study.arena(spec, scope) for scope in scopes_of(spec.ranking.criterion)}
+    units = {scope: study.neurons(spec, scope) for scope in scopes_of(spec.ranking.criterion)}
     ranking = study.with_curves(loaded.neurons)
-    return study.cached(scopes_side_by_side, ranking, spec.budget, arenas)
+    return study.cached(scopes_side_by_side, ranking, spec, units)

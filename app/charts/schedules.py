@@ -14,10 +14,12 @@ from app.charts.chart import Drawing, chart
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
 from app.loaded import Loaded, made_by
+from pruning.plan.budget import Budget
+from pruning.plan.units import Units
 from pruning.planning.choice import schedule_label
 from pruning.planning.ranking import Ranking
 from pruning.planning.side_by_side import schedules_table, searched_rows
-from pruning.schedules import MEASURED, Spending
+from pruning.schedules import MEASURED
 from pruning.search.store import order_digest
 from pruning.spec.spec import FREQUENCY
 from pruning.study import shared
@@ -59,14 +61,14 @@ def ranking_digest(ranking: Ranking) -> str:
     return order_digest(ranking.table)
 
 
-def sides_of(ranking: Ranking, spending: Spending, searched: pd.DataFrame) -> Sides:
+def sides_of(ranking: Ranking, units: Units, budget: Budget, searched: pd.DataFrame) -> Sides:
     """Every schedule and searched ones, on one budget."""
-    return Sides(*schedules_table(ranking, spending, searched))
+    return Sides(*schedules_table(ranking, units, budget, searched))
 
 
 def sides(loaded: Loaded) -> Sides:
     """Every schedule on the chosen budget, under its constraints."""
-    ranking, spending, study = with_tokens(loaded), loaded.spending, loaded.study
+    ranking, study, (units, budget) = with_tokens(loaded), loaded.study, loaded.budget
     if loaded.has_sensitivity and ranking.sensitivity is None:
         spec = ranking.spec
         corpora = spec.ranking.corpora if spec.ranking.reads_text else ()
@@ -74,8 +76,8 @@ def sides(loaded: Loaded) -> Sides:
         sensitivity = study.ranking(spec).sensitivity
         ranking = study.cached(shared, replace(ranking, sensitivity=sensitivity))
     order = study.cached(ranking_digest, ranking)
-    searched = searched_rows(study.searches, spending.budget.total, order)
-    return study.cached(sides_of, ranking, spending, searched)
+    searched = searched_rows(study.searches, budget.total, order)
+    return study.cached(sides_of, ranking, units, budget, searched)
 
 
 @chart("schedules", "plan")

@@ -29,7 +29,8 @@ _LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "
 
 def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:
     """The searches of the model on this budget, of any criterion."""
-    removed = loaded.spending.budget.total
+    _, budget = loaded.budget
+    removed = budget.total
     known_searches = loaded.study.searches
     if matches := tuple(each for each in known_searches if each.removed == removed):
         return matches

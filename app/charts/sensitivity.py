@@ -15,8 +15,8 @@ from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, signed, stroke
 from pruning.measures.curves import Sensitivity
-from pruning.plan.allocation import Removed
 from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.units import Removed
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
 

@@ -351,8 +351,9 @@ def _say_curves(measurement: Measured, request: SensitivityRequest) -> None:
         f"{measurement.layers / measurement.batches:.0f} layer evaluations in this run"
     )
     for share in () if request.budgets else _SHARES:
-        total = sum(room.nearest(int(share * room.size)) for room in measurement.rooms)
-        spent = Sensitivity((measurement.curves,), request.cost).solution(measurement.rooms, total)
+        units = measurement.units
+        total = sum(units.nearest([int(share * size) for size in units.sizes]))
+        spent = Sensitivity((measurement.curves,), request.cost).solution(units, total)
         value = from_cost(request.cost, spent.cost)
         out.print(f"{share:.0%}: predicted {label} {value:.4f}")
 

@@ -45,7 +45,6 @@ from pruning.plan.budget import (
     size_budget,
     sparsity_budget,
 )
-from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan
 from pruning.plan.routing import plan_routing
@@ -60,12 +59,12 @@ from pruning.plan.tables import (
     plan_outline,
     plan_summary,
 )
+from pruning.plan.units import expert_units
 from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import count_plan
 from pruning.planning.files import check_spec
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
-from pruning.schedules import Spending
 from pruning.schedules.trajectory_plan import Cut, budget_plan, union_plan
 from pruning.spec.base import Option
 from pruning.spec.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
@@ -272,9 +271,8 @@ def paths(
         each = [representative_samples(samples, request.clusters) for samples in each]
     stats = joined_stats(each)
     if (budget := _budget(request, model)) is not None:
-        spending = Spending(model.layers, budget)
         cut = Cut(request.schedule, request.top_m)
-        paths_plan = budget_plan(model, stats, spending, cut, weighing)
+        paths_plan = budget_plan(model, stats, budget, cut, weighing)
     else:
         paths_plan = union_plan(model, stats, cast("int", request.top_m), weighing)
     provenance = paths_plan.plan.provenance
@@ -302,11 +300,11 @@ def paths(
 
 def _budget(request: PathsRequest, model: MoEModel) -> Budget | None:
     """How many experts go; None where all that lie on the paths stay."""
+    is_even = request.schedule == "uniform"
     if request.sparsity is not None:
-        even, rooms = request.schedule == "uniform", rooms_of(model.layers, Constraints())
-        budget = sparsity_budget(model.layers, request.sparsity, even=even)
-        return check_removes(budget, rooms)
+        units = expert_units(model.layers)
+        return check_removes(sparsity_budget(units, request.sparsity, even=is_even), units)
     if request.shrink is None:
         return None
     target = SizeTarget("shrink", request.shrink)
-    return (even_budget if request.schedule == "uniform" else size_budget)(model, target)
+    return (even_budget if is_even else size_budget)(model, target)

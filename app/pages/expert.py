@@ -143,9 +143,7 @@ def _layer_losses(loaded: Loaded, place: Place) -> pd.DataFrame | None:
         loaded.study.order(loaded.ranking),
         list(loaded.study.order(loaded.ranking).sizes).index(place[0]),
     )
-    rooms = order.rooms
-    levels = range(rooms[layer].most + 1)
-    least = [room.least for room in rooms]
+    levels, least = range(order.units.most[layer] + 1), order.units.least
 
     def is_gone(level: int) -> bool:
         removed = [*least[:layer], max(level, least[layer]), *least[layer + 1 :]]

@@ -82,7 +82,7 @@ def made_plan(loaded: Loaded) -> CurrentPlan:
     if not kept:
         return CurrentPlan(study.plan_of(ranking), ranking)
     try:
-        check_counts(loaded.model, kept, loaded.spending)
+        check_counts(loaded.model, kept, *loaded.budget)
     except CountsError as error:
         raise NoPlan(literal(error), _ways_out(error)) from error
     ranking = replace(ranking, spec=spec.changed(set=kept))

@@ -12,10 +12,12 @@ from analysis.model.moe_model import MoEModel
 from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.literal import literal
 from app.loaded import CurrentPlan
+from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, ranges
 from pruning.plan.plan import PruningPlan
+from pruning.plan.units import Units, expert_units
 from pruning.planning.choice import HAND, counts_text, layers_in
-from pruning.schedules import Spending, from_counts
+from pruning.schedules import from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
 REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
@@ -27,7 +29,8 @@ class OnScreen:
     """The plan on screen when an edit is made."""
 
     model: str
-    spending: Spending
+    units: Units
+    budget: Budget
     kept: Mapping[int, int]
     locked: frozenset[int]
 
@@ -132,7 +135,7 @@ def keep_by_hand(kept: Mapping[int, int], locked: frozenset[int]) -> None:
 def editor_edited() -> None:
     """Handle a moved bar or lock."""
     message = edit_message(EDITOR)
-    _edit(lambda screen: checked_edit(message, screen.spending, screen.kept, screen.locked))
+    _edit(lambda on: checked_edit(message, on.units, on.budget, on.kept, on.locked))
 
 
 def _edit(make: Callable[[OnScreen], Edit]) -> None:
@@ -165,15 +168,15 @@ def edited_cells(screen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edi
 
     After a move the other unlocked layers adjust in proportion to their sizes.
     """
-    kept, locked, limits = dict(screen.kept), set(screen.locked), screen.spending.constraints
+    kept, locked, limits = dict(screen.kept), set(screen.locked), screen.units.limits
     for row, cells in rows.items():
-        layer = screen.spending.layers[int(row)].index
+        layer = screen.units.layers[int(row)].index
         if "locked" in cells:
             (locked.add if cells["locked"] else locked.discard)(layer)
         if cells.get("keeps") is not None:
             fixed = {each: kept[each] for each in locked} | {layer: int(cells["keeps"])}
             constraints = Constraints(limits.multiple_of, limits.protected, fixed=fixed)
-            kept = from_counts(screen.spending.layers, kept, constraints).counts
+            kept = from_counts(expert_units(screen.units.layers, constraints), kept).counts
     return Edit(kept, frozenset(locked))
 
 

@@ -50,7 +50,8 @@ def read_cached(path: Path) -> KnownSearch:
 
 def removed_on_screen(loaded: Loaded) -> int:
     """Number of experts pruned at the chosen sparsity."""
-    return loaded.spending.budget.total
+    _, budget = loaded.budget
+    return budget.total
 
 
 def ordered_for(loaded: Loaded, known: Sequence[KnownSearch]) -> list[KnownSearch]:

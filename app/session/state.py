@@ -25,8 +25,8 @@ from app.choices import BLEND, Choices
 from pruning.plan.bits import FORMATS
 from pruning.plan.constraints import ranges
 from pruning.plan.experts_per_token import possible_top_k
-from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
+from pruning.plan.units import NeuronScope
 from pruning.plan.widths import DEFAULT_MULTIPLE
 from pruning.planning.choice import (
     EXPERT_BUDGETS,

@@ -24,7 +24,7 @@ from app.session.state import (
     one_of,
 )
 from app.widgets.url_values import say_unknown
-from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.units import NeuronScope
 from pruning.planning.choice import SCOPES, schedule_label, scopes_of
 from pruning.schedules import MEASURED
 

@@ -10,9 +10,9 @@ from app.session.plan_data import NeuronSizes
 from app.session.plan_state import imported_plan
 from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.notes import card, saved_metric
-from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import PLAN_ALONE, format_bytes, format_count
+from pruning.plan.units import NeuronScope
 from pruning.planning.choice import WIDTH_MODES
 
 _ROWS = 12  # height of the table by layer

@@ -27,13 +27,12 @@ from pruning.measures.allocator import (
 )
 from pruning.measures.points import MEASURES, WHOLE, Point, Points
 from pruning.measures.result import SampleCount
-from pruning.plan.constraints import Room, check_total
+from pruning.plan.units import check_total
 
 if TYPE_CHECKING:
     from analysis.numbers.arrays import FloatArray, IntArray
     from pruning.measures.names import Across, CostName
-    from pruning.plan.allocation import Removed
-    from pruning.plan.budget import Budget
+    from pruning.plan.units import Removed, Units
 
 # Options per layer at most; of more, every second, third ... is used.
 MOST_OPTIONS = 512
@@ -73,16 +72,16 @@ class Curves:
         documents = None if self.documents is None else len(set(self.documents))
         return SampleCount(self.samples, documents)
 
-    def choices(self, rooms: Sequence[Room], step: int) -> tuple[LayerChoices, ...]:
-        """Options of each layer, every `step`-th number of its room, with their costs."""
+    def choices(self, units: Units, step: int) -> tuple[LayerChoices, ...]:
+        """Options of each layer, every `step`-th number that it can lose, with their costs."""
         choices = []
-        for curve, room in zip(self.layers, rooms, strict=True):
-            removed = np.arange(room.least, room.most + 1, step)
+        for curve, least, most in zip(self.layers, units.least, units.most, strict=True):
+            removed = np.arange(least, most + 1, step)
             last = curve.removed[-1]
             levels = removed[(removed >= curve.removed[0]) & (removed <= last)]
             if not len(levels):
                 raise PlanError(
-                    f"A layer loses at least {room.least} here, and its curve ends at {last}; "
+                    f"A layer loses at least {least} here, and its curve ends at {last}; "
                     "measure it further with `moeprune sensitivity`."
                 )
             choices.append(LayerChoices(levels, np.interp(levels, *curve)))
@@ -211,33 +210,28 @@ class Sensitivity(Numbered):
     curves: tuple[Curves, ...]
     measure: CostName = "esap"
     across: Across = "mean"  # how costs of several corpora combine
-    _solved: dict[tuple[Room, ...], Solutions | WorstSolutions] = field(default_factory=dict)
+    _solved: dict[Units, Solutions | WorstSolutions] = field(default_factory=dict)
 
-    def spend(self, rooms: Sequence[Room], total: int) -> Removed:
-        """The best measured allocation of a budget, or else the predicted one."""
-        if costs := self._fitting(rooms, total):
+    def spend(self, units: Units, total: int) -> Removed:
+        """The best measured allocation of a budget, or else the predicted one; rows are layers."""
+        if costs := self._fitting(units, total):
             return min(costs, key=lambda removed: (costs[removed], removed))
-        return self.solution(rooms, total).removed
+        return self.solution(units, total).removed
 
-    def starts(self, rooms: Sequence[Room], total: int) -> dict[str, Removed]:
+    def starts(self, units: Units, total: int) -> dict[str, Removed]:
         """Starts of a search: the best measured allocations, and the predicted one."""
-        best = sorted((cost, removed) for removed, cost in self._fitting(rooms, total).items())
+        best = sorted((cost, removed) for removed, cost in self._fitting(units, total).items())
         allocations = [removed for _, removed in best[:MOST_STARTS]]
-        allocations = list(dict.fromkeys([*allocations, self.solution(rooms, total).removed]))
+        allocations = list(dict.fromkeys([*allocations, self.solution(units, total).removed]))
         return {f"measured {number}": removed for number, removed in enumerate(allocations, 1)}
 
-    def _fitting(self, rooms: Sequence[Room], total: int) -> dict[Removed, float]:
-        """Measured allocations of a budget that the rooms allow, with their costs."""
+    def _fitting(self, units: Units, total: int) -> dict[Removed, float]:
+        """Measured allocations of a budget that the layers can lose, with their costs."""
         return {
             removed: cost
             for removed, cost in self.measured().items()
-            if sum(removed) == total
-            and all(room.allows(level) for room, level in zip(rooms, removed, strict=True))
+            if sum(removed) == total and not units.misfits(removed)
         }
-
-    def shares(self, pools: Sequence[Room], budget: Budget) -> Removed:
-        """`spend` on pools of neurons, one per layer."""
-        return self.spend(pools, budget.total)
 
     def to_dict(self) -> dict[str, Any]:
         """What plans record of it, as plain JSON."""
@@ -275,39 +269,37 @@ class Sensitivity(Numbered):
         """The mean or the worst of what something costs on each corpus."""
         return max(costs) if self.across == "worst" else math.fsum(costs) / len(costs)
 
-    def solution(self, rooms: Sequence[Room], total: int) -> Solution:
+    def solution(self, units: Units, total: int) -> Solution:
         """The cheapest allocation of a budget by the curves.
 
         Exact, unless a layer has more than MOST_OPTIONS options: then on a grid of that many, and
         the rest, less than one step of the grid, goes where it costs least.
         """
-        check_total(total, rooms)
-        room, solved = rooms[0], self.solutions(rooms)
-        coarse = room.step * _stride(rooms)
-        least = sum(each.least for each in rooms)
-        reached = min(total - (total - least) % coarse, int(solved.totals[-1]))
+        check_total(total, units)
+        solved, coarse = self.solutions(units), units.step * _stride(units)
+        reached = min(total - (total - sum(units.least)) % coarse, int(solved.totals[-1]))
         removed = list(solved.at(reached).removed)
         rest = total - reached
         while rest:
-            rest -= self._give(removed, rooms, rest)
+            rest -= self._give(removed, units, rest)
         return Solution(total, tuple(removed), self.predicted(removed))
 
-    def solutions(self, rooms: Sequence[Room]) -> Solutions | WorstSolutions:
+    def solutions(self, units: Units) -> Solutions | WorstSolutions:
         """The cheapest allocations for every budget at once, on the grid."""
-        key = tuple(rooms)
-        if key not in self._solved:
-            step = rooms[0].step * _stride(rooms)
-            corpora = [each.choices(rooms, step) for each in self.curves]
+        if units not in self._solved:
+            step = units.step * _stride(units)
+            corpora = [each.choices(units, step) for each in self.curves]
             even = (1 / len(corpora),) * len(corpora)
             is_worst = self.across == "worst" and len(corpora) > 1
-            self._solved[key] = solve_worst(corpora) if is_worst else solve(weighted(corpora, even))
-        return self._solved[key]
+            solved = solve_worst(corpora) if is_worst else solve(weighted(corpora, even))
+            self._solved[units] = solved
+        return self._solved[units]
 
-    def _give(self, removed: list[int], rooms: Sequence[Room], rest: int) -> int:
+    def _give(self, removed: list[int], units: Units, rest: int) -> int:
         """Remove up to `rest` more from the layer where each costs least; returns how many."""
         now, options = self.predicted(removed), []
-        for position, room in enumerate(rooms):
-            if more := min(rest, room.most - removed[position]):
+        for position, most in enumerate(units.most):
+            if more := min(rest, most - removed[position]):
                 after = [*removed[:position], removed[position] + more, *removed[position + 1 :]]
                 options.append(((self.predicted(after) - now) / more, position, more))
         _, position, more = min(options)
@@ -315,6 +307,7 @@ class Sensitivity(Numbered):
         return more
 
 
-def _stride(rooms: Sequence[Room]) -> int:
-    """Step of the grid of options, in steps of the rooms."""
-    return max(-(-(room.most - room.least) // (room.step * MOST_OPTIONS)) for room in rooms) or 1
+def _stride(units: Units) -> int:
+    """Step of the grid of options, in steps of the units."""
+    widest = max(most - least for least, most in zip(units.least, units.most, strict=True))
+    return -(-widest // (units.step * MOST_OPTIONS)) or 1

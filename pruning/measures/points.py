@@ -18,8 +18,7 @@ from pruning.measures.result import check_possible
 if TYPE_CHECKING:
     from analysis.corpora.sequences import TokenSequences
     from analysis.numbers.arrays import FloatArray
-    from pruning.plan.allocation import Removed
-    from pruning.plan.constraints import Room
+    from pruning.plan.units import Removed, Units
 
 MEASURES = ("esap", "kl", "nll")
 WHOLE = -1
@@ -124,30 +123,31 @@ MOVES = (-8, -4, -2, 2, 4, 8)
 _PARTS = 32
 
 
-def curve_points(rooms: Sequence[Room], levels: int) -> list[Point]:
+def curve_points(units: Units, levels: int) -> list[Point]:
     """The original, and each layer alone at 1/levels, 2/levels ... of its size.
 
-    Levels are rounded to what the room allows; the last is the most that the layer can lose.
+    Levels are rounded to what the layer can lose; the last is the most.
     """
-    nothing = (0,) * len(rooms)
+    nothing = (0,) * len(units.sizes)
+    parts = range(1, levels + 1)
+    shares = (units.nearest([size * part // levels for size in units.sizes]) for part in parts)
     points = [whole_point(nothing)]
-    for position, room in enumerate(rooms):
-        shares = (int(Fraction(room.size * part, levels)) for part in range(1, levels + 1))
-        counts = {room.nearest(share) for share in shares} | {room.most}
-        points += [Point(nothing, position, number) for number in sorted(counts - {0})]
+    for position, counts in enumerate(zip(*shares, units.most, strict=True)):
+        points += [Point(nothing, position, number) for number in sorted({*counts} - {0})]
     return points
 
 
-def moved_points(
-    rooms: Sequence[Room], base: Removed, scale: Fraction = Fraction(1)
-) -> list[Point]:
-    """A plan, and the plan with one layer moved by each of MOVES, within its room.
+def moved_points(units: Units, base: Removed, scale: Fraction = Fraction(1)) -> list[Point]:
+    """A plan, and the plan with one layer moved by each of MOVES, within its bounds.
 
-    A move counts steps of 1/32 of the layer, times `scale`, rounded to what the room allows.
+    A move counts steps of 1/32 of the layer, times `scale`, rounded to what the layer can lose.
     """
+    steps = [max(1, round(size / _PARTS / units.step)) * units.step for size in units.sizes]
     points = [whole_point(base)]
-    for position, (room, level) in enumerate(zip(rooms, base, strict=True)):
-        step = max(1, round(room.size / _PARTS / room.step)) * room.step
-        counts = {room.nearest(level + int(step * move * scale)) for move in MOVES}
-        points += [Point(base, position, number) for number in sorted(counts - {level})]
+    moved = (
+        units.nearest([n + int(step * move * scale) for n, step in zip(base, steps, strict=True)])
+        for move in MOVES
+    )
+    for position, (level, *counts) in enumerate(zip(base, *moved, strict=True)):
+        points += [Point(base, position, number) for number in sorted({*counts} - {level})]
     return points

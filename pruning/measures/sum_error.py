@@ -28,7 +28,7 @@ from analysis.numbers.arrays import FloatArray, IntArray
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.result import MIDDLE, document_places
 from pruning.measures.sample_settings import DEFAULT_SAMPLES
-from pruning.plan.allocation import Removed
+from pruning.plan.units import Removed
 
 _PRIOR: Final = 0.35  # standard deviation of the log ratio where no plan was measured
 _WEIGHT: Final = 4  # pairs as which the prior counts

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent
-from pruning.plan.constraints import Room, check_total
+from pruning.plan.units import Removed, check_total
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
-
-# Experts or neurons that each layer loses, in order of the layers.
-Removed = tuple[int, ...]
+    from pruning.plan.units import Units
 
 
 def count_problem(layer: MoELayer, keep: int) -> str | None:
@@ -101,46 +99,44 @@ class Allocation:
         return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
 
 
-def apportion(
-    total: int, weights: Sequence[int], rooms: Sequence[Room], what: str = "experts"
-) -> tuple[int, ...]:
+def apportion(total: int, weights: Sequence[int], units: Units) -> Removed:
     """Numbers that sum to `total`, in proportion to `weights`, by largest remainder.
 
-    Each layer's quota is level * weight, clamped to its room, at the one level where the quotas sum
-    to `total`: what a bound denies one layer goes to the others. Quotas are rounded down to whole
-    steps, and the remaining steps go to the largest remainders, ties to the lower layer. All in
-    exact fractions. `weights` are positive; `rooms` share one step; `what` names what is spread.
+    Each row's quota is level * weight, clamped to its bounds, at the one level where the quotas sum
+    to `total`: what a bound denies one row goes to the others. Quotas are rounded down to whole
+    steps, and the remaining steps go to the largest remainders, ties to the earlier row. All in
+    exact fractions. `weights` are positive.
     """
     if min(weights) < 1:
         raise ValueError("weights must be positive")
-    check_total(total, rooms, what)
-    level = _level(total, weights, rooms)
-    steps = [
-        (_clamp(level * weight, room) - room.least) / room.step
-        for weight, room in zip(weights, rooms, strict=True)
-    ]
+    check_total(total, units)
+    rows = list(zip(weights, units.least, units.most, strict=True))
+    level = _level(total, rows)
+    steps = [(_clamp(level * weight, *ends) - ends[0]) / units.step for weight, *ends in rows]
     counts = [int(step) for step in steps]
-    missing = (total - sum(room.least for room in rooms)) // rooms[0].step - sum(counts)
-    by_remainder = sorted(range(len(rooms)), key=lambda i: (counts[i] - steps[i], i))
+    missing = (total - sum(units.least)) // units.step - sum(counts)
+    by_remainder = sorted(range(len(rows)), key=lambda i: (counts[i] - steps[i], i))
     for position in by_remainder[:missing]:
         counts[position] += 1
-    return tuple(room.least + room.step * count for room, count in zip(rooms, counts, strict=True))
+    return tuple(
+        least + units.step * count for least, count in zip(units.least, counts, strict=True)
+    )
 
 
-def _clamp(quota: Fraction, room: Room) -> Fraction:
-    return min(max(quota, Fraction(room.least)), Fraction(room.most))
+def _clamp(quota: Fraction, least: int, most: int) -> Fraction:
+    return min(max(quota, Fraction(least)), Fraction(most))
 
 
-def _level(total: int, weights: Sequence[int], rooms: Sequence[Room]) -> Fraction:
-    """The level at which the quotas sum to `total`: they grow with it, linear between bounds."""
-    pairs = list(zip(weights, rooms, strict=True))
+def _level(total: int, rows: Sequence[tuple[int, int, int]]) -> Fraction:
+    """The level at which the quotas sum to `total`: they grow with it, linear between bounds.
+
+    `rows` are weight, least and most.
+    """
 
     def filled(level: Fraction) -> Fraction:
-        return sum((_clamp(level * weight, room) for weight, room in pairs), Fraction(0))
+        return sum((_clamp(level * weight, *ends) for weight, *ends in rows), Fraction(0))
 
-    bounds = sorted(
-        {Fraction(end, weight) for weight, room in pairs for end in (room.least, room.most)}
-    )
+    bounds = sorted({Fraction(end, weight) for weight, *ends in rows for end in ends})
     after = bisect_left(bounds, Fraction(total), key=filled)
     if after == 0:
         return bounds[0]

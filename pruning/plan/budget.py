@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from pruning.plan.allocation import apportion, count_problem
-from pruning.plan.constraints import Constraints, Room, check_names, check_total, rooms_of, sum_of
+from pruning.plan.constraints import Constraints, check_names
 from pruning.plan.sizes import (
     BFLOAT16,
     BYTES,
@@ -23,6 +23,7 @@ from pruning.plan.sizes import (
     tensors_of,
     total_size,
 )
+from pruning.plan.units import NEURONS, Units, check_total, expert_units
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
@@ -47,55 +48,52 @@ class Budget:
     floors: tuple[int, ...] = ()
     least: str = ""  # said if nothing near what was asked can go, see `SizeTarget.least`
 
+    @property
+    def cache_key(self) -> str:
+        """All of it."""
+        return repr(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
         return {"kind": self.kind, "asked": self.text, "removed": self.total}
 
 
 def sparsity_budget(
-    layers: Sequence[MoELayer],
-    sparsity: str | Fraction | Decimal | float,
-    constraints: Constraints | None = None,
-    *,
-    even: bool = True,
+    units: Units, sparsity: str | Fraction | Decimal | float, *, even: bool = True
 ) -> Budget:
-    """B = sum over layers of floor(rho * n), rounded down to what can go, see `rounded_shares`.
+    """B = sum over pools of floor(rho * n), rounded down to what can go; never more than asked.
 
     rho is "0.5", "50%" or a number. A float counts as its shortest decimal form: 0.55 is 55/100,
-    not the nearest binary number. `even`: each layer is to lose its own share; else the schedule
-    spreads the sum, and so it does if layers are set by hand.
+    not the nearest binary number. `even`: each pool is to lose its own share, rounded down; else
+    the schedule spreads the sum, and so it does if a share is out of bounds or layers are set by
+    hand. What is out of bounds is left to be refused.
     """
-    limits, text = constraints or Constraints(), str(sparsity).strip()
+    text = str(sparsity).strip()
     rho = parse_sparsity(sparsity if isinstance(sparsity, Fraction) else text)
-    rooms = rooms_of(layers, replace(limits, fixed={}))  # set layers are whole steps apart
-    exact = [num_removed(layer.num_experts, rho) for layer in layers]
-    total, shares = rounded_shares(exact, rooms, sum_of(rooms), even=even and not limits.fixed)
+    limits = units.limits
+    if is_set := bool(limits.fixed):  # set layers are whole steps apart
+        units = expert_units(units.layers, replace(limits, fixed={}))
+    pools = bounds = units.by_pool
+    if units.what == NEURONS:
+        # Multiples are all that restricts a single share; the other constraints restrict the sum.
+        least = tuple(number % units.step for number in pools.least)
+        bounds = replace(pools, least=least, most=pools.sizes)
+    exact = tuple(num_removed(size, rho) for size in pools.sizes)
+    shares = bounds.rounded_down(exact)
+    if not even or is_set or bounds.misfits(shares):
+        shares = exact
+    (total,) = pools.whole.rounded_down([sum(shares)])
+    if units.what == NEURONS:
+        check_total(total, pools.whole)
     return Budget(total, "sparsity", text, shares)
 
 
-def rounded_shares(
-    exact: Sequence[int], rooms: Sequence[Room], total_room: Room, *, even: bool = True
-) -> tuple[int, tuple[int, ...]]:
-    """A sparsity's total and shares, rounded down to what can go; never more than was asked for.
-
-    Each share is, or the sum alone if a share is out of bounds or the sum is spread anyway (not
-    `even`). What is out of bounds is left to be refused.
-    """
-    shares = tuple(room.rounded_down(share) for room, share in zip(rooms, exact, strict=True))
-    if even and all(map(Room.allows, rooms, shares)):
-        return total_room.rounded_down(sum(shares)), shares
-    return total_room.rounded_down(sum(exact)), tuple(exact)
-
-
-def check_removes(budget: Budget, rooms: Sequence[Room], things: str = "experts") -> Budget:
-    """The budget; a sparsity that removes nothing is refused, unless it is 0.
-
-    `rooms` are those of the groups of `things` of which the sparsity is a share.
-    """
+def check_removes(budget: Budget, units: Units) -> Budget:
+    """The budget; a sparsity that removes nothing is refused, unless it is 0."""
     if budget.total or budget.kind != "sparsity" or not parse_sparsity(budget.text):
         return budget
-    step, largest = rooms[0].step, max(room.size for room in rooms) // rooms[0].step
-    blocks = things if step == 1 else f"blocks of {step} {things}"
+    step, largest = units.step, max(units.by_pool.sizes) // units.step
+    blocks = units.what if step == 1 else f"blocks of {step} {units.what}"
     raise PlanError(
         f"A sparsity of {budget.text} removes nothing: shares are rounded down, and there are "
         f"at most {largest} {blocks} to take one from. Give {as_percent(1, largest)} or more, or "
@@ -119,13 +117,14 @@ def rounding_note(budget: Budget, sizes: Sequence[int], things: str = "experts")
     )
 
 
-def count_budget(layers: Sequence[MoELayer], count: int) -> Budget:
-    """B given as a number."""
-    experts = sum(layer.num_experts for layer in layers)
-    if not 0 <= count < experts:
+def count_budget(units: Units, count: int) -> Budget:
+    """B given as a number. A model keeps an expert at least; experts may lose all neurons."""
+    if units.what == NEURONS:
+        check_total(count, units.whole)
+    elif not 0 <= count < units.size:
         raise PlanError(
-            f"{count} of {experts} experts cannot be removed; give a number from 0 to "
-            f"{experts - 1}."
+            f"{count} of {units.size} experts cannot be removed; give a number from 0 to "
+            f"{units.size - 1}."
         )
     return Budget(count, "count", str(count))
 
@@ -192,12 +191,12 @@ class SizeTarget:
         most = 10_000 * (full_size - smallest) // full_size / 100
         return PlanError(f"{words}: {can_go} can go; the largest share that works is {most:g}%.")
 
-    def nothing(self, rooms: Sequence[Room], things: str = "experts") -> Budget | None:
+    def nothing(self, units: Units) -> Budget | None:
         """The budget of 0 if that is asked for, not to make up for a head; refused if some go."""
         if self.kind == "size" or parse_sparsity(self.text):
             return None
-        check_total(0, rooms, things)
-        return self.budget(0, (0,) * len(rooms))
+        check_total(0, units)
+        return self.budget(0, (0,) * len(units.sizes))
 
     def least(self, model: MoEModel, size: int, smaller: int | None, went: str) -> str:
         """Said of a cut far above what was asked, if it is the least that goes; else empty.
@@ -224,8 +223,43 @@ class SizeTarget:
         return Budget(total, self.kind, f"{self.in_words}{dtype}{words}", floors, least)
 
 
-# Experts to remove in all -> how many from each layer.
-Spread = Callable[[int], Sequence[int]]
+def smallest_budget(
+    units: Units,
+    model: MoEModel,
+    target: SizeTarget,
+    size_after: Callable[[int], int],
+    stored: str = "",
+) -> Budget:
+    """The smallest B that meets the target; `size_after` is what it measures after a number went.
+
+    `stored` says how neurons are stored, for people.
+    """
+    if nothing := target.nothing(units.by_pool):
+        return nothing
+    totals, most = units.totals, target.most(model)
+    smallest = size_after(totals[-1])
+    if smallest > most:
+        can_go = f"{totals[-1]} of {units.size} {units.what}"
+        can_go = f"in the width mode {stored} {can_go}" if stored else can_go
+        raise target.refusal(model, smallest, can_go)
+
+    def fits(place: int) -> bool:
+        return size_after(totals[place]) <= most
+
+    # Removing more never grows the weights, so bisection finds the smallest number that fits; but
+    # a schedule may replace a few large experts by more small ones.
+    may_grow = units.what != NEURONS and not _are_alike(model, target)
+    place = 0 if may_grow else bisect_left(range(len(totals)), True, key=fits)
+    # Where experts of a pool differ in width, largest remainders may widen one again.
+    while not fits(place):
+        place += 1
+    least = target.least(
+        model,
+        size_after(totals[place]),
+        size_after(totals[place - 1]) if place else None,
+        f"{totals[place]} of {units.size} {units.what}",
+    )
+    return target.budget(totals[place], words=f", {stored}" if stored else "", least=least)
 
 
 def size_budget(
@@ -233,52 +267,31 @@ def size_budget(
     target: SizeTarget,
     constraints: Constraints | None = None,
     *,
-    spread: Spread | None = None,
+    spread: Callable[[int], Sequence[int]] | None = None,
 ) -> Budget:
-    """The smallest B that meets the target.
+    """The smallest number of experts that meets the target.
 
-    `spread` is what the schedule takes from each layer, uniform by default; it matters only if
-    experts of different layers differ in size.
+    `spread` is what the schedule takes of it from each layer, uniform by default; it matters only
+    if experts of different layers differ in size.
     """
-    most = target.most(model)
-    rooms = rooms_of(model.layers, constraints or Constraints())
-    least, largest = sum(room.least for room in rooms), sum(room.most for room in rooms)
-    reachable = range(least, largest + 1, rooms[0].step)
-
-    if nothing := target.nothing(rooms):
-        return nothing
+    units = expert_units(model.layers, constraints)
 
     def evenly(total: int) -> Sequence[int]:
-        return apportion(total, [layer.num_experts for layer in model.layers], rooms)
+        return apportion(total, units.sizes, units)
 
+    removal = evenly if spread is None or _are_alike(model, target) else spread
+
+    def size_after(total: int) -> int:
+        return target.after(model, removal(total))
+
+    return smallest_budget(units, model, target, size_after)
+
+
+def _are_alike(model: MoEModel, target: SizeTarget) -> bool:
+    """Whether the experts of all layers have one size."""
     tensors = tensors_of(model)
-    each = {target.measure(size) for size in tensors.average + tensors.routers}
-    is_even = len(each) == 1 and not tensors.heads_have_experts
-    removal = evenly if spread is None or is_even else spread
-    smallest = target.after(model, removal(reachable[-1]))
-    if smallest > most:
-        can_go = f"{reachable[-1]} of {model.num_experts} experts"
-        raise target.refusal(model, smallest, can_go)
-
-    def after(place: int) -> int:
-        return target.after(model, removal(reachable[place]))
-
-    def fits(place: int) -> bool:
-        return after(place) <= most
-
-    places = range(len(reachable))
-    # Removing more never grows the weights, so bisection finds the smallest number that fits; but
-    # a schedule may replace a few large experts by more small ones.
-    place = bisect_left(places, True, key=fits) if is_even else next(filter(fits, places))
-    return target.budget(
-        reachable[place],
-        least=target.least(
-            model,
-            after(place),
-            after(place - 1) if place else None,
-            f"{reachable[place]} of {model.num_experts} experts",
-        ),
-    )
+    sizes = {target.measure(size) for size in tensors.average + tensors.routers}
+    return len(sizes) == 1 and not tensors.heads_have_experts
 
 
 def even_budget(
@@ -290,7 +303,7 @@ def even_budget(
     ones the number that all layers would keep if none were set.
     """
     ways = _even_ways(model, target, constraints)
-    if nothing := target.nothing(rooms_of(model.layers, constraints or Constraints())):
+    if nothing := target.nothing(expert_units(model.layers, constraints)):
         return nothing
     most = target.most(model)
     place = next((n for n, way in enumerate(ways) if target.after(model, way) <= most), None)
@@ -348,22 +361,25 @@ def _even_ways(
             if layer.index in locked
         }
         limits = replace(limits, fixed={**limits.fixed, **free_counts})
-    rooms, counts = rooms_of(model.layers, limits), range(1)
+    units, counts = expert_units(model.layers, limits), range(1)
+    rows = list(zip(units.sizes, units.least, units.most, strict=True))
     # Protected and set layers have no choice.
-    pairs = zip(model.layers, rooms, strict=True)
-    free_rooms = {layer.index: room for layer, room in pairs if room.least < room.most}
-    if free_rooms:
-        lows = {layer: room.size - room.most for layer, room in free_rooms.items()}
-        highs = {layer: room.size - room.least for layer, room in free_rooms.items()}
-        low, high = max(lows, key=lows.__getitem__), min(highs, key=highs.__getitem__)
-        if lows[low] > highs[high]:
+    free_layers = [
+        (layer.index, size - most, size - least)
+        for layer, (size, least, most) in zip(model.layers, rows, strict=True)
+        if least < most
+    ]
+    if free_layers:
+        low, fewest, _ = max(free_layers, key=lambda row: row[1])
+        high, _, most_kept = min(free_layers, key=lambda row: row[2])
+        if fewest > most_kept:
             raise PlanError(
-                f"No number of experts suits every layer: layer {low} keeps at least {lows[low]}, "
-                f"layer {high} at most {highs[high]}; allow numbers that differ with --uneven."
+                f"No number of experts suits every layer: layer {low} keeps at least {fewest}, "
+                f"layer {high} at most {most_kept}; allow numbers that differ with --uneven."
             )
-        counts = range(lows[low], highs[high] + 1, rooms[0].step)
+        counts = range(fewest, most_kept + 1, units.step)
     return [
-        tuple(room.least if room.least == room.most else room.size - count for room in rooms)
+        tuple(least if least == most else size - count for size, least, most in rows)
         for count in reversed(counts)
     ]
 

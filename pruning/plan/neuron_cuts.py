@@ -14,7 +14,7 @@ from analysis.cache_keys import Numbered
 from analysis.lazy import pd
 from analysis.numbers.sparsity import num_removed
 from pruning.plan.kept_neurons import kept_ids
-from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.units import NeuronScope
 
 if TYPE_CHECKING:
     from analysis.numbers.arrays import BoolArray, FloatArray, IntArray, NeuronScores
@@ -73,7 +73,7 @@ def pruned_neurons(
 ) -> BoolArray:
     """(neurons,) True where the neuron is pruned: floor(sparsity * size) of every pool.
 
-    The choice is that of `Contest` without constraints, but without lists of ids. See
+    The choice is that of `Units` without constraints, but without lists of ids. See
     `NeuronField.ranks` and `NeuronField.pools`.
     """
     sizes = np.asarray(pools, dtype=np.int64)

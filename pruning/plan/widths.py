@@ -3,7 +3,7 @@
 transformers computes all experts of a layer with one width. Narrower ones are padded with neurons
 that are all zero: they add exactly nothing, so every mode computes what the plan says. Padding with
 the next-best neurons would write a model that the plan does not describe; to keep those, put them
-into the plan, see `Contest`.
+into the plan.
 """
 
 from __future__ import annotations

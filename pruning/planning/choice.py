@@ -13,10 +13,10 @@ from analysis.errors import PlanError, StatsError
 from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
 from analysis.stats.manifest import Run
-from pruning.plan.budget import SizeTarget, even_budget, sparsity_budget
-from pruning.plan.constraints import Constraints, Room, parse_numbers, ranges, rooms_of
-from pruning.plan.neuron_selection import NeuronScope
-from pruning.schedules import MEASURED, SCHEDULES, Spending, fit_counts
+from pruning.plan.budget import Budget, SizeTarget, even_budget, sparsity_budget
+from pruning.plan.constraints import parse_numbers, ranges
+from pruning.plan.units import NeuronScope, Units, expert_units
+from pruning.schedules import MEASURED, SCHEDULES, fit_counts
 from pruning.search.store import SEARCH
 from pruning.spec.plan_options import ModeName
 
@@ -31,12 +31,11 @@ def possible_percents(model: MoEModel) -> list[int]:
     """
     most = min((layer.num_experts - layer.least_kept) / layer.num_experts for layer in model.layers)
     kinds = tuple({replace(layer, index=0): layer for layer in model.layers}.values())
-    rooms = rooms_of(kinds, Constraints())
+    units = expert_units(kinds)
 
     def is_possible(percent: int) -> bool:
-        budget = sparsity_budget(kinds, f"{percent}%")
-        fits = all(map(Room.allows, rooms, budget.floors))
-        return percent == 0 or (fits and budget.total > 0)
+        budget = sparsity_budget(units, f"{percent}%")
+        return percent == 0 or (budget.total > 0 and not units.misfits(budget.floors))
 
     return list(filter(is_possible, range(0, int(most * 100) + 1, SPARSITY_STEP)))
 
@@ -61,8 +60,9 @@ def possible_shrinks(model: MoEModel) -> list[int]:
 
 def percent_removing(model: MoEModel, removed: int) -> int | None:
     """The slider step that removes this many experts in all; None if there is none."""
+    units = expert_units(model.layers)
     for percent in possible_percents(model):
-        if removed == sparsity_budget(model.layers, f"{percent}%").total:
+        if removed == sparsity_budget(units, f"{percent}%").total:
             return percent
     return None
 
@@ -147,17 +147,17 @@ def counts_in(text: str, layers: Iterable[MoELayer]) -> dict[int, int]:
     return {layer.index: int(number) for layer, number in zip(layers, numbers, strict=True)}
 
 
-def check_counts(model: MoEModel, asked: Mapping[int, int], spending: Spending) -> None:
+def check_counts(model: MoEModel, asked: Mapping[int, int], units: Units, budget: Budget) -> None:
     """Check counts by hand.
 
     Raises:
         CountsError: they spend another budget, or a layer cannot keep its count.
     """
-    nearest = fit_counts(spending, asked).counts
+    nearest = fit_counts(units, budget, asked).counts
     if nearest == asked:
         return
-    broken = _impossible(spending, asked)
-    size, total = model.num_experts, spending.budget.total
+    broken = _impossible(units, asked)
+    size, total = model.num_experts, budget.total
     removed, reasons = size - sum(asked.values()), broken
     if removed != total:
         keeps = f"they keep {size - removed} of {size} experts, the sparsity keeps {size - total}"
@@ -170,18 +170,16 @@ def check_counts(model: MoEModel, asked: Mapping[int, int], spending: Spending) 
     )
 
 
-def _impossible(spending: Spending, kept: Mapping[int, int]) -> list[str]:
+def _impossible(units: Units, kept: Mapping[int, int]) -> list[str]:
     """Why layers cannot keep these counts, layers with one reason together."""
     problems: dict[str, list[int]] = {}
-    rooms = rooms_of(spending.layers, spending.constraints)
-    for layer, room in zip(spending.layers, rooms, strict=True):
-        number = kept[layer.index]
-        if room.allows(room.size - number):
-            continue
-        low, high = room.size - room.most, room.size - room.least
-        steps = f" in steps of {room.step}" if room.step > 1 else ""
+    rows = zip(units.layers, units.sizes, strict=True)
+    for row in units.misfits([size - kept[layer.index] for layer, size in rows]):
+        layer, size = units.layers[row], units.sizes[row]
+        number, low, high = kept[layer.index], size - units.most[row], size - units.least[row]
+        steps = f" in steps of {units.step}" if units.step > 1 else ""
         why = f"can keep {low} to {high}{steps}, and its router picks {layer.top_k}"
-        if layer.index in spending.constraints.protected:
+        if layer.index in units.limits.protected:
             why = f"is protected and keeps {high}"
         problems.setdefault(f"cannot keep {number} experts: each {why}", []).append(layer.index)
     words = [

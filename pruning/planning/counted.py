@@ -11,7 +11,7 @@ from pruning.plan.allocation import Allocation
 from pruning.plan.budget import smaller_cut
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.plan.sizes import SizeReport, size_report
-from pruning.planning.make import file_evidence, spending_of
+from pruning.planning.make import budget_of, experts_of, file_evidence
 from pruning.schedules import allocate, allocation_notes
 from pruning.spec.spec import PlanSpec, spec_of
 
@@ -30,8 +30,9 @@ class Counted:
 def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
     """Counts and sizes of a plan of experts by a schedule that needs no ranking."""
     evidence, schedule = file_evidence(spec, model), spec.spread.schedule
-    spending = spending_of(spec, model, evidence)
-    allocation = allocate(schedule, spending, evidence)
+    units = experts_of(spec, model)
+    budget = budget_of(spec, units, model, evidence)
+    allocation = allocate(schedule, units, budget, evidence)
     # Experts of a layer are alike in size, so any will do: the first of each group.
     kept = {
         layer.index: tuple(
@@ -42,9 +43,9 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
         for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
     }
     plan = PruningPlan(model_ref(model), kept, top_k=spec.budget.top_k or 0)
-    notes = [*_caveats(model), *allocation_notes(schedule, spending, allocation, evidence)]
+    notes = [*_caveats(model), *allocation_notes(schedule, units, budget, allocation, evidence)]
     if (target := spec.budget.size_target) and spec.is_even:
-        notes.append(smaller_cut(model, target, spending.constraints, allocation.removed))
+        notes.append(smaller_cut(model, target, units.limits, allocation.removed))
     return Counted(allocation, size_report(model, plan), tuple(filter(None, notes)))
 
 

@@ -8,7 +8,6 @@ from analysis.files.own_package import tool_version
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
-from pruning.plan.constraints import check_total, rooms_of
 from pruning.plan.experts_per_token import check_top_k
 from pruning.plan.keep_list import read_keep_list
 from pruning.plan.kept_neurons import check_cuttable, neurons_from_json
@@ -20,10 +19,10 @@ from pruning.plan.plan import (
     plan_from_dict,
     with_top_k,
 )
-from pruning.planning.make import file_evidence, spending_of
-from pruning.planning.neurons import arena_for, plan_with
+from pruning.plan.units import check_total
+from pruning.planning.make import budget_of, experts_of, file_evidence, neurons_for, plan_with
 from pruning.planning.ranking import recorded
-from pruning.schedules import allocate, get_schedule
+from pruning.schedules import Evidence, allocate, get_schedule
 from pruning.spec.spec import PlanSpec
 
 
@@ -82,11 +81,12 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
         read_keep_list(spec.spread.kept_experts, model.layers)
         return
     evidence = file_evidence(spec, model)
-    spending = spending_of(spec, model, evidence)
+    units = experts_of(spec, model)
+    budget = budget_of(spec, units, model, evidence)
     if get_schedule(spec.spread.schedule).needs <= {"counts"}:
-        allocate(spec.spread.schedule, spending, evidence)
+        allocate(spec.spread.schedule, units, budget, evidence)
     else:
-        check_total(spending.budget.total, rooms_of(model.layers, spending.constraints))
+        check_total(budget.total, units)
 
 
 def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
@@ -99,4 +99,4 @@ def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
         layer: tuple(np.zeros(width) for width in widths)
         for layer, widths in expert_widths(model).items()
     }
-    arena_for(model, same, spec).budget(spec.budget, model)
+    budget_of(spec, neurons_for(model, spec, same), model, Evidence())

@@ -6,20 +6,18 @@ With uniform plans for comparison, and measured plans to judge the predictions b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from analysis.lazy import pd
 from pruning.measures.sum_error import SumError
-from pruning.plan.allocation import Removed
-from pruning.plan.budget import Budget, count_budget
-from pruning.plan.constraints import Room
-from pruning.plan.neuron_budget import shares_of
+from pruning.plan.budget import count_budget
+from pruning.plan.units import Removed, Units, expert_units
 from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import Ranking
-from pruning.schedules import Spending, allocate
+from pruning.schedules import spend
 
 FRONTIER_COLUMNS: Final = ("series", "removed", "bytes", "predicted", "low", "high", "measured")
 BEST, UNIFORM, OTHER, SHOWN = "measured", "uniform", "other", "this plan"
@@ -37,8 +35,8 @@ def frontier_table(ranking: Ranking, error: SumError) -> pd.DataFrame:
     """
     order = order_of(ranking, ranking.spec)
     known = [plan for plan in error.known if not math.isnan(error.measured(plan))]
-    grid = _grid(order.rooms, map(sum, known))
-    best = [error.curves.solution(order.rooms, total).removed for total in grid]
+    grid = _grid(order.units, map(sum, known))
+    best = [error.curves.solution(order.units, total).removed for total in grid]
     uniform = [_even(ranking, order, total) for total in grid]
     rows = [
         *((BEST, removed) for removed in best),
@@ -63,21 +61,14 @@ def with_plan(table: pd.DataFrame, order: Order, removed: Removed, error: SumErr
 
 
 def _even(ranking: Ranking, order: Order, total: int) -> Removed:
-    """The same share of every layer."""
-    if not ranking.by_neuron:
-        return allocate(UNIFORM, _spending(ranking, total)).removed
-    return shares_of(order.rooms, Budget(total, "count", str(total)))
+    """The same share of every layer; of experts whatever is pinned or dropped."""
+    units = order.units if ranking.by_neuron else expert_units(ranking.model.layers)
+    return spend(UNIFORM, units, count_budget(units, total))
 
 
-def _spending(ranking: Ranking, total: int) -> Spending:
-    return Spending(ranking.model.layers, count_budget(ranking.model.layers, total))
-
-
-def _grid(rooms: Sequence[Room], totals: Iterable[int]) -> list[int]:
+def _grid(units: Units, totals: Iterable[int]) -> list[int]:
     """The budgets of the table, ascending, with the given ones."""
-    least, most = (sum(getattr(room, end) for room in rooms) for end in ("least", "most"))
-    step = rooms[0].step
-    steps = (most - least) // step
+    known, step = units.totals, units.step
+    least, steps = known[0], len(known) - 1
     even = {least + step * (steps * part // _BUDGETS) for part in range(_BUDGETS + 1)}
-    known = range(least, most + 1, step)
     return sorted(even | {total for total in totals if total in known})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from analysis.cache_keys import most_results
 from analysis.errors import PlanError
+from analysis.model.widths import expert_widths
 from pruning.plan.budget import (
     Budget,
     check_removes,
@@ -14,56 +17,191 @@ from pruning.plan.budget import (
     rounding_note,
     size_budget,
     smaller_cut,
+    smallest_budget,
     sparsity_budget,
 )
-from pruning.plan.constraints import check_multiple, rooms_of
+from pruning.plan.constraints import check_multiple
+from pruning.plan.kept_neurons import (
+    KeptNeurons,
+    check_cuttable,
+    kept_experts,
+    neurons_left,
+    widths_left,
+)
 from pruning.plan.plan import (
+    NEURON_GRANULARITY,
+    Provenance,
     PruningPlan,
+    fit_plan,
     model_ref,
     select_experts,
     with_top_k,
 )
-from pruning.planning.neurons import Arena, arena_of, plan_neurons
+from pruning.plan.sizes import total_size, width_sizes
+from pruning.plan.units import NEURONS, Removed, Units, expert_units, neuron_units
+from pruning.plan.widths import WidthChoice
 from pruning.schedules import (
+    MEASURED,
     Evidence,
-    Spending,
     allocate,
     budget_notes,
     get_schedule,
     read_counts,
+    spend,
     uneven_note,
 )
 from pruning.schedules.counts import counts_budget
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel
+    from analysis.numbers.arrays import NeuronScores
+    from pruning.measures.curves import Sensitivity
+    from pruning.plan.budget import SizeTarget
     from pruning.planning.ranking import Ranking
     from pruning.spec.spec import PlanSpec
 
 PLAN_FILE = "plan.json"  # that commands write and read
 
 
-def make_plan(ranking: Ranking, spec: PlanSpec, arena: Arena | None = None) -> PruningPlan:
+def make_plan(ranking: Ranking, spec: PlanSpec, units: Units | None = None) -> PruningPlan:
     """What a spec keeps of a ranking.
 
-    `arena` is `arena_of` the spec, for a plan of neurons, if it was computed already.
+    `units` are `neurons_of` the spec, for a plan of neurons, if they were computed already.
     """
+    by_what = plan_neurons if spec.by_neuron else plan_experts
+    plan = by_what(ranking, spec, units or units_of(ranking, spec))
+    return with_top_k(plan, ranking.model, spec.budget.top_k)
+
+
+def units_of(ranking: Ranking, spec: PlanSpec) -> Units:
+    """What can go under the limits of a spec."""
     if spec.by_neuron:
-        plan = plan_neurons(ranking, spec, arena or arena_of(ranking, spec))
-        return with_top_k(plan, ranking.model, spec.budget.top_k)
-    evidence = evidence_of(ranking, spec)
-    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
-    allocation = allocate(spec.spread.schedule, spending, evidence)
+        return neurons_of(ranking, spec)
+    return experts_of(ranking.settled(spec), ranking.model)
+
+
+def experts_of(spec: PlanSpec, model: MoEModel) -> Units:
+    """The experts that can go under the limits of a spec."""
+    asked, limits = spec.budget, spec.constraints
+    if asked.remove != 0 and not (asked.sparsity and asked.fraction == 0):
+        check_multiple(model.layers, limits)
+    return expert_units(model.layers, limits)
+
+
+@most_results(12)
+def neurons_of(ranking: Ranking, spec: PlanSpec) -> Units:
+    """The neurons that can go under a spec's scope and limits, whatever its budget."""
+    check_cuttable(ranking.model)
+    return neurons_for(ranking.model, ranking.settled(spec), ranking.neurons)
+
+
+def neurons_for(model: MoEModel, spec: PlanSpec, saliency: NeuronScores) -> Units:
+    """The same of saliency by layer and expert."""
+    kept_experts(model.layers, spec.constraints)  # refuses
+    return neuron_units(expert_widths(model), spec.constraints, spec.spread.scope, saliency)
+
+
+def budget_of(spec: PlanSpec, units: Units, model: MoEModel, evidence: Evidence) -> Budget:
+    """How many units a spec removes."""
+    asked, file = spec.budget, spec.spread.schedule_file
+    is_even = spec.by_neuron or spec.is_even
+    if asked.sparsity:
+        return check_removes(sparsity_budget(units, asked.sparsity, even=is_even), units)
+    if asked.remove is not None:
+        return count_budget(units, asked.remove)
+    if (target := asked.size_target) is not None:
+        if spec.by_neuron:
+            return neuron_size_budget(units, model, target, asked.widths, evidence.sensitivity)
+        if is_even:
+            return even_budget(model, target, units.limits)
+        taken = _taken(spec.spread.schedule, units, evidence)
+        return size_budget(model, target, units.limits, spread=taken)
+    if evidence.counts is None or file is None:
+        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
+    return counts_budget(units, evidence.counts, file.name)
+
+
+def _taken(
+    schedule: str, units: Units, evidence: Evidence
+) -> Callable[[int], tuple[int, ...]] | None:
+    """Experts that the schedule removes of a number; None if its evidence is not known yet."""
+    needs = get_schedule(schedule).needs
+    if "counts" in needs or any(getattr(evidence, need) is None for need in needs):
+        return None
+    return lambda total: allocate(schedule, units, Budget(total, "size", ""), evidence).removed
+
+
+def neurons_removed(
+    units: Units, budget: Budget, sensitivity: Sensitivity | None = None
+) -> Removed:
+    """Neurons that each expert loses: by curves of the layers, or of each pool the same share."""
+    schedule = MEASURED if sensitivity else "uniform"
+    return spend(schedule, units, budget, Evidence(sensitivity=sensitivity))
+
+
+def neuron_size_budget(
+    units: Units,
+    model: MoEModel,
+    target: SizeTarget,
+    choice: WidthChoice | None = None,
+    sensitivity: Sensitivity | None = None,
+) -> Budget:
+    """The smallest number of neurons that meets the target.
+
+    A size on disk includes the zeros that fill up experts in the width mode `choice`. A share of
+    the parameters (HEAPr, Fig. 2) does not: it is of all numbers in all tensors of the checkpoint,
+    including embeddings, attention, dense layers, routers, shared experts and prediction heads.
+    Removed neurons take their rows, columns and bias entries, dropped experts their router rows.
+    """
+    stored = None if target.kind == "params" else choice or WidthChoice()
+    experts = kept_experts(model.layers, units.limits)
+
+    def size_after(total: int) -> int:
+        removed = neurons_removed(units, Budget(total, "size", ""), sensitivity)
+        widths = widths_left(units, removed, experts)
+        return target.measure(total_size(width_sizes(model, widths, stored).disk))
+
+    return smallest_budget(units, model, target, size_after, stored.mode if stored else "")
+
+
+def plan_experts(ranking: Ranking, spec: PlanSpec, units: Units) -> PruningPlan:
+    """The plan of experts that a spec keeps of a ranking."""
+    evidence, schedule = evidence_of(ranking, spec), spec.spread.schedule
+    budget = budget_of(spec, units, ranking.model, evidence)
+    allocation = allocate(schedule, units, budget, evidence)
     plan = select_experts(
         ranking.table,
         allocation,
         model=model_ref(ranking.model),
-        provenance=ranking.provenance(spec, spending),
-        constraints=spending.constraints,
+        provenance=ranking.provenance(spec, units, budget),
+        constraints=units.limits,
     )
-    notes = budget_notes(spec.spread.schedule, spending, allocation, evidence)
-    plan = replace(plan, notes=notes)
-    return with_top_k(plan, ranking.model, spec.budget.top_k)
+    return replace(plan, notes=budget_notes(schedule, units, budget, allocation, evidence))
+
+
+def plan_neurons(ranking: Ranking, spec: PlanSpec, units: Units) -> PruningPlan:
+    """The plan of neurons that a spec keeps of a ranking."""
+    model = ranking.model
+    sensitivity = ranking.curves_for(spec) if spec.spread.is_measured else None
+    budget = budget_of(spec, units, model, Evidence(sensitivity=sensitivity))
+    experts, pools = kept_experts(model.layers, units.limits), units.by_pool
+    neurons = neurons_left(units, neurons_removed(units, budget, sensitivity), experts)
+    measured = sensitivity.note(sensitivity.spend(pools, budget.total)) if sensitivity else None
+    rounded = rounding_note(budget, pools.sizes, NEURONS)
+    notes = (*ranking.choice.notes, measured, rounded)
+    plan = plan_with(model, experts, neurons, ranking.provenance(spec, units, budget))
+    return replace(plan, notes=tuple(filter(None, notes)))
+
+
+def plan_with(
+    model: MoEModel,
+    experts: Mapping[int, tuple[int, ...]],
+    neurons: KeptNeurons,
+    provenance: Provenance,
+) -> PruningPlan:
+    """A plan of neurons, and of whole experts in some layers."""
+    plan = PruningPlan(model_ref(model), experts, provenance, NEURON_GRANULARITY, neurons)
+    return fit_plan(plan, model)
 
 
 def with_further_notes(plan: PruningPlan, ranking: Ranking, spec: PlanSpec) -> PruningPlan:
@@ -102,34 +240,3 @@ def file_evidence(spec: PlanSpec, model: MoEModel) -> Evidence:
     """What a schedule may look at without a ranking: the counts of its file."""
     path = spec.spread.schedule_file
     return Evidence(counts=read_counts(path, model.layers) if path else None)
-
-
-def spending_of(spec: PlanSpec, model: MoEModel, evidence: Evidence) -> Spending:
-    """The budget and the constraints of a plan of experts."""
-    layers, limits, asked = model.layers, spec.constraints, spec.budget
-    is_even, schedule, file = spec.is_even, spec.spread.schedule, spec.spread.schedule_file
-
-    def taken(total: int) -> tuple[int, ...]:
-        """Experts that the schedule removes from each layer."""
-        spending = Spending(layers, Budget(total, "size", ""), limits)
-        return allocate(schedule, spending, evidence).removed
-
-    if asked.remove != 0 and not (asked.sparsity and asked.fraction == 0):
-        check_multiple(layers, limits)
-    if asked.sparsity:
-        budget = sparsity_budget(layers, asked.sparsity, limits, even=is_even)
-        check_removes(budget, rooms_of(layers, limits))
-    elif asked.remove is not None:
-        budget = count_budget(layers, asked.remove)
-    elif (target := asked.size_target) and is_even:
-        budget = even_budget(model, target, limits)
-    elif target:
-        needs = get_schedule(schedule).needs
-        # Its evidence may not be known yet.
-        knows = "counts" not in needs and all(getattr(evidence, n) is not None for n in needs)
-        budget = size_budget(model, target, limits, spread=taken if knows else None)
-    elif evidence.counts is None or file is None:
-        raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
-    else:
-        budget = counts_budget(layers, evidence.counts, file.name)
-    return Spending(layers, budget, limits)

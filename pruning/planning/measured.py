@@ -1,5 +1,6 @@
 """Sensitivity: the order that layers lose experts or neurons in, and what was measured of it."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +12,13 @@ from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
 from pruning.measures.curves import Curves, Sensitivity, curves_of, with_samples
 from pruning.measures.names import CostName
-from pruning.plan.allocation import Removed
 from pruning.plan.budget import Budget
-from pruning.plan.constraints import Constraints, Room, rooms_of
-from pruning.plan.plan import PruningPlan, kept_by_layer, model_ref, select_experts
+from pruning.plan.constraints import Constraints
+from pruning.plan.kept_neurons import kept_experts, neurons_left, widths_left
+from pruning.plan.plan import Provenance, PruningPlan, kept_by_layer, model_ref, select_experts
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
-from pruning.planning.neurons import arena_of
+from pruning.plan.units import Removed, Units, expert_units
+from pruning.planning.make import neurons_of, neurons_removed, plan_with
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.schedules import MEASURED
@@ -31,7 +33,7 @@ class Order(Numbered):
 
     ref: OrderRef
     sizes: Mapping[int, int]  # experts or neurons of each layer, by decoder index
-    rooms: tuple[Room, ...]  # what layers can lose; a plan's constraints may leave less
+    units: Units  # what layers can lose, a row each; a plan's constraints may leave less
     plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
     # Bytes of all weights under that plan; of neurons without padding.
     bytes_of: Callable[[Removed], int]
@@ -99,7 +101,7 @@ def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
     def bytes_of(removed: Removed) -> int:
         return weight_bytes(ranking.model, plan_of(removed))
 
-    return Order(ref, sizes, rooms_of(layers, fixed), plan_of, bytes_of)
+    return Order(ref, sizes, expert_units(layers, fixed), plan_of, bytes_of)
 
 
 def _order_ref(ranking: Ranking, spec: PlanSpec, digest: str) -> OrderRef:
@@ -114,25 +116,45 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
     # Protected layers do not change the order of the others.
     limits = spec.limits.model_copy(update={"protect": ()})
     free = {"limits": limits, "spread": SpreadSpec(schedule=MEASURED)}
-    arena = arena_of(ranking, spec.model_copy(update=free))
-    contest = arena.contest
-    rooms = dict(zip(contest.saliency, contest.pools, strict=True))
+    units = neurons_of(ranking, spec.model_copy(update=free))
+    pools, experts = units.by_pool, kept_experts(ranking.model.layers, units.limits)
+    layers = tuple(dict.fromkeys(layer for layer, _ in units.experts))
 
-    def spent(removed: Removed) -> tuple[Budget, set[int]]:
-        floors = tuple(max(*each) for each in zip(removed, least, strict=True))
-        cut = {layer for layer, count in zip(rooms, removed, strict=True) if count}
-        return Budget(sum(floors), "count", "", floors), cut
+    def spent(removed: Removed) -> tuple[Removed, dict[int, tuple[int, ...]]]:
+        """What each expert loses, and who stays in layers that lose whole ones."""
+        floors = tuple(max(*each) for each in zip(removed, pools.least, strict=True))
+        cut = {layer for layer, count in zip(layers, removed, strict=True) if count}
+        by_expert = neurons_removed(units, Budget(sum(floors), "count", "", floors))
+        by_expert = tuple(
+            count if layer in cut else 0
+            for (layer, _), count in zip(units.experts, by_expert, strict=True)
+        )
+        return by_expert, {layer: ids for layer, ids in experts.items() if layer in cut}
 
     def plan_of(removed: Removed) -> PruningPlan:
-        return arena.plan(ranking.model, *spent(removed))
+        by_expert, stays = spent(removed)
+        neurons = neurons_left(units, by_expert, stays)
+        return plan_with(ranking.model, stays, neurons, Provenance())
 
     def bytes_of(removed: Removed) -> int:
-        return int(total_size(width_sizes(ranking.model, arena.left(*spent(removed))).disk)[BYTES])
+        sizes = width_sizes(ranking.model, widths_left(units, *spent(removed)))
+        return int(total_size(sizes.disk)[BYTES])
 
-    least = [room.least for room in rooms.values()]
-    ref = _order_ref(ranking, spec, contest.order_digest)
-    sizes = {layer: room.size for layer, room in rooms.items()}
-    return Order(ref, sizes, tuple(rooms.values()), plan_of, bytes_of)
+    ref = _order_ref(ranking, spec, neuron_order_digest(units))
+    return Order(ref, dict(zip(layers, pools.sizes, strict=True)), pools, plan_of, bytes_of)
+
+
+def neuron_order_digest(units: Units) -> str:
+    """SHA-256 of the order in which neurons go, which does not depend on the budget."""
+    members = [units.experts[rows] for rows in units.runs]
+    sha = hashlib.sha256(repr(members).encode())
+    for rows, queue in zip(units.runs, units.queues, strict=True):
+        sha.update(queue.astype("<i4").tobytes())
+        for row in range(rows.start, rows.stop):
+            layer, expert = units.experts[row]
+            sha.update(f"{layer}:{expert}:{units.least[row]}:{units.step}".encode())
+            sha.update(units.order(row)[::-1].astype("<i4").tobytes())
+    return sha.hexdigest()
 
 
 def sensitivity_on(

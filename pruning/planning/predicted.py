@@ -12,8 +12,8 @@ from analysis.errors import StatsError
 from analysis.model.moe_model import MoEModel
 from pruning.measures.curves import Sensitivity
 from pruning.measures.sum_error import SumError
-from pruning.plan.allocation import Removed
 from pruning.plan.plan import PruningPlan, kept_by_layer
+from pruning.plan.units import Removed
 from pruning.planning.measured import Order, order_of
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationStore

@@ -33,10 +33,11 @@ from pruning.plan.active import Routing
 from pruning.plan.budget import Budget
 from pruning.plan.plan import Provenance
 from pruning.plan.shown import DisplayMixin, Facts
+from pruning.plan.units import Units
 from pruning.planning.choice import row_counts
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import Evidence, Spending, fold_ranking
+from pruning.schedules import MEASURED, Evidence, fold_ranking
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.spec import FREQUENCY, PlanSpec, RankingSpec
@@ -196,21 +197,25 @@ class Ranking(DisplayMixin):
             raise needs_sensitivity(self, spec)
         return self.sensitivity
 
-    def provenance(self, spec: PlanSpec, spending: Spending) -> Provenance:
-        """How a plan of experts was made."""
-        read, tokens = [self.choice], self.tokens
-        schedule, parameters, file = spec.spread.schedule, {}, spec.spread.schedule_file
-        record = recorded(spec, self)
+    def provenance(self, spec: PlanSpec, units: Units, budget: Budget) -> Provenance:
+        """How a plan was made."""
+        read, tokens, spread = [self.choice], self.tokens, spec.spread
+        schedule, parameters, record = spread.schedule, dict[str, Any](), recorded(spec, self)
         if spec.reads_text and tokens and tokens is not self.choice:
             read.append(tokens)
-        if file is not None:
+        if spec.by_neuron:
+            scope = str(spread.scope)
+            schedule, parameters = f"neurons by {scope}", {"scope": scope}
+        elif (file := spread.schedule_file) is not None:
             searched, parameters = search_in(file), {"file": file.name}
             # In another order than its own, the counts of a search are no longer its result.
             if searched and searched.order == order_digest(self.table):
                 schedule, parameters = SEARCH, searched.parameters()
                 record = searched.spec.to_json()  # as the search itself records its plan
-        if spec.spread.is_measured:
-            parameters = self.curves_for(spec).to_dict()
+        if spread.is_measured:
+            schedule, parameters = MEASURED, parameters | self.curves_for(spec).to_dict()
+        if spec.by_neuron and (spec.budget.target_size or spec.budget.shrink):
+            parameters["widths"] = spec.budget.widths.to_json()
         return Provenance(
             criterion=self.criterion.name,
             gate=spec.ranking.gate if self.criterion.uses_gate else "",
@@ -219,29 +224,11 @@ class Ranking(DisplayMixin):
             schedule=schedule,
             sparsity=spec.budget.sparsity or "",
             tool_version=tool_version(),
-            budget=spending.budget.to_dict(),
-            schedule_parameters=parameters,
-            constraints=spending.constraints.to_dict(),
-            spec=record,
-            rows=row_counts(run for choice in read for run in choice.runs),
-        )
-
-    def provenance_of_neurons(
-        self, spec: PlanSpec, budget: Budget, schedule: str, parameters: dict[str, Any]
-    ) -> Provenance:
-        """How a plan of neurons was made."""
-        return Provenance(
-            criterion=spec.ranking.criterion,
-            corpora=self.choice.corpora,
-            runs=tuple(run.manifest.run_id for run in self.choice.runs),
-            schedule=schedule,
-            sparsity=spec.budget.sparsity or "",
-            tool_version=tool_version(),
             budget=budget.to_dict(),
             schedule_parameters=parameters,
-            constraints=self.settled(spec).constraints.to_dict(),
-            spec=recorded(spec, self),
-            rows=row_counts(self.choice.runs),
+            constraints=units.limits.to_dict(),
+            spec=record,
+            rows=row_counts(run for choice in read for run in choice.runs),
         )
 
 

@@ -9,8 +9,9 @@ from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.moe_model import MoEModel
 from pruning.plan.budget import Budget, possible_share
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints
 from pruning.plan.sizes import format_bytes, format_count, size_report, size_up
+from pruning.plan.units import expert_units
 from pruning.planning.ranking import Ranking
 from pruning.requests.recipe import Recipe, RepairSection
 from pruning.requests.recipe_file import recipe_from_yaml
@@ -81,7 +82,8 @@ def recipe_template(model: MoEModel, named: str, out: str, corpora: Sequence[str
         evaluated = "demo-stories"
     if corpora:
         own, evaluated = list(corpora), corpora[0]
-    room = rooms_of(model.layers, limits)[0]
+    units = expert_units(model.layers, limits)
+    most, least = units.sizes[0] - units.least[0], units.sizes[0] - units.most[0]
     lines = (
         f"# {model.name}: {model.family.label}, {len(model.layers)} layers with "
         f"{_span(counts)} experts, {model.layers[0].top_k} per token.",
@@ -105,7 +107,7 @@ def recipe_template(model: MoEModel, named: str, out: str, corpora: Sequence[str
         *_budget_lines(model, share, budget),
         "# Which layers lose more. uniform: all keep the same number, which serving engines need.",
         "schedule: uniform",
-        f"# Layers can keep {room.size - room.most} to {room.size - room.least} experts here.",
+        f"# Layers can keep {least} to {most} experts here.",
         f"limits: {{multiple_of: {multiple}}}",
         "",
         "# repair: {}   # refit the kept experts, and compare with the plan as it is",

@@ -6,24 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import expert_widths
 from analysis.numbers.sparsity import parse_sparsity
+from pruning.measures.curves import Sensitivity
 from pruning.plan.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.plan.allocation import Allocation
-from pruning.plan.neuron_budget import ExpertKey, neuron_sparsity_budget
-from pruning.plan.neuron_selection import Contest, NeuronScope
-from pruning.plan.neuron_size_budget import widths_left
+from pruning.plan.budget import Budget, sparsity_budget
+from pruning.plan.kept_neurons import kept_experts, widths_left
 from pruning.plan.plan import PruningPlan, keep_all, model_ref, select_experts
 from pruning.plan.sizes import weight_bytes
+from pruning.plan.units import NeuronScope, Removed, Units
 from pruning.planning.choice import SCOPES
-from pruning.planning.neurons import Arena
+from pruning.planning.make import budget_of, neurons_removed
 from pruning.planning.ranking import Ranking
-from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Spending, side_by_side
+from pruning.schedules import MEASURED, SCHEDULES, SIDE_COLUMNS, Evidence, side_by_side
 from pruning.search.store import SEARCH, KnownSearch
-from pruning.spec.spec import BudgetSpec
+from pruning.spec.spec import PlanSpec
 
 SIDE_TABLE_COLUMNS = (
     *("schedule", "kept", "fewest", "most", "layers changed", "overlap with uniform", "on disk"),
@@ -46,7 +48,7 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
 
 
 def schedules_table(
-    ranking: Ranking, spending: Spending, searched: pd.DataFrame
+    ranking: Ranking, units: Units, budget: Budget, searched: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, str]]:
     """Every schedule on one budget: the summary, the counts, and why some are impossible.
 
@@ -54,16 +56,16 @@ def schedules_table(
     kept in all, fewest and most in a layer, layers that differ from uniform, share of the pruned
     experts that uniform prunes as well, bytes of the weights, digest of the plan.
     """
-    counts, refused = side_by_side(spending, ranking.evidence)
+    counts, refused = side_by_side(units, budget, ranking.evidence)
     counts = pd.concat([counts, searched], ignore_index=True) if len(searched) else counts
     plans = {}
     for name, rows in counts.groupby("schedule", sort=False):
         kept = dict(zip(rows["layer"].tolist(), rows["kept"].tolist(), strict=True))
-        keep = tuple(int(kept[layer.index]) for layer in spending.layers)
-        allocation = Allocation(spending.layers, keep)
+        keep = tuple(int(kept[layer.index]) for layer in units.layers)
+        allocation = Allocation(units.layers, keep)
         ref = model_ref(ranking.model)
         plans[str(name)] = select_experts(
-            ranking.table, allocation, model=ref, constraints=spending.constraints
+            ranking.table, allocation, model=ref, constraints=units.limits
         )
     uniform, summary = plans.get("uniform"), []
     for name, plan in plans.items():
@@ -102,78 +104,77 @@ class SideBySide:
 
 
 def scopes_side_by_side(
-    ranking: Ranking, asked: BudgetSpec, arenas: Mapping[NeuronScope, Arena]
+    ranking: Ranking, spec: PlanSpec, units: Mapping[NeuronScope, Units]
 ) -> SideBySide:
-    """Every scope on one budget; `arenas` has the competing neurons by scope.
+    """Every scope on the budget of a spec; `units` are the neurons that can go by scope.
 
-    The measured schedule too, in which neurons compete within layers, if the ranking has a
-    sensitivity.
+    The measured schedule too, which spreads over layers, if the ranking has a sensitivity.
     """
-    model, removed, flops, refused = ranking.model, {}, [], {}
-    by_name = {SCOPES[scope]: arena for scope, arena in arenas.items()}
+    model, removed, flops, refused = ranking.model, dict[str, Removed](), [], {}
+    ways: dict[str, tuple[Units, Sensitivity | None]] = {
+        SCOPES[scope]: (of_scope, None) for scope, of_scope in units.items()
+    }
     if ranking.sensitivity:
-        measured = arenas[NeuronScope.LAYER].measured(ranking.sensitivity)
-        by_name[SCHEDULES[MEASURED].label] = measured
-    for name, arena in by_name.items():
+        ways[SCHEDULES[MEASURED].label] = units[NeuronScope.LAYER], ranking.sensitivity
+    for name, (of_scope, sensitivity) in ways.items():
         try:
-            removed[name] = arena.contest.removed(arena.budget(asked, model))
+            budget = budget_of(spec, of_scope, model, Evidence(sensitivity=sensitivity))
+            by_expert = neurons_removed(of_scope, budget, sensitivity)
         except PlanError as error:
             refused[name] = str(error)
             continue
-        saved = flops_saved(model, arena.contest, _PERCENTS, ranking.routing, arena.experts)
+        removed[name] = by_expert
+        saved = flops_saved(model, of_scope, _PERCENTS, ranking.routing, sensitivity)
         flops.append(saved.assign(series=name)[list(_FLOPS_COLUMNS)])
     saved_by_all = pd.concat(flops, ignore_index=True) if flops else pd.DataFrame()
-    return SideBySide(layer_shares(removed, expert_widths(model)), saved_by_all, refused)
+    return SideBySide(layer_shares(removed, next(iter(units.values()))), saved_by_all, refused)
 
 
-def layer_shares(
-    removed: Mapping[str, Mapping[ExpertKey, int]], widths: Mapping[int, Sequence[int]]
-) -> pd.DataFrame:
+def layer_shares(removed: Mapping[str, Removed], units: Units) -> pd.DataFrame:
     """Table `series, layer, share`: the fraction of each layer's neurons removed, 0..1.
 
-    `removed` is series -> neurons that each expert loses, see `Contest.removed`; `widths`, layer ->
-    neurons of each of its experts.
+    `removed` is series -> neurons that each expert loses.
     """
-    rows = []
-    for series, layers in removed.items():
-        of_layer = dict.fromkeys(sorted(widths), 0)
-        for (layer, _), number in layers.items():
-            of_layer[layer] += number
-        rows += [(series, layer, n / sum(widths[layer])) for layer, n in of_layer.items()]
+    layers, owner = np.unique([layer for layer, _ in units.experts], return_inverse=True)
+    sizes = np.bincount(owner, units.sizes)
+    rows = [
+        (series, layer, share)
+        for series, by_expert in removed.items()
+        for layer, share in zip(layers, np.bincount(owner, by_expert) / sizes, strict=True)
+    ]
     return pd.DataFrame(rows, columns=["series", "layer", "share"])
 
 
 def flops_saved(
     model: MoEModel,
-    contest: Contest,
+    units: Units,
     sparsities: Sequence[str],
     routing: Routing | None = None,
-    experts: Mapping[int, Sequence[int]] | None = None,
+    sensitivity: Sensitivity | None = None,
 ) -> pd.DataFrame:
     """Table `sparsity, removed, flops, reduction`: expected FLOPs of routed experts per token.
 
     `removed` is the fraction of neurons removed; `flops` what is left; `reduction` the fraction of
     the experts' FLOPs saved, 0..1. The two fractions differ because experts that lose much are
-    rarely chosen. Sparsities that the constraints forbid are left out. `experts` are the kept ones
-    of layers that lose whole experts.
+    rarely chosen. Sparsities that the constraints forbid are left out.
     """
-    if not contest.size:
+    if not units.size:
         raise PlanError("The model has no neurons to remove.")
     before = active_experts(model, keep_all(model), routing)
-    shapes, rows = expert_shapes(model), []
+    shapes, rows, experts = expert_shapes(model), [], kept_experts(model.layers, units.limits)
     for sparsity in sparsities:
         parse_sparsity(sparsity)
         try:
-            removed = contest.removed(neuron_sparsity_budget(contest.pools, sparsity))
+            removed = neurons_removed(units, sparsity_budget(units, sparsity), sensitivity)
         except PlanError:
             continue
-        left = widths_left(contest, removed, experts or {})
+        left = widths_left(units, removed, experts)
         weights = Fraction(0)
         for layer in model.layers:
             widths = left[layer.index]
             shares = token_shares(layer, widths, routing)
             width = sum(share * widths[expert] for expert, share in shares.items())
             weights += shapes[layer.index].neuron_weights * width
-        flops, share = round(2 * weights), sum(removed.values()) / contest.size
+        flops, share = round(2 * weights), sum(removed) / units.size
         rows.append((sparsity, share, flops, 1 - flops / before.flops))
     return pd.DataFrame(rows, columns=["sparsity", "removed", "flops", "reduction"])

@@ -1,11 +1,11 @@
 """Schedules: how a budget is spread over the layers.
 
-Every schedule removes exactly the budget within the rooms that routers and constraints leave, so
-plans of equal size are compared.
+Every schedule removes exactly the budget within the bounds of routers and constraints, so plans of
+equal size are compared.
 """
 
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.schedules.base import Evidence, Schedule, Spending
+from pruning.schedules.base import Evidence, Schedule
 from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
 from pruning.schedules.listing import (
     MEASURED,
@@ -16,6 +16,7 @@ from pruning.schedules.listing import (
     budget_notes,
     get_schedule,
     side_by_side,
+    spend,
     uneven_note,
 )
 from pruning.schedules.ranked import fold_ranking
@@ -28,7 +29,6 @@ __all__ = [
     "SIDE_COLUMNS",
     "Evidence",
     "Schedule",
-    "Spending",
     "allocate",
     "allocation_notes",
     "budget_notes",
@@ -40,6 +40,7 @@ __all__ = [
     "parse_sparsity",
     "read_counts",
     "side_by_side",
+    "spend",
     "uneven_note",
     "uniform",
 ]

@@ -1,35 +1,21 @@
-"""What a schedule is: budget, rooms and evidence -> experts removed from each layer."""
+"""What a schedule is: units, a budget and evidence -> what each row of the units loses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pruning.plan.allocation import Allocation
-from pruning.plan.constraints import Constraints, Room
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
     from analysis.numbers.arrays import FloatArray
     from pruning.measures.curves import Sensitivity
     from pruning.plan.budget import Budget
+    from pruning.plan.units import Removed, Units
 
 Need = Literal["saliency", "frequency", "counts", "sensitivity"]
-
-
-@dataclass(frozen=True)
-class Spending:
-    """A budget to spend on layers, under constraints."""
-
-    layers: tuple[MoELayer, ...]
-    budget: Budget
-    constraints: Constraints = field(default_factory=Constraints)
-
-    @property
-    def cache_key(self) -> tuple[object, ...]:
-        """Budget and constraints; the layers are the model's."""
-        return (self.budget.to_dict(), self.constraints.to_dict())
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,20 +29,6 @@ class Evidence:
     sensitivity: Sensitivity | None = None  # curves of the order of the experts
 
 
-@dataclass(frozen=True, eq=False)
-class Turn:
-    """One question to a schedule; the answer is the number removed from each layer."""
-
-    spending: Spending
-    rooms: tuple[Room, ...]
-    evidence: Evidence
-
-    @property
-    def sizes(self) -> list[int]:
-        """Experts of each layer."""
-        return [room.size for room in self.rooms]
-
-
 @dataclass(frozen=True)
 class Schedule:
     """A named way to spread a budget."""
@@ -64,8 +36,8 @@ class Schedule:
     name: str  # on the command line
     label: str  # for people
     summary: str  # which layers lose more, in a few words
-    # Numbers removed, in order of the layers; they sum to the budget.
-    spread: Callable[[Turn], tuple[int, ...]]
+    # What each row loses, which sums to the budget.
+    spread: Callable[[Units, Budget, Evidence], Removed]
     needs: frozenset[Need] = frozenset()  # the evidence that it looks at
     # A larger sparsity keeps a subset of what a smaller one keeps, unless a constraint names a
     # layer. Not by largest remainders: of a larger budget a layer may lose fewer (Alabama paradox).

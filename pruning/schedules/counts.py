@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,9 @@ from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import Allocation, apportion, count_problem
 from pruning.plan.budget import Budget
-from pruning.plan.constraints import Constraints, Room, check_total, ranges, rooms_of
-from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+from pruning.plan.constraints import ranges
+from pruning.plan.units import Removed, Units, check_total
+from pruning.schedules.base import Evidence, allocation_of
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
@@ -24,78 +26,68 @@ _KINDS = ("kept", "removed")
 _MOST_BYTES = 1 << 24
 
 
-def counts_budget(layers: Sequence[MoELayer], kept: Mapping[int, int], text: str) -> Budget:
+def counts_budget(units: Units, kept: Mapping[int, int], text: str) -> Budget:
     """The budget that these counts spend."""
-    total = sum(layer.num_experts - kept[layer.index] for layer in layers)
-    return Budget(total, "file", text)
+    return Budget(sum(_removed(units, kept)), "file", text)
 
 
-def from_counts(
-    layers: Sequence[MoELayer], kept: Mapping[int, int], constraints: Constraints | None = None
-) -> Allocation:
+def _removed(units: Units, kept: Mapping[int, int]) -> Removed:
+    rows = zip(units.layers, units.sizes, strict=True)
+    return tuple(size - kept[layer.index] for layer, size in rows)
+
+
+def from_counts(units: Units, kept: Mapping[int, int]) -> Allocation:
     """The allocation of these counts.
 
     If constraints fix a layer at another number, the other layers make up for the difference in
     proportion to their experts, so that the total stays.
     """
-    limits = constraints or Constraints()
-    budget = counts_budget(layers, kept, "")
-    evidence = Evidence(counts=kept)
-    turn = Turn(Spending(tuple(layers), budget, limits), rooms_of(layers, limits), evidence)
-    return allocation_of(layers, spread_counts(turn))
+    removed = spread_counts(units, counts_budget(units, kept, ""), Evidence(counts=kept))
+    return allocation_of(units.layers, removed)
 
 
-def fit_counts(spending: Spending, kept: Mapping[int, int]) -> Allocation:
+def fit_counts(units: Units, budget: Budget, kept: Mapping[int, int]) -> Allocation:
     """The allocation nearest to these counts that spends the budget within the constraints.
 
     Each layer moves to the nearest number that it can keep; then all layers make up for what the
     budget misses, in proportion to their experts.
     """
-    rooms = rooms_of(spending.layers, spending.constraints)
-    check_total(spending.budget.total, rooms)
-    start = [
-        room.nearest(room.size - kept[layer.index])
-        for layer, room in zip(spending.layers, rooms, strict=True)
-    ]
-    return allocation_of(spending.layers, _balance(start, spending.budget.total, rooms))
+    check_total(budget.total, units)
+    start = units.nearest(_removed(units, kept))
+    return allocation_of(units.layers, _balance(start, budget.total, units))
 
 
-def spread_counts(turn: Turn) -> tuple[int, ...]:
+def spread_counts(units: Units, budget: Budget, evidence: Evidence) -> Removed:
     """See `from_counts`; a given budget must equal what the counts spend."""
-    kept = turn.evidence.counts
+    kept = evidence.counts
     if kept is None:
         raise ValueError("the schedule's evidence is missing")
-    layers, budget = turn.spending.layers, turn.spending.budget
-    file_budget = counts_budget(layers, kept, "")
-    if file_budget.total != budget.total:
+    removed = _removed(units, kept)
+    if sum(removed) != budget.total:
         raise PlanError(
-            f"The file removes {file_budget.total} experts, but {budget.text} is {budget.total}; "
+            f"The file removes {sum(removed)} experts, but {budget.text} is {budget.total}; "
             "leave the budget out, or correct the file."
         )
-    removed = [
-        room.size - kept[layer.index] for layer, room in zip(layers, turn.rooms, strict=True)
-    ]
-    held_layers = turn.spending.constraints.held
-    for layer, room, count in zip(layers, turn.rooms, removed, strict=True):
-        if layer.index not in held_layers and not room.allows(count):
+    start, held_layers = units.nearest(removed), units.limits.held
+    for row in units.misfits(removed):
+        layer, size = units.layers[row], units.sizes[row]
+        if layer.index not in held_layers:
             raise PlanError(
-                count_problem(layer, room.size - count)
-                or f"Layer {layer.index} would keep {room.size - count} experts, but it can keep "
-                f"from {room.size - room.most} to {room.size - room.least} in steps of "
-                f"{room.step}; nearest: {room.size - room.nearest(count)}."
+                count_problem(layer, kept[layer.index])
+                or f"Layer {layer.index} would keep {kept[layer.index]} experts, but it can keep "
+                f"from {size - units.most[row]} to {size - units.least[row]} in steps of "
+                f"{units.step}; nearest: {size - start[row]}."
             )
-    start = [room.nearest(count) for room, count in zip(turn.rooms, removed, strict=True)]
-    return _balance(start, budget.total, turn.rooms)
+    return _balance(start, budget.total, units)
 
 
-def _balance(start: Sequence[int], total: int, rooms: Sequence[Room]) -> tuple[int, ...]:
+def _balance(start: Sequence[int], total: int, units: Units) -> Removed:
     """Counts near `start` that sum to `total`; the difference is spread in proportion to sizes."""
-    missing, sizes = total - sum(start), [room.size for room in rooms]
-    free = [
-        Room(room.size, 0, room.most - n if missing >= 0 else n - room.least, room.step)
-        for room, n in zip(rooms, start, strict=True)
-    ]
-    moved, sign = apportion(abs(missing), sizes, free), 1 if missing >= 0 else -1
+    missing = total - sum(start)
+    ends = zip(start, units.least, units.most, strict=True)
+    free = tuple(most - n if missing >= 0 else n - least for n, least, most in ends)
+    left = replace(units, least=(0,) * len(free), most=free)
+    moved, sign = apportion(abs(missing), units.sizes, left), 1 if missing >= 0 else -1
     return tuple(n + sign * more for n, more in zip(start, moved, strict=True))
 
 

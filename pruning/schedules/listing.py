@@ -11,8 +11,9 @@ from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, rescale
 from pruning.plan.budget import rounding_note, uniform_neighbours
-from pruning.plan.constraints import check_names, open_rooms, ranges, rooms_of
-from pruning.schedules.base import Evidence, Schedule, Spending, Turn, allocation_of
+from pruning.plan.constraints import ranges
+from pruning.plan.units import Removed, Units, expert_units, open_units
+from pruning.schedules.base import Evidence, Schedule, allocation_of
 from pruning.schedules.counts import spread_counts
 from pruning.schedules.ranked import remove_lowest
 from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
@@ -20,6 +21,7 @@ from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
 if TYPE_CHECKING:
     from pruning.measures.curves import Sensitivity
     from pruning.plan.allocation import Allocation
+    from pruning.plan.budget import Budget
 
 MEASURED = "measured"
 Kind = TypeVar("Kind", FloatArray, "Sensitivity")
@@ -39,21 +41,27 @@ SCHEDULES = {
             "global",
             "Global",
             "all experts ranked together",
-            lambda turn: remove_lowest(turn, _require(turn.evidence.saliency)),
+            lambda units, budget, evidence: remove_lowest(
+                units, budget, _require(evidence.saliency)
+            ),
             frozenset({"saliency"}),
         ),
         Schedule(
             "global-rescaled",
             "Global, rescaled",
             "all experts ranked together, saliency mapped to 0..1 in each layer",
-            lambda turn: remove_lowest(turn, rescale(_require(turn.evidence.saliency))),
+            lambda units, budget, evidence: remove_lowest(
+                units, budget, rescale(_require(evidence.saliency))
+            ),
             frozenset({"saliency"}),
         ),
         Schedule(
             "frequency",
             "Frequency",
             "as many as each layer has among the experts used least",
-            lambda turn: remove_lowest(turn, _require(turn.evidence.frequency)),
+            lambda units, budget, evidence: remove_lowest(
+                units, budget, _require(evidence.frequency)
+            ),
             frozenset({"frequency"}),
         ),
         *(
@@ -67,8 +75,8 @@ SCHEDULES = {
             MEASURED,
             "Measured",
             "as little as the measured sensitivity of each layer says",
-            lambda turn: _require(turn.evidence.sensitivity).spend(
-                turn.rooms, turn.spending.budget.total
+            lambda units, budget, evidence: _require(evidence.sensitivity).spend(
+                units, budget.total
             ),
             frozenset({"sensitivity"}),
             is_nested=False,
@@ -88,54 +96,49 @@ def get_schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-def allocate(name: str, spending: Spending, evidence: Evidence | None = None) -> Allocation:
-    """Spend a budget by the schedule of this name.
+def spend(name: str, units: Units, budget: Budget, evidence: Evidence | None = None) -> Removed:
+    """What each row loses: pools by the schedule of this name, within a pool the least salient."""
+    spread = get_schedule(name).spread
+    return units.lowest(spread(units.by_pool, budget, evidence or Evidence()))
+
+
+def allocate(
+    name: str, units: Units, budget: Budget, evidence: Evidence | None = None
+) -> Allocation:
+    """Spend a budget of experts by the schedule of this name.
 
     Locked layers get what the schedule gives them without fixed layers; the rest makes up for it.
     """
-    schedule, evidence = get_schedule(name), evidence or Evidence()
-    settled = _settle(schedule, spending, evidence)
-    rooms = rooms_of(settled.layers, settled.constraints)
+    limits, layers = units.limits, units.layers
+    locked = sorted(limits.locked - set(limits.fixed))
+    if not locked:
+        return allocation_of(layers, spend(name, units, budget, evidence))
+    free = expert_units(layers, replace(limits, fixed={}, locked=frozenset()))
+    counts = allocation_of(layers, spend(name, free, budget, evidence)).counts
+    fixed = {**limits.fixed, **{layer: counts[layer] for layer in locked}}
+    settled = replace(limits, fixed=fixed, locked=frozenset())
     try:
-        return allocation_of(settled.layers, schedule.spread(Turn(settled, rooms, evidence)))
+        removed = spend(name, expert_units(layers, settled), budget, evidence)
+        return allocation_of(layers, removed)
     except PlanError as error:
-        if settled is spending:
-            raise
         # Name the counts of the locked layers, as another budget would lock them elsewhere.
-        fixed, locked = settled.constraints.fixed, sorted(spending.constraints.locked)
-        words = " ".join(f"--set {layer}={fixed[layer]}" for layer in locked)
+        words = " ".join(f"--set {layer}={fixed[layer]}" for layer in sorted(limits.locked))
         raise PlanError(
             f"{error} Locked layers follow the budget; for these numbers put {words} in place of "
             "--lock."
         ) from error
 
 
-def _settle(schedule: Schedule, spending: Spending, evidence: Evidence) -> Spending:
-    """The spending with locked layers fixed."""
-    constraints = spending.constraints
-    check_names(spending.layers, constraints)
-    locked = constraints.locked - set(constraints.fixed)
-    if not locked:
-        return spending
-    free = replace(spending, constraints=replace(constraints, fixed={}, locked=frozenset()))
-    rooms = rooms_of(free.layers, free.constraints)
-    base = allocation_of(free.layers, schedule.spread(Turn(free, rooms, evidence)))
-    counts = base.counts
-    fixed = {**constraints.fixed, **{layer: counts[layer] for layer in locked}}
-    return replace(spending, constraints=replace(constraints, fixed=fixed, locked=frozenset()))
-
-
-def unbounded(name: str, spending: Spending, evidence: Evidence) -> tuple[int, ...]:
+def unbounded(name: str, units: Units, budget: Budget, evidence: Evidence) -> Removed:
     """What the schedule would remove from each layer if it could remove any number."""
-    turn = Turn(spending, open_rooms(spending.layers), evidence)
-    return get_schedule(name).spread(turn)
+    return spend(name, open_units(units.layers), budget, evidence)
 
 
 SIDE_COLUMNS = ("schedule", "layer", "kept", "removed")
 
 
 def side_by_side(
-    spending: Spending, evidence: Evidence | None = None
+    units: Units, budget: Budget, evidence: Evidence | None = None
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Table of SIDE_COLUMNS, and schedule -> why it cannot spend this budget.
 
@@ -148,7 +151,7 @@ def side_by_side(
         if any(getattr(evidence, need) is None for need in schedule.needs):
             continue
         try:
-            allocation = allocate(name, spending, evidence)
+            allocation = allocate(name, units, budget, evidence)
         except PlanError as error:
             refused[name] = str(error)
             continue
@@ -162,10 +165,14 @@ def side_by_side(
 
 
 def allocation_notes(
-    name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
+    name: str,
+    units: Units,
+    budget: Budget,
+    allocation: Allocation,
+    evidence: Evidence | None = None,
 ) -> tuple[str, ...]:
     """The lines of `budget_notes`, and one on who can read the export."""
-    notes = budget_notes(name, spending, allocation, evidence)
+    notes = budget_notes(name, units, budget, allocation, evidence)
     return tuple(filter(None, (*notes, uneven_note(allocation.keep))))
 
 
@@ -181,12 +188,16 @@ def uneven_note(keep: Sequence[int]) -> str:
 
 
 def budget_notes(
-    name: str, spending: Spending, allocation: Allocation, evidence: Evidence | None = None
+    name: str,
+    units: Units,
+    budget: Budget,
+    allocation: Allocation,
+    evidence: Evidence | None = None,
 ) -> tuple[str, ...]:
     """A line each on a rounded sparsity, bounds that took effect, and an uneven division."""
-    unbounded_removed = unbounded(name, spending, evidence or Evidence())
-    removed, budget, notes = allocation.removed, spending.budget, []
-    if rounded := rounding_note(budget, [layer.num_experts for layer in spending.layers]):
+    unbounded_removed = unbounded(name, units, budget, evidence or Evidence())
+    removed, notes = allocation.removed, []
+    if rounded := rounding_note(budget, units.sizes):
         notes.append(rounded)
     if unbounded_removed != removed:
         rows = list(zip(allocation.layers, unbounded_removed, removed, strict=True))
@@ -197,8 +208,8 @@ def budget_notes(
             f"Bounds took effect: the schedule alone would remove {moved} more from "
             f"{_layer_names(fewer)} and as many fewer from {_layer_names(more)}."
         )
-    if name == "uniform" and not budget.floors and not spending.constraints.held:
-        near = uniform_neighbours(spending.layers, budget.total)
+    if name == "uniform" and not budget.floors and not units.limits.held:
+        near = uniform_neighbours(units.layers, budget.total)
         if near != (budget.total,):
             notes.append(
                 f"{budget.total} experts do not divide over {len(removed)} layers, so layers "

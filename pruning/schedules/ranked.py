@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import fsum
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,16 +11,17 @@ import numpy as np
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.stats.grid import Grid
-from pruning.plan.constraints import Room, check_total, order_within
+from pruning.plan.units import check_total
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
     from analysis.numbers.arrays import FloatArray
-    from pruning.schedules.base import Turn
+    from pruning.plan.budget import Budget
+    from pruning.plan.units import Removed, Units
 
 
-def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
-    """Remove the experts of lowest saliency, in whatever layer.
+def remove_lowest(units: Units, budget: Budget, saliency: FloatArray) -> Removed:
+    """Remove the experts of lowest saliency, in whatever layer: all of them are one pool.
 
     What is left has the largest sum of saliency that the budget allows. Ties keep the lower layer,
     then the lower expert. The scale of saliencies may differ between layers: `rescale` maps each
@@ -30,38 +31,11 @@ def remove_lowest(turn: Turn, saliency: FloatArray) -> tuple[int, ...]:
     `saliency` is (layers, most experts of a layer), higher = keep; NaN where there is no expert. If
     layers lose several experts at a time, these go or stay together, by their sum of saliencies.
     """
-    total = turn.spending.budget.total
-    check_total(total, turn.rooms)
-    costs = [
-        (cost, -position, turn_of_layer)
-        for position, room in enumerate(turn.rooms)
-        for turn_of_layer, cost in enumerate(_step_costs(saliency[position], room))
-    ]
-    # Within a layer costs never fall from one step to the next, so the cheapest steps overall are
-    # the first steps of each layer.
-    removed, step = [room.least for room in turn.rooms], turn.rooms[0].step
-    for _, negative, _ in sorted(costs)[: (total - sum(removed)) // step]:
-        removed[-negative] += step
-    return tuple(removed)
-
-
-def _step_costs(saliency: FloatArray, room: Room) -> list[float]:
-    """Saliency lost by each further step of a layer, from the fewest removed to the most."""
-    values: list[float] = saliency[: room.size].tolist()
-    if np.isnan(values).any():
+    check_total(budget.total, units)
+    values = tuple(row[:size] for row, size in zip(saliency, units.sizes, strict=True))
+    if any(np.isnan(row).any() for row in values):
         raise ValueError("every expert needs a saliency")
-    size = room.size // room.groups
-    queues = []
-    for group in range(room.groups):
-        experts = range(group * size, (group + 1) * size)
-        by_saliency = sorted(experts, key=lambda expert: (-values[expert], expert))
-        queues.append(order_within(by_saliency, room.pinned, room.dropped)[::-1])
-    each = room.step // room.groups
-    starts = range(room.least // room.groups, room.most // room.groups, each)
-    return [
-        fsum(values[expert] for queue in queues for expert in queue[start : start + each])
-        for start in starts
-    ]
+    return replace(units, pools=(len(values),), saliency=values).lowest((budget.total,))
 
 
 def fold_ranking(

@@ -11,11 +11,12 @@ from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, parse_sparsity
 from pruning.plan.allocation import Allocation, apportion, count_reason
 from pruning.plan.budget import Budget, sparsity_budget
-from pruning.plan.constraints import Constraints, Room, rooms_of, sum_of
-from pruning.schedules.base import Evidence, Spending, Turn, allocation_of
+from pruning.plan.units import Removed, Units, expert_units
+from pruning.schedules.base import Evidence, allocation_of
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
+    from pruning.plan.constraints import Constraints
 
 
 def uniform(
@@ -28,57 +29,59 @@ def uniform(
     A budget without rho (a number, a target size) is spread in proportion to n, by largest
     remainder, and so is every budget if constraints keep a layer from its share.
     """
-    limits = constraints or Constraints()
+    units = expert_units(layers, constraints)
     if not isinstance(budget, Budget):
-        budget = sparsity_budget(layers, budget, limits)
-    turn = Turn(Spending(tuple(layers), budget, limits), rooms_of(layers, limits), Evidence())
-    return allocation_of(layers, spread_evenly(turn))
+        budget = sparsity_budget(units, budget)
+    return allocation_of(layers, spread_evenly(units, budget, Evidence()))
 
 
-def spread_evenly(turn: Turn) -> tuple[int, ...]:
-    """See `uniform`."""
-    floors = turn.spending.budget.floors
-    if floors and all(room.allows(share) for room, share in zip(turn.rooms, floors, strict=True)):
+def spread_evenly(units: Units, budget: Budget, _: Evidence) -> Removed:
+    """The shares of the budget if each row can lose its own, else in proportion to the sizes.
+
+    What a full pool of neurons keeps the others lose; a layer of experts that cannot lose its share
+    is refused, unless a constraint on it is why.
+    """
+    floors = budget.floors
+    if floors and not units.misfits(floors):
         return floors
-    if floors and (outliers := _out_of_bounds(turn, floors)):
-        layer, room, share = outliers[0]
-        keep, low, high = room.size - share, room.size - room.most, room.size - room.least
-        would = f"Layer {layer.index} would keep {keep} of {room.size} experts"
+    if floors and (outliers := _out_of_bounds(units, floors)):
+        row = outliers[0]
+        layer, size, keep = units.layers[row], units.sizes[row], units.sizes[row] - floors[row]
+        would = f"Layer {layer.index} would keep {keep} of {size} experts"
         why = count_reason(layer, keep) if keep < layer.least_kept else None
+        low, high = size - units.most[row], size - units.least[row]
         bounds = f"{would}, but layers are to keep {low} to {high}"
-        raise PlanError(f"{why or bounds}; {_what_works(turn)}.")
-    return apportion(turn.spending.budget.total, turn.sizes, turn.rooms)
+        raise PlanError(f"{why or bounds}; {_what_works(units, budget.total)}.")
+    # A pool without neurons, as an export may leave, has no room either.
+    return apportion(budget.total, [max(size, 1) for size in units.sizes], units)
 
 
-def _out_of_bounds(turn: Turn, floors: Sequence[int]) -> list[tuple[MoELayer, Room, int]]:
-    """Layers that cannot lose their share, if no constraint on them is why."""
-    held_layers = turn.spending.constraints.held
+def _out_of_bounds(units: Units, floors: Sequence[int]) -> list[int]:
+    """Positions of layers that cannot lose their share, if no constraint on them is why."""
+    held_layers = units.limits.held
     return [
-        (layer, room, share)
-        for layer, room, share in zip(turn.spending.layers, turn.rooms, floors, strict=True)
-        if layer.index not in held_layers and not room.least <= share <= room.most
+        row
+        for row, layer in enumerate(units.layers)
+        if layer.index not in held_layers and not units.least[row] <= floors[row] <= units.most[row]
     ]
 
 
-def _what_works(turn: Turn) -> str:
+def _what_works(units: Units, goal: int) -> str:
     """The nearest sparsities that suit every layer; without any, the nearest number of experts."""
-    goal, layers = turn.spending.budget.total, turn.spending.layers
-    percents = {as_percent(count, n) for n in turn.sizes for count in range(n)}
+    percents = {as_percent(count, size) for size in units.sizes for count in range(size)}
     budgets = [
-        sparsity_budget(layers, text, turn.spending.constraints)
-        for text in sorted(percents, key=parse_sparsity, reverse=True)
+        sparsity_budget(units, text) for text in sorted(percents, key=parse_sparsity, reverse=True)
     ]
-    total_room = sum_of(turn.rooms)
     totals = {
         each.total: each.text
         for each in budgets
-        if total_room.allows(each.total) and not _out_of_bounds(turn, each.floors)
+        if each.total in units.totals and not _out_of_bounds(units, each.floors)
     }
     below = [totals[total] for total in sorted(totals) if total <= goal][-1:]
     above = [totals[total] for total in sorted(totals) if total > goal][:1]
     if below or above:
         return f"nearest sparsity that suits every layer: {' or '.join(below + above)}"
-    near = total_room.nearest(goal)
+    (near,) = units.whole.nearest([goal])
     experts = "1 expert" if near == 1 else f"{near} experts"
     return f"no sparsity suits every layer, but {experts} can go in all (--remove {near})"
 
@@ -98,7 +101,6 @@ def pattern_weights(pattern: Pattern, num_layers: int) -> list[int]:
     return {"early": early, "middle": middle, "late": late}[pattern]
 
 
-def spread_pattern(pattern: Pattern, turn: Turn) -> tuple[int, ...]:
+def spread_pattern(pattern: Pattern, units: Units, budget: Budget, _: Evidence) -> Removed:
     """The budget in proportion to `pattern_weights`, by largest remainder, see `apportion`."""
-    weights = pattern_weights(pattern, len(turn.rooms))
-    return apportion(turn.spending.budget.total, weights, turn.rooms)
+    return apportion(budget.total, pattern_weights(pattern, len(units.sizes)), units)

@@ -10,14 +10,15 @@ from analysis.errors import PlanError
 from analysis.files.own_package import tool_version
 from analysis.lazy import pd
 from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
-from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
-from pruning.schedules import SCHEDULES, Evidence, Spending, allocate, fold_ranking, get_schedule
+from pruning.plan.units import expert_units
+from pruning.schedules import SCHEDULES, Evidence, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel
     from analysis.stats.samples import SampleStats
+    from pruning.plan.budget import Budget
 
 PATHFINDER = "pathfinder"
 PATHS = "paths"  # the schedule of a plan that has no budget
@@ -59,12 +60,11 @@ def union_plan(
     paths = follow_paths(stats, count, weighing)
     ranking = path_ranking(paths, count)
     kept = ranking.groupby("layer")["score"].agg(lambda scores: int((scores > 0).sum()))
-    removed = []
+    units = expert_units(model.layers)
     # The smallest counts that the routers allow and that hold the experts on paths.
-    for room, needed in zip(rooms_of(model.layers, Constraints()), kept.tolist(), strict=True):
-        most = min(room.most, room.size - needed)
-        removed.append(most - (most - room.least) % room.step)
-    allocation = allocation_of(model.layers, removed)
+    rows = zip(units.sizes, units.most, kept.tolist(), strict=True)
+    most = [min(most, size - needed) for size, most, needed in rows]
+    allocation = allocation_of(model.layers, units.rounded_down(most))
     provenance = _provenance(PATHS, count, weighing)
     plan = select_experts(ranking, allocation, model=model_ref(model), provenance=provenance)
     return PathPlan(plan, count, paths.union_size(count))
@@ -103,12 +103,12 @@ GLOBAL_CUT = Cut()
 def budget_plan(
     model: MoEModel,
     stats: SampleStats,
-    spending: Spending,
+    budget: Budget,
     cut: Cut = GLOBAL_CUT,
     weighing: Weighing = PAPER,
 ) -> PathPlan:
     """The plan that removes exactly the budget, by the order of the experts on paths."""
-    budget, constraints = spending.budget, spending.constraints
+    units = expert_units(model.layers)
     num_kept = max(model.num_experts - budget.total, 1)
     if cut.count is None:
         paths = follow_until(stats, num_kept, weighing)
@@ -119,14 +119,12 @@ def budget_plan(
     evidence = Evidence(fold_ranking(ranking, model.layers))
     plan = select_experts(
         ranking,
-        allocate(cut.schedule, spending, evidence),
+        allocate(cut.schedule, units, budget, evidence),
         model=model_ref(model),
         provenance=replace(
             _provenance(cut.schedule, count, weighing),
             sparsity=budget.text if budget.kind == "sparsity" else "",
             budget=budget.to_dict(),
-            constraints=constraints.to_dict(),
         ),
-        constraints=constraints,
     )
     return PathPlan(plan, count, paths.union_size(count))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruning.plan.allocation import Removed
+from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
 from pruning.search.space import Space
 

@@ -35,8 +35,8 @@ from pruning.engine.masking import masked
 from pruning.engine.streamed import Ends, EvaluationPlans, partial_folder, run_plans
 from pruning.measures.result import MEASURES, SampleSums
 from pruning.measures.samples import SampleBatch, Samples
-from pruning.plan.allocation import Removed
 from pruning.plan.plan import PruningPlan
+from pruning.plan.units import Removed
 from pruning.search.run import Fitness
 from pruning.search.scores import BlockFitness
 

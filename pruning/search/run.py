@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.errors import PlanError
 from analysis.progress import Progress
-from pruning.plan.allocation import Removed
+from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
 from pruning.search.evolution import Candidate, initial_state, next_state
 from pruning.search.scores import BlockFitness, Score, Scores

@@ -17,8 +17,8 @@ from pruning.measurements.block import Block, SampleSet
 from pruning.measurements.table import Measurements, PlanSums, merged
 from pruning.measures.points import sample_ids
 from pruning.measures.result import MEASURES, SampleSums
-from pruning.plan.allocation import Removed
 from pruning.plan.plan import PruningPlan
+from pruning.plan.units import Removed
 
 if TYPE_CHECKING:
     from analysis.calibration.distributed import Processes

@@ -34,9 +34,8 @@ from pruning.measures.points import (
     whole_point,
 )
 from pruning.measures.samples import Samples
-from pruning.plan.allocation import Removed
-from pruning.plan.constraints import Room
 from pruning.plan.plan import PruningPlan
+from pruning.plan.units import Removed, Units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.search.fitness import MaskedRuns, Measured, StreamedRuns
 
@@ -230,7 +229,7 @@ class Round:
 class Aim:
     """The budget to refine a plan for."""
 
-    rooms: tuple[Room, ...]  # what a plan may remove from each layer
+    units: Units  # what a plan may remove from each layer
     total: int  # B
     rounds: int  # at most
     measure: CostName = "esap"
@@ -242,11 +241,11 @@ class Aim:
 
 
 def measure_curves(
-    work: Measuring, rooms: Sequence[Room], levels: int, measure: CostName = "esap"
+    work: Measuring, units: Units, levels: int, measure: CostName = "esap"
 ) -> Generator[Progress, None, Curves]:
-    """The curves of an order; `rooms` are those of the order, without constraints of a plan."""
-    yield from work.measure(curve_points(rooms, levels))
-    curves = curves_of(work.points, len(rooms), measure, work.samples)
+    """The curves of an order; `units` are those of the order, without constraints of a plan."""
+    yield from work.measure(curve_points(units, levels))
+    curves = curves_of(work.points, len(units.sizes), measure, work.samples)
     if curves is None:
         raise ValueError("a layer has no levels, so there is nothing to measure")
     return curves
@@ -263,12 +262,12 @@ def refine(
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
-    first = aim.over(curves).solution(aim.rooms, aim.total)
+    first = aim.over(curves).solution(aim.units, aim.total)
     rounds = [(yield from _measure_round(works, first.removed, first.cost, aim))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
     for _ in range(aim.rounds):
         best, before = rounds[-1], len(near)
-        near |= dict.fromkeys(moved_points(aim.rooms, best.removed, scale))
+        near |= dict.fromkeys(moved_points(aim.units, best.removed, scale))
         if len(near) == before:
             break
         for work in works:
@@ -294,7 +293,7 @@ def _better(
     rounds: dict[Removed, Round] = {}
     for window in _WINDOWS:
         inside = aim.over([each.within(best.removed, window) for each in moved])
-        removed, cost = inside.solution(aim.rooms, aim.total)[1:]
+        removed, cost = inside.solution(aim.units, aim.total)[1:]
         if removed not in rounds:
             rounds[removed] = yield from _measure_round(works, removed, cost, aim)
     chosen = min(rounds.values(), key=lambda each: each.cost)

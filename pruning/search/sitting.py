@@ -28,9 +28,9 @@ from pruning.engine.candidate import MeasureSettings
 from pruning.measurements.table import Measurements
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.samples import make_samples
-from pruning.plan.allocation import Removed
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
+from pruning.plan.units import Removed
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
@@ -88,7 +88,7 @@ class Problem:
             table=self.table,
             model=self.model.identity,
             plan_of=self.plan,
-            sizes=tuple(room.size for room in self.task.space.rooms),
+            sizes=self.task.space.units.sizes,
             sequences=self.search_samples.sequences,
             measure=self.measure,
             dtype=header["dtype"],
@@ -105,7 +105,10 @@ class Problem:
             "spec": self.provenance.spec,
             "runs": list(self.provenance.runs),
             "order": order_digest(self.ranking),
-            "rooms": [[room.least, room.most, room.step] for room in space.rooms],
+            "rooms": [
+                [least, most, space.units.step]
+                for least, most in zip(space.units.least, space.units.most, strict=True)
+            ],
             "removed": space.total,
             "initial": {name: list(removed) for name, removed in self.task.seeds.items()},
             "settings": self.task.settings.to_dict(),

@@ -1,4 +1,4 @@
-"""The feasible set: all ways to spend a budget within the rooms of the layers."""
+"""The feasible set: all ways to spend a budget within the bounds of the layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,53 +7,48 @@ from itertools import accumulate
 
 import numpy as np
 
-from pruning.plan.allocation import Allocation, Removed
-from pruning.plan.constraints import Room, check_total, rooms_of
-from pruning.schedules import PATTERNS, Spending, allocate
+from pruning.plan.allocation import Allocation
+from pruning.plan.budget import Budget
+from pruning.plan.units import Removed, Units, check_total, expert_units
+from pruning.schedules import PATTERNS, allocate
 
 _WORD_BITS = 64
 
 
 @dataclass(frozen=True)
 class Space:
-    """The allocations r with sum r = B that every layer has room for (Algorithm 1, line 1)."""
+    """The allocations r with sum r = B that every layer can lose (Algorithm 1, line 1)."""
 
-    rooms: tuple[Room, ...]  # what each layer may lose; all have the same step
+    units: Units  # what each layer may lose
     total: int  # B, experts removed from all layers together
 
     def __post_init__(self) -> None:
-        check_total(self.total, self.rooms)
-
-    @property
-    def step(self) -> int:
-        """Experts that move at a time."""
-        return self.rooms[0].step
+        check_total(self.total, self.units)
 
     @cached_property
     def most_steps(self) -> tuple[int, ...]:
         """Steps between the least and the most that each layer may lose."""
-        return tuple((room.most - room.least) // room.step for room in self.rooms)
+        ends = zip(self.units.least, self.units.most, strict=True)
+        return tuple((most - least) // self.units.step for least, most in ends)
 
     def holds(self, removed: Sequence[int]) -> bool:
         """Whether this allocation is feasible."""
-        fits = all(room.allows(count) for room, count in zip(self.rooms, removed, strict=True))
-        return fits and sum(removed) == self.total
+        return sum(removed) == self.total and not self.units.misfits(removed)
 
     def steps_of(self, removed: Sequence[int]) -> Removed:
         """Steps above the least removal of each layer."""
-        pairs = zip(self.rooms, removed, strict=True)
-        return tuple((count - room.least) // room.step for room, count in pairs)
+        pairs = zip(removed, self.units.least, strict=True)
+        return tuple((count - least) // self.units.step for count, least in pairs)
 
     def removed_by(self, steps: Sequence[int]) -> Removed:
         """The inverse of `steps_of`."""
-        return tuple(
-            room.least + room.step * count for room, count in zip(self.rooms, steps, strict=True)
-        )
+        pairs = zip(self.units.least, steps, strict=True)
+        return tuple(least + self.units.step * count for least, count in pairs)
 
     @cached_property
     def num_steps(self) -> int:
         """Steps of all layers together."""
-        return (self.total - sum(room.least for room in self.rooms)) // self.step
+        return (self.total - sum(self.units.least)) // self.units.step
 
     @cached_property
     def _completions(self) -> tuple[tuple[int, ...], ...]:
@@ -75,7 +70,7 @@ class Space:
     def draw(self, rng: np.random.Generator) -> Removed:
         """A feasible allocation, uniformly at random, exactly."""
         steps, steps_left = [], self.num_steps
-        for layer in range(len(self.rooms)):
+        for layer in range(len(self.units.sizes)):
             after = self._completions[layer + 1]
             # Taking s steps here leaves after[left - s] completions; draw one of them all.
             chosen = integer_below(rng, self._completions[layer][steps_left])
@@ -101,27 +96,20 @@ def integer_below(rng: np.random.Generator, limit: int) -> int:
             return number
 
 
-def space_of(spending: Spending, scheduled: Allocation) -> tuple[Spending, Space]:
-    """The feasible set of a spending; locked layers keep the counts of the schedule."""
-    limits = spending.constraints
-    counts = scheduled.counts
+def space_of(units: Units, budget: Budget, scheduled: Allocation) -> Space:
+    """The feasible set of a budget; locked layers keep the counts of the schedule."""
+    limits, counts = units.limits, scheduled.counts
     fixed = {**limits.fixed, **{index: counts[index] for index in limits.locked}}
     settled = replace(limits, fixed=fixed, locked=frozenset())
-    space = Space(rooms_of(spending.layers, settled), spending.budget.total)
-    return replace(spending, constraints=settled), space
+    return Space(expert_units(units.layers, settled), budget.total)
 
 
-def seeds_of(spending: Spending, name: str, scheduled: Allocation) -> dict[str, Removed]:
-    """Schedule -> allocation: uniform, early, middle, late, and `scheduled` by its name.
-
-    The spending has no locked layers, see `space_of`.
-    """
+def seeds_of(space: Space, budget: Budget, name: str, scheduled: Allocation) -> dict[str, Removed]:
+    """Schedule -> allocation: uniform, early, middle, late, and `scheduled` by its name."""
     # Without shares of single layers, uniform goes by largest remainder, which always works.
-    floors = spending.budget.floors
-    space = Space(rooms_of(spending.layers, spending.constraints), spending.budget.total)
-    even = spending
-    if floors and not space.holds(floors):
-        even = replace(spending, budget=replace(spending.budget, floors=()))
-    seeds = {"uniform": allocate("uniform", even).removed}
-    seeds |= {pattern: allocate(pattern, spending).removed for pattern in PATTERNS}
+    even = budget
+    if budget.floors and not space.holds(budget.floors):
+        even = replace(budget, floors=())
+    seeds = {"uniform": allocate("uniform", space.units, even).removed}
+    seeds |= {pattern: allocate(pattern, space.units, budget).removed for pattern in PATTERNS}
     return {**seeds, name: scheduled.removed} if name not in seeds else seeds

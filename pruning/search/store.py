@@ -19,7 +19,7 @@ from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from pruning.measures.result import MEASURES, SampleCount, check_possible
 from pruning.measures.store import SEAL, Count, check_seal, first_problem, seal_of
-from pruning.plan.allocation import Removed
+from pruning.plan.units import Removed
 from pruning.search.run import SearchOutcome
 from pruning.spec.spec import PlanSpec
 

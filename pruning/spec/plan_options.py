@@ -13,7 +13,7 @@ from pruning.measures.names import CostName
 from pruning.plan.budget import TargetDtype as TargetDtypeName
 from pruning.plan.budget import parse_gib
 from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges
-from pruning.plan.neuron_selection import parse_scope
+from pruning.plan.units import parse_scope
 from pruning.schedules import SCHEDULES, get_schedule
 from pruning.spec.base import Option, checked, checked_by
 from pruning.spec.options import CorpusName, Switch, Text, Whole, decimal

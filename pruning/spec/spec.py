@@ -17,8 +17,8 @@ from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints
-from pruning.plan.neuron_selection import NeuronScope, parse_scope
 from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.units import NeuronScope, parse_scope
 from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options

@@ -16,9 +16,9 @@ from pruning.measurements.table import Measurements
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.sample_settings import SampleSettings
-from pruning.plan.allocation import Removed
+from pruning.plan.units import Removed
 from pruning.planning.files import check_spec
-from pruning.planning.make import evidence_of, spending_of
+from pruning.planning.make import budget_of, evidence_of, units_of
 from pruning.planning.measured import sensitivity_on
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import SensitivityStore
@@ -168,9 +168,9 @@ def _refinement_request(
     """The refinement of a plan that removes as many experts as the search does."""
     spec = ranking.spec
     evidence = evidence_of(ranking, spec)
-    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
+    budget = budget_of(spec, units_of(ranking, spec), ranking.model, evidence)
     rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
-    return measured.into(SensitivityRequest, remove=spending.budget.total, refine=rounds)
+    return measured.into(SensitivityRequest, remove=budget.total, refine=rounds)
 
 
 def _make_problem(
@@ -185,24 +185,25 @@ def _make_problem(
     sequences = drawn_samples.sequences
     spec, schedule = ranking.spec, ranking.spec.spread.schedule
     evidence = evidence_of(ranking, spec)
-    wished = spending_of(ranking.settled(spec), ranking.model, evidence)
-    scheduled = allocate(schedule, wished, evidence)
-    spending, space = space_of(wished, scheduled)
+    units = units_of(ranking, spec)
+    budget = budget_of(spec, units, ranking.model, evidence)
+    scheduled = allocate(schedule, units, budget, evidence)
+    space = space_of(units, budget, scheduled)
     # What candidates respect: locked layers keep what the schedule gives them.
-    counted = spec.changed(lock=(), set=dict(spending.constraints.fixed))
-    provenance = ranking.provenance(counted, wished)
+    counted = spec.changed(lock=(), set=dict(space.units.limits.fixed))
+    provenance = ranking.provenance(counted, units, budget)
     parameters = schedule_parameters(
         section.to_dict(), section.fitness, sequences.corpus, len(sequences.rows)
     )
-    seeds = seeds_of(spending, schedule, scheduled)
+    seeds = seeds_of(space, budget, schedule, scheduled)
     if section.start == MEASURED:
-        seeds |= ranking.curves_for(spec).starts(space.rooms, space.total)
+        seeds |= ranking.curves_for(spec).starts(space.units, space.total)
     task = Task(space, seeds, section)
     _check_room(task)
     return Problem(
         model=ranking.model,
         ranking=ranking.table,
-        constraints=spending.constraints,
+        constraints=space.units.limits,
         provenance=replace(provenance, schedule=SEARCH, schedule_parameters=parameters),
         task=task,
         search_samples=drawn_samples,

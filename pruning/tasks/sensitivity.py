@@ -12,11 +12,10 @@ from analysis.stats.store import stats_store
 from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.plan.constraints import Room, rooms_of
+from pruning.plan.units import Units
 from pruning.planning.files import check_spec
-from pruning.planning.make import spending_of
+from pruning.planning.make import budget_of, units_of
 from pruning.planning.measured import Order, order_of
-from pruning.planning.neurons import arena_of
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
@@ -42,7 +41,7 @@ class Measured:
 
     record: SensitivityRecord
     curves: Curves
-    rooms: tuple[Room, ...]  # what layers can lose in this order
+    units: Units  # what layers can lose in this order
     layers: int  # layer evaluations of this run, each on one batch
     batches: int
 
@@ -167,11 +166,11 @@ def _measure(
 ) -> Steps[Measurement]:
     from pruning.search.sensitivity import Aim, measure_curves, refine
 
-    request, rooms, curves = sitting.request, sitting.order.rooms, list[Curves]()
+    request, units, curves = sitting.request, sitting.order.units, list[Curves]()
     rounds = dict[str, "list[Round]"]()
     try:
         for work in works:
-            curves.append((yield from measure_curves(work, rooms, request.levels, request.cost)))
+            curves.append((yield from measure_curves(work, units, request.levels, request.cost)))
             if not request.budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
@@ -181,17 +180,14 @@ def _measure(
     finally:
         records = [work.finish() for work in works]
     measured = (
-        Measured(record, curve, rooms, work.layers, len(work.batches))
+        Measured(record, curve, units, work.layers, len(work.batches))
         for record, curve, work in zip(records, curves, works, strict=True)
     )
     return Measurement(tuple(measured), rounds)
 
 
-def _budget(ranking: Ranking, spec: PlanSpec, spread: Sensitivity) -> tuple[tuple[Room, ...], int]:
+def _budget(ranking: Ranking, spec: PlanSpec, spread: Sensitivity) -> tuple[Units, int]:
     """What a plan can remove from each layer, and its budget, which the spread may decide."""
-    if spec.by_neuron:
-        arena = arena_of(ranking, spec).measured(spread)
-        return tuple(arena.contest.pools), arena.budget(spec.budget, ranking.model).total
-    evidence = Evidence(sensitivity=spread)
-    spending = spending_of(ranking.settled(spec), ranking.model, evidence)
-    return rooms_of(spending.layers, spending.constraints), spending.budget.total
+    units = units_of(ranking, spec)
+    budget = budget_of(spec, units, ranking.model, Evidence(sensitivity=spread))
+    return units.by_pool, budget.total

@@ -29,6 +29,7 @@ from app.session.plan_state import OnScreen, edited_cells
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints, ranges
 from pruning.plan.plan import keep_all, plan_from_json
+from pruning.plan.units import expert_units
 from pruning.planning.choice import (
     SCHEDULE_NAMES,
     counts_example,
@@ -38,7 +39,6 @@ from pruning.planning.choice import (
 )
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.schedules import Spending
 from pruning.spec.plan_options import counts_words
 from pruning.tasks.sensitivity import sensitivity_run
 
@@ -197,8 +197,9 @@ def test_counts_by_hand_begin_where_the_schedule_was_and_stay(open_page):
 
 def on_screen(locked=(), **constraints):
     layers = load_model_index("demo").layers
-    spending = Spending(layers, sparsity_budget(layers, "50%"), Constraints(**constraints))
-    return OnScreen("id", spending, dict.fromkeys(range(6), 16), frozenset(locked))
+    units = expert_units(layers, Constraints(**constraints))
+    budget = sparsity_budget(expert_units(layers), "50%")
+    return OnScreen("id", units, budget, dict.fromkeys(range(6), 16), frozenset(locked))
 
 
 def test_a_cell_moves_its_layer_and_the_unlocked_others_give():

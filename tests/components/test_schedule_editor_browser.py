@@ -6,11 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from allocations import choices_of
 from playwright.sync_api import Locator, Page, expect
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints
+from pruning.plan.units import expert_units
 from pruning.schedules import from_counts
 
 pytestmark = pytest.mark.e2e
@@ -238,27 +240,29 @@ def random_case(seed):
     )
     protected = frozenset(layer.index for layer in layers if draw.random() < 0.1)
     constraints = Constraints(multiple_of=multiple, protected=protected)
-    rooms = rooms_of(layers, constraints)
-    counts = [room.size - draw.randrange(room.least, room.most + 1, room.step) for room in rooms]
+    units = expert_units(layers, constraints)
+    gone = map(draw.choice, choices_of(units))
+    counts = [size - number for size, number in zip(units.sizes, gone, strict=True)]
     locked = [i for i in range(len(layers)) if draw.random() < 0.2]
     index = draw.randrange(len(layers))
     wanted = draw.randint(-3, sizes[index] + 3)
-    return layers, constraints, rooms, counts, locked, index, wanted
+    return layers, constraints, units, counts, locked, index, wanted
 
 
-def rules_of(rooms):
+def rules_of(units):
     return {
-        "sizes": [room.size for room in rooms],
-        "low": [room.size - room.most for room in rooms],
-        "high": [room.size - room.least for room in rooms],
-        "step": rooms[0].step,
+        "sizes": list(units.sizes),
+        "low": [size - most for size, most in zip(units.sizes, units.most, strict=True)],
+        "high": [size - least for size, least in zip(units.sizes, units.least, strict=True)],
+        "step": units.step,
     }
 
 
 def numbers_of(case):
     """What the layer could be asked to keep."""
-    room = case[2][case[5]]
-    return range(room.size - room.most, room.size - room.least + 1, room.step)
+    units, row = case[2], case[5]
+    low, high = (units.sizes[row] - end[row] for end in (units.most, units.least))
+    return range(low, high + 1, units.step)
 
 
 def python_says(case, kept):
@@ -268,7 +272,7 @@ def python_says(case, kept):
     before = {layer.index: count for layer, count in zip(layers, counts, strict=True)}
     asked = Constraints(constraints.multiple_of, constraints.protected, fixed=fixed)
     try:
-        return list(from_counts(layers, before, asked).keep)
+        return list(from_counts(expert_units(layers, asked), before).keep)
     except PlanError:
         return None
 
@@ -306,8 +310,8 @@ def test_a_move_ends_at_the_reachable_number_nearest_to_the_hand(in_browser):
         "return module.move(given.rules, given.counts, new Set(given.locked), given.index, "
         "given.wanted);",
         [
-            dict(zip(names, (rules_of(rooms), *others), strict=True))
-            for _, _, rooms, *others in CASES
+            dict(zip(names, (rules_of(units), *others), strict=True))
+            for _, _, units, *others in CASES
         ],
     )
     for case, answer in zip(CASES, answers, strict=True):

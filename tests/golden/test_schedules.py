@@ -18,10 +18,11 @@ from search_cases import task as search_task
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.budget import count_budget, sparsity_budget
+from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import PATTERNS, SCHEDULES, Evidence, Spending, allocate, uniform
+from pruning.schedules import PATTERNS, SCHEDULES, Evidence, allocate, uniform
 from pruning.search.scores import BlockFitness
-from pruning.search.space import Space, seeds_of
+from pruning.search.space import Space, seeds_of, space_of
 
 TWO = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
 THREE = (*TWO, MoELayer(5, 4, 1))
@@ -80,8 +81,8 @@ def evidence_of(name, total):
 
 
 def spent(name, total):
-    spending = Spending(TWO, count_budget(TWO, total))
-    return allocate(name, spending, evidence_of(name, total)).removed
+    units = expert_units(TWO)
+    return allocate(name, units, count_budget(units, total), evidence_of(name, total)).removed
 
 
 def test_every_schedule_has_its_numbers_by_hand():
@@ -97,7 +98,8 @@ def test_a_schedule_spends_as_by_hand(name, total):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_of_three_layers_by_hand(name):
-    found = [patterned(THREE, count_budget(THREE, n), name).removed for n in (1, 4, 7)]
+    budgets = (count_budget(expert_units(THREE), n) for n in (1, 4, 7))
+    found = [patterned(THREE, budget, name).removed for budget in budgets]
     assert tuple(found) == PATTERNS_BY_HAND[name]
 
 
@@ -108,11 +110,11 @@ def test_more_than_can_go_is_refused(name):
 
 
 def test_a_file_is_refused_where_it_spends_another_budget_or_empties_a_layer():
-    spending = Spending(TWO, count_budget(TWO, 3))
+    units = expert_units(TWO)
     with pytest.raises(PlanError, match="removes 4 experts, but 3 is 3"):
-        allocate("file", spending, evidence_of("file", 4))
+        allocate("file", units, count_budget(units, 3), evidence_of("file", 4))
     with pytest.raises(PlanError, match="keep 0 of 4 experts, but its router picks 1"):
-        allocate("file", Spending(TWO, count_budget(TWO, 4)), Evidence(counts={1: 0, 4: 4}))
+        allocate("file", units, count_budget(units, 4), Evidence(counts={1: 0, 4: 4}))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_global_schedules_lose_least_of_all_ways(total):
 @pytest.mark.parametrize("total", range(9))
 def test_shares_are_the_nearest_of_all_ways(total):
     weights = {"early": (3, 2, 1), "middle": (1, 2, 1), "late": (1, 2, 3)}
-    budget = count_budget(THREE, total)
+    budget = count_budget(expert_units(THREE), total)
     for name, of_layers in weights.items():
         assert nearest(total, of_layers) == patterned(THREE, budget, name).removed
     assert nearest(total, (1, 1, 1)) == uniform(THREE, budget).removed
@@ -219,9 +221,11 @@ def test_a_search_finds_the_best_and_of_equal_ones_the_first(tmp_path):
 
 
 def test_a_search_starts_from_the_schedules_by_hand():
-    spending = Spending(TWO, count_budget(TWO, 4))
-    scheduled = allocate("global-rescaled", spending, EVIDENCE)
-    assert seeds_of(spending, "global-rescaled", scheduled) == {
+    units = expert_units(TWO)
+    budget = count_budget(units, 4)
+    scheduled = allocate("global-rescaled", units, budget, EVIDENCE)
+    space = space_of(units, budget, scheduled)
+    assert seeds_of(space, budget, "global-rescaled", scheduled) == {
         "uniform": (2, 2),
         "early": (3, 1),
         "middle": (2, 2),
@@ -229,8 +233,9 @@ def test_a_search_starts_from_the_schedules_by_hand():
         "global-rescaled": (2, 2),
     }
     # Of a sparsity, uniform is its share of every layer: 4 * 0.6 = 2.4, so 2 of each.
-    share = Spending(TWO, sparsity_budget(TWO, "60%"))
-    assert seeds_of(share, "uniform", uniform(TWO, "60%"))["uniform"] == (2, 2)
+    budget, even = sparsity_budget(units, "60%"), uniform(TWO, "60%")
+    space = space_of(units, budget, even)
+    assert seeds_of(space, budget, "uniform", even)["uniform"] == (2, 2)
 
 
 def test_a_search_of_more_than_can_go_is_refused():

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from allocations import choices_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, DeepseekV3Config
@@ -25,9 +26,10 @@ from analysis.stats.manifest import MeasuredModel
 from pruning.engine.masking import masked
 from pruning.plan.allocation import Allocation, apportion, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget
-from pruning.plan.constraints import Constraints, Room, rooms_of
+from pruning.plan.constraints import Constraints
 from pruning.plan.plan import PruningPlan, select_experts
-from pruning.schedules import Spending, allocate, fit_counts, uniform
+from pruning.plan.units import Units, expert_units
+from pruning.schedules import allocate, fit_counts, uniform
 
 
 def test_numbers_by_layer_and_the_exact_fractions_removed():
@@ -83,7 +85,7 @@ def test_a_floor_is_kept_or_names_itself():
     with pytest.raises(PlanError, match=r"keep 4 of 8 .* keep 5 to 8; nearest .*: 37.5%\.$"):
         uniform(layers, "50%", limits)
     with pytest.raises(PlanError, match=r"at most 6 \(37.5%\) can go"):
-        uniform(layers, count_budget(layers, 7), limits)
+        uniform(layers, count_budget(expert_units(layers), 7), limits)
     # A floor above a layer's size asks for all that it has.
     assert uniform(layers, "0", Constraints(floor=99)).keep == (8, 8)
     with pytest.raises(PlanError, match="below 0"):
@@ -99,26 +101,27 @@ def test_a_floor_is_kept_or_names_itself():
     step=st.sampled_from([1, 2, 3]),
 )
 def test_apportionment_is_the_nearest_to_its_quotas(rows, steps, step):
-    rooms = [Room(99, low, low + step * more, step) for _, low, more in rows]
+    least = tuple(low for _, low, _ in rows)
+    most = tuple(low + step * more for _, low, more in rows)
+    units = Units((99,) * len(rows), least, most, step)
     weights = [row[0] for row in rows]
-    total = sum(room.least for room in rooms) + step * steps
-    assume(total <= sum(room.most for room in rooms))
-    found = apportion(total, weights, rooms)
+    assume(steps < len(units.totals))
+    total = units.totals[steps]
+    found = apportion(total, weights, units)
     assert sum(found) == total
-    assert all(room.allows(n) for room, n in zip(rooms, found, strict=True))
+    choices = choices_of(units)
+    assert all(map(range.__contains__, choices, found))
     # The level at which bounded quotas sum to the total, by bisection in floats.
     low, high = 0.0, 1e3
     for _ in range(200):
         middle = (low + high) / 2
-        quotas = [
-            min(max(middle * w, r.least), r.most) for w, r in zip(weights, rooms, strict=True)
-        ]
+        quotas = [min(max(middle * w, n[0]), n[-1]) for w, n in zip(weights, choices, strict=True)]
         low, high = (middle, high) if sum(quotas) < total else (low, middle)
 
     def distance(counts):
         return sum(abs(n - quota) for n, quota in zip(counts, quotas, strict=True))
 
-    every = itertools.product(*(range(r.least, r.most + 1, step) for r in rooms))
+    every = itertools.product(*choices)
     nearest = min(distance(counts) for counts in every if sum(counts) == total)
     assert distance(found) == pytest.approx(nearest, abs=1e-6)
 
@@ -128,8 +131,8 @@ def layer(index, experts=12, top_k=2):
 
 
 @st.composite
-def spendings(draw):
-    """Layers, constraints that they can meet, a budget that they can spend, and counts."""
+def budgets(draw):
+    """Experts under constraints that can be met, a budget that they can spend, and counts."""
     layers = tuple(layer(2 * n + 1, draw(st.sampled_from((9, 12, 14)))) for n in range(4))
     constraints = Constraints(
         multiple_of=draw(st.sampled_from((1, 2, 4))),
@@ -137,30 +140,30 @@ def spendings(draw):
         dropped={5: frozenset(draw(st.sets(st.integers(0, 7), max_size=3)))},
         floor=draw(st.integers(0, 4)),
     )
-    rooms = rooms_of(layers, constraints)
-    least, most = sum(room.least for room in rooms), sum(room.most for room in rooms)
-    total = least + draw(st.integers(0, (most - least) // rooms[0].step)) * rooms[0].step
+    units = expert_units(layers, constraints)
+    total = draw(st.sampled_from(units.totals))
     assume(total < sum(each.num_experts for each in layers))
     kept = {each.index: draw(st.integers(0, each.num_experts)) for each in layers}
-    return Spending(layers, count_budget(layers, total), constraints), rooms, kept
+    return units, count_budget(units, total), kept
 
 
-@given(spendings())
+@given(budgets())
 def test_they_spend_the_budget_and_stay_within_the_constraints(case):
-    spending, rooms, kept = case
-    found = fit_counts(spending, kept)
-    assert sum(found.removed) == spending.budget.total
-    assert all(room.allows(gone) for room, gone in zip(rooms, found.removed, strict=True))
-    assert fit_counts(spending, found.counts) == found  # what fits stays as it is
+    units, budget, kept = case
+    found = fit_counts(units, budget, kept)
+    assert sum(found.removed) == budget.total
+    assert all(map(range.__contains__, choices_of(units), found.removed))
+    assert fit_counts(units, budget, found.counts) == found  # what fits stays as it is
 
 
-@given(spendings())
+@given(budgets())
 def test_a_layer_moves_to_the_nearest_number_that_it_can_lose(case):
-    _, rooms, _ = case
-    for room, gone in product(rooms, range(-3, 18)):
-        possible = range(room.least, room.most + 1, room.step)
+    units, _, _ = case
+    for gone in range(-3, 18):
         # Of two equally near the smaller one, which keeps more.
-        assert room.nearest(gone) == min(possible, key=lambda n: (abs(n - gone), n))
+        assert units.nearest([gone] * len(units.sizes)) == tuple(
+            min(choices, key=lambda n: (abs(n - gone), n)) for choices in choices_of(units)
+        )
 
 
 @given(
@@ -188,9 +191,10 @@ def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
     sums = set(map(sum, product(*possible)))
 
     def removed(schedule, limits):
-        budget = sparsity_budget(layers, f"{percent}%", limits, even=schedule == "uniform")
+        units = expert_units(layers, limits)
+        budget = sparsity_budget(units, f"{percent}%", even=schedule == "uniform")
         try:
-            return allocate(schedule, Spending(layers, budget, limits)).removed
+            return allocate(schedule, units, budget).removed
         except PlanError:
             return None
 
@@ -209,11 +213,12 @@ def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
 def test_all_layers_give_in_proportion_to_their_experts():
     layers = (layer(0, 8), layer(1, 12), layer(2, 12))
     # By hand: nothing is removed yet and 16 must go; of 32 experts that is half of each layer.
-    spending = Spending(layers, count_budget(layers, 16), Constraints())
-    assert fit_counts(spending, {0: 8, 1: 12, 2: 12}).keep == (4, 6, 6)
+    units = expert_units(layers)
+    budget = count_budget(units, 16)
+    assert fit_counts(units, budget, {0: 8, 1: 12, 2: 12}).keep == (4, 6, 6)
     # 20 are gone and 4 come back, as 8 : 12 : 12, which is 1, 1.5 and 1.5; of the two remainders
     # that are equal the lower layer has the first.
-    assert fit_counts(spending, {0: 4, 1: 4, 2: 4}).keep == (5, 6, 5)
+    assert fit_counts(units, budget, {0: 4, 1: 4, 2: 4}).keep == (5, 6, 5)
 
 
 # 12 experts in 3 groups of 4; two groups are chosen, by the sum of their two best; top-3.

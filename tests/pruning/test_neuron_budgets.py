@@ -10,20 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuron_cases import contest_of, select_neurons
+from neuron_cases import select_neurons, units_of
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
-from pruning.plan.budget import rounding_note
-from pruning.plan.constraints import Constraints, Room
-from pruning.plan.neuron_budget import (
-    kept_experts,
-    neuron_count_budget,
-    neuron_rooms,
-    neuron_sparsity_budget,
-    reachable_totals,
-)
-from pruning.plan.neuron_selection import NeuronScope, pools_of
+from pruning.plan.budget import count_budget, rounding_note, sparsity_budget
+from pruning.plan.constraints import Constraints
+from pruning.plan.kept_neurons import kept_experts, neurons_left
+from pruning.plan.units import NeuronScope, Units, neuron_units
+from pruning.planning.make import neurons_removed
 
 SCOPES = list(NeuronScope)
 
@@ -106,12 +101,12 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
             scores[k[0]][k[1]][n] for k, kept in zip(keys, choice, strict=True) for n in kept
         )
         best[gone] = max(best.get(gone, -np.inf), value)
-    contest = contest_of(scores, NeuronScope.GLOBAL, limits)
+    units = units_of(scores, NeuronScope.GLOBAL, limits)
     # Exactly those totals are possible of which a set exists.
-    assert sorted(best) == list(reachable_totals(contest.pools))
+    assert sorted(best) == list(units.totals)
     for total, wanted in best.items():
-        budget = neuron_count_budget(contest.pools, total)
-        neurons = contest.kept(contest.removed(budget))
+        budget = count_budget(units, total)
+        neurons = neurons_left(units, neurons_removed(units, budget))
         kept = kept_sets(scores, neurons)
         assert spent(scores, neurons) == total
         assert all(kept[key] in subsets(scores, limits, *key) for key in keys)
@@ -119,7 +114,7 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
         assert found == pytest.approx(wanted, abs=1e-12)
     for total in set(range(sum(map(sum, widths)) + 1)) - set(best):
         with pytest.raises(PlanError):
-            neuron_count_budget(contest.pools, total)
+            count_budget(units, total)
 
 
 @settings(max_examples=60, deadline=None)
@@ -133,7 +128,7 @@ def test_global_keeps_the_best_set_of_every_size(limits, seed, levels, widths):
 def test_a_sparsity_is_rounded_down_to_a_multiple(data, scope, step, rho, seed):
     widths = same_widths(data, step)
     scores = scores_of(widths, seed, 3)
-    contest = contest_of(scores, scope, Constraints(multiple_of=step))
+    units = units_of(scores, scope, Constraints(multiple_of=step))
     groups = {
         "expert": [w for held in widths for w in held],
         "layer": [sum(held) for held in widths],
@@ -141,9 +136,9 @@ def test_a_sparsity_is_rounded_down_to_a_multiple(data, scope, step, rho, seed):
     }[scope]
     exact = [floor(rho * size) for size in groups]
     below = [max(range(0, n + 1, step)) for n in exact]
-    budget = neuron_sparsity_budget(contest.pools, rho)
+    budget = sparsity_budget(units, rho)
     assert budget.total == sum(below)
-    neurons = contest.kept(contest.removed(budget))
+    neurons = neurons_left(units, neurons_removed(units, budget))
     assert spent(scores, neurons) == budget.total
     for key, ids in kept_sets(scores, neurons).items():
         assert len(ids) % step == 0
@@ -188,38 +183,46 @@ def test_what_a_protected_layer_keeps_others_lose():
 
 def test_a_count_that_does_not_divide_differs_by_one_step():
     scores = scores_of([[8, 8], [8, 8]], 0)
-    contest = contest_of(scores, NeuronScope.EXPERT, Constraints(multiple_of=2))
-    removed = contest.removed(neuron_count_budget(contest.pools, 14))
+    units = units_of(scores, NeuronScope.EXPERT, Constraints(multiple_of=2))
+    removed = neurons_removed(units, count_budget(units, 14))
     # 3.5 each, in pairs: one pair each, and three experts lose a second.
-    assert list(removed.values()) == [4, 4, 4, 2]
+    assert removed == (4, 4, 4, 2)
     with pytest.raises(PlanError, match=r"go 2 at a time here; nearest: 14 \(43.75%\) or 16 \(50%"):
-        neuron_count_budget(contest.pools, 15)
+        count_budget(units, 15)
 
 
 def test_a_sparsity_that_is_no_multiple_says_what_went():
-    contest = contest_of(scores_of([[64] * 3], 0), NeuronScope.EXPERT, Constraints(multiple_of=8))
+    units = units_of(scores_of([[64] * 3], 0), NeuronScope.EXPERT, Constraints(multiple_of=8))
     # floor(.36 * 64) = 23, below 24.
-    budget = neuron_sparsity_budget(contest.pools, "36%")
+    budget = sparsity_budget(units, "36%")
     assert (budget.total, budget.floors) == (48, (16, 16, 16))
-    sizes = [pool.size for pool in contest.pools]
+    sizes = units.by_pool.sizes
     assert rounding_note(budget, sizes, "neurons") == (
         "36% is 69 of 192 neurons, which cannot go exactly; rounded down, 48 went (25%)."
     )
-    assert rounding_note(neuron_sparsity_budget(contest.pools, "25%"), sizes) is None
-    assert rounding_note(neuron_count_budget(contest.pools, 8), sizes) is None
+    assert rounding_note(sparsity_budget(units, "25%"), sizes) is None
+    assert rounding_note(count_budget(units, 8), sizes) is None
+
+
+def test_a_dropped_expert_has_the_share_of_the_others():
+    limits = Constraints(multiple_of=4, dropped={1: frozenset({0})})
+    units = units_of(scores_of([[8, 8], [8, 8]], 0), NeuronScope.EXPERT, limits)
+    # floor(.7 * 8) = 5, rounded down to 4 of each. Expert 0 loses 8, so one of the others none.
+    budget = sparsity_budget(units, "70%")
+    assert (budget.total, budget.floors) == (16, (4, 4, 4, 4))
+    assert neurons_removed(units, budget) == (8, 4, 4, 0)
 
 
 def test_widths_that_are_no_multiple_lose_the_rest_first():
-    contest = contest_of(scores_of([[10, 9]], 0), NeuronScope.GLOBAL, Constraints(multiple_of=4))
-    assert list(reachable_totals(contest.pools)) == [3, 7, 11, 15, 19]
+    units = units_of(scores_of([[10, 9]], 0), NeuronScope.GLOBAL, Constraints(multiple_of=4))
+    assert list(units.totals) == [3, 7, 11, 15, 19]
     with pytest.raises(PlanError, match=r"removes 0 .* but at least 3 "):
-        neuron_sparsity_budget(contest.pools, "0")
+        sparsity_budget(units, "0")
 
 
 def test_the_nearest_number_and_the_smaller_of_two():
-    room = Room(40, 3, 35, 8)  # 3, 11, 19, 27, 35
-    found = [room.nearest(n) for n in (0, 7, 8, 15, 16, 34, 40)]
-    assert found == [3, 3, 11, 11, 19, 35, 35]
+    units = Units((40,) * 7, (3,) * 7, (35,) * 7, 8)  # 3, 11, 19, 27, 35
+    assert units.nearest((0, 7, 8, 15, 16, 34, 40)) == (3, 3, 11, 11, 19, 35, 35)
 
 
 LAYERS = (MoELayer(1, 4, 2), MoELayer(4, 4, 1))
@@ -241,7 +244,7 @@ LAYERS = (MoELayer(1, 4, 2), MoELayer(4, 4, 1))
 def test_constraints_that_cannot_be_met_are_one_line(limits, message):
     with pytest.raises(PlanError, match=message) as caught:
         kept_experts(LAYERS, limits)
-        neuron_rooms({1: [12] * 4, 4: [12] * 4}, limits)
+        neuron_units({1: [12] * 4, 4: [12] * 4}, limits)
     assert "\n" not in str(caught.value)
 
 
@@ -252,10 +255,10 @@ def test_dropped_experts_leave_the_plan_whole():
     with pytest.raises(PlanError, match="groups"):
         kept_experts(grouped, Constraints(dropped={0: frozenset({0})}))
     scores = scores_of([[3] * 4, [3] * 4], 0)
-    contest = contest_of(scores, NeuronScope.GLOBAL, limits)
-    removed = contest.removed(neuron_count_budget(contest.pools, 5))
-    assert removed[1, 2] == 3
-    assert 2 not in contest.kept(removed, kept_experts(LAYERS, limits)).get(1, {})
+    units = units_of(scores, NeuronScope.GLOBAL, limits)
+    removed = neurons_removed(units, count_budget(units, 5))
+    assert removed[units.experts.index((1, 2))] == 3
+    assert 2 not in neurons_left(units, removed, kept_experts(LAYERS, limits)).get(1, {})
 
 
 def named(message):
@@ -281,10 +284,9 @@ def test_what_an_error_names_works(widths, scope, step, least, protected, asked)
     limits = Constraints(multiple_of=step, floor=least, protected=frozenset(protected))
 
     def spend(limits, asked):
-        contest = contest_of(scores, scope, limits)
-        made = neuron_sparsity_budget if isinstance(asked, str) else neuron_count_budget
-        budget = made(contest.pools, asked)
-        assert sum(contest.removed(budget).values()) == budget.total
+        units = units_of(scores, scope, limits)
+        budget = (sparsity_budget if isinstance(asked, str) else count_budget)(units, asked)
+        assert sum(neurons_removed(units, budget)) == budget.total
         return budget
 
     for _ in range(20):
@@ -324,12 +326,12 @@ def test_a_count_is_spent_exactly_under_constraints(data, scope, step, seed):
         protected=frozenset(data.draw(st.sampled_from([(), (1,)]))),
         pinned={layer: frozenset({0})},
     )
-    contest = contest_of(scores, scope, limits)
-    totals = reachable_totals(contest.pools)
-    budget = neuron_count_budget(contest.pools, data.draw(st.sampled_from(totals)))
-    removed = contest.removed(budget)
-    assert sum(removed.values()) == budget.total
-    kept = kept_sets(scores, contest.kept(removed))
+    units = units_of(scores, scope, limits)
+    totals = units.totals
+    budget = count_budget(units, data.draw(st.sampled_from(totals)))
+    removed = neurons_removed(units, budget)
+    assert sum(removed) == budget.total
+    kept = kept_sets(scores, neurons_left(units, removed))
     for (index, expert), ids in kept.items():
         width = len(scores[index][expert])
         if index in limits.protected or (index, expert) == (layer, 0):
@@ -351,7 +353,8 @@ def test_increasing_maps_change_nothing_and_ties_are_stable(data, scope, seed):
     kept = kept_sets(same, select_neurons(same, rho, scope))
     # Of equals the first stay, in each expert and in the order of those who compete.
     assert all(ids == set(range(len(ids))) for ids in kept.values())
-    for members in pools_of(contest_of(same, scope).rooms, scope):
+    units = units_of(same, scope)
+    for members in (units.experts[rows] for rows in units.runs):
         missing = [len(same[layer][e]) - len(kept[layer, e]) for layer, e in members]
         first = next((i for i, gone in enumerate(missing) if gone), len(missing))
         assert all(

@@ -14,8 +14,9 @@ from analysis.model.widths import expert_widths
 from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore
 from pruning.plan.active import active_experts
+from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.neuron_budget import kept_experts, neuron_rooms, neuron_sparsity_budget
+from pruning.plan.kept_neurons import kept_experts, neurons_left
 from pruning.plan.neuron_cuts import (
     expert_shares,
     field_of,
@@ -26,10 +27,11 @@ from pruning.plan.neuron_cuts import (
     pruned_neurons,
     saliency_histogram,
 )
-from pruning.plan.neuron_selection import Contest, NeuronScope
 from pruning.plan.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan.routing import measured_routing, ranked_by
 from pruning.plan.tables import neuron_summary
+from pruning.plan.units import NeuronScope, neuron_units
+from pruning.planning.make import neurons_removed
 from pruning.planning.side_by_side import flops_saved, layer_shares
 
 # Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.
@@ -145,18 +147,18 @@ def demo_scores(demo):
     }
 
 
-def contest_of(demo, scope):
-    return Contest(demo_scores(demo), neuron_rooms(expert_widths(demo), Constraints()), scope)
+def demo_units(demo, scope):
+    return neuron_units(expert_widths(demo), scope=scope, saliency=demo_scores(demo))
 
 
 def test_flops_follow_how_often_experts_are_chosen(demo):
     # A quarter of the neurons: experts 0 to 7 of 32, which get 4 of 100 tokens in every layer.
     routing = {layer.index: (1,) * 8 + (8,) * 24 for layer in demo.layers}
-    contest = contest_of(demo, NeuronScope.LAYER)
-    saved = flops_saved(demo, contest, ["0%", "25%"], routing)
+    units = demo_units(demo, NeuronScope.LAYER)
+    saved = flops_saved(demo, units, ["0%", "25%"], routing)
     assert saved["removed"].tolist() == [0.0, 0.25]
     assert saved["reduction"].tolist() == pytest.approx([0.0, 8 / 200], abs=1e-6)  # whole FLOPs
-    even = flops_saved(demo, contest, ["25%"])
+    even = flops_saved(demo, units, ["25%"])
     assert even["reduction"].tolist() == pytest.approx([0.25])
     whole = fit_plan(PruningPlan(model_ref(demo), {}), demo)
     assert even["flops"].tolist() == [active_experts(demo, whole).flops * 3 // 4]
@@ -171,23 +173,23 @@ def test_flops_are_those_of_the_plan(demo, scope):
     }
     routing = {layer.index: generator.integers(1, 99, 32).tolist() for layer in demo.layers}
     limits = Constraints(protected=frozenset({1}), dropped={4: frozenset({0, 9})})
-    contest = Contest(scores, neuron_rooms(expert_widths(demo), limits), scope)
+    units = neuron_units(expert_widths(demo), limits, scope, scores)
     experts = kept_experts(demo.layers, limits)
     # 12,288 neurons, of which layer 1 keeps its 2,048: more than five sixths cannot go.
-    table = flops_saved(demo, contest, ["40%", "90%"], routing, experts)
+    table = flops_saved(demo, units, ["40%", "90%"], routing)
     assert table["sparsity"].tolist() == ["40%"]
-    removed = contest.removed(neuron_sparsity_budget(contest.pools, "40%"))
-    neurons = contest.kept(removed, experts)
+    removed = neurons_removed(units, sparsity_budget(units, "40%"))
+    neurons = neurons_left(units, removed, experts)
     plan = PruningPlan(model_ref(demo), experts, granularity="neuron", kept_neurons=neurons)
     flops = active_experts(demo, fit_plan(plan, demo), routing).flops
     assert table["flops"].tolist() == [flops]
-    shares = layer_shares({"x": removed}, expert_widths(demo)).set_index("layer")["share"]
+    shares = layer_shares({"x": removed}, units).set_index("layer")["share"]
     assert shares.tolist() == pytest.approx(neuron_summary(plan, demo)["share"].tolist())
 
 
 def test_layer_shares_are_counts_of_each_layer():
-    removed = {"few": {(2, 0): 1, (2, 1): 0, (5, 0): 0}, "many": {(2, 0): 2, (2, 1): 1, (5, 0): 2}}
-    table = layer_shares(removed, {5: (2,), 2: (2, 2)})
+    removed = {"few": (1, 0, 0), "many": (2, 1, 2)}
+    table = layer_shares(removed, neuron_units({5: (2,), 2: (2, 2)}))
     assert list(table.columns) == ["series", "layer", "share"]
     shares = table.pivot_table(index="layer", columns="series", values="share")
     assert shares["few"].tolist() == [1 / 4, 0]

@@ -23,7 +23,6 @@ from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.engine.masking import masked
 from pruning.plan.constraints import Constraints
-from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import (
     PruningPlan,
     fit_plan,
@@ -33,6 +32,7 @@ from pruning.plan.plan import (
     plan_from_json,
 )
 from pruning.plan.sizes import size_report
+from pruning.plan.units import NeuronScope
 
 OLMOE = BY_NAME["olmoe"]
 

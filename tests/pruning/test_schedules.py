@@ -14,12 +14,12 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from analysis.model.moe_model import ModelRef
 from pruning.plan.budget import count_budget, sparsity_budget, uniform_neighbours
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints
 from pruning.plan.plan import select_experts
+from pruning.plan.units import expert_units
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
-    Spending,
     allocate,
     allocation_notes,
     fold_ranking,
@@ -59,8 +59,8 @@ def ranking_of(layers, grid):
 
 def kept_by(name, layers, sparsity, grid, constraints=None):
     limits = constraints or Constraints()
-    spending = Spending(layers, sparsity_budget(layers, sparsity), limits)
-    made = allocate(name, spending, evidence_in(grid))
+    budget = sparsity_budget(expert_units(layers), sparsity)
+    made = allocate(name, expert_units(layers, limits), budget, evidence_in(grid))
     plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
     return plan.kept
 
@@ -86,32 +86,32 @@ grouped_layers = st.builds(
 
 
 def test_a_count_that_does_not_divide_says_which_sizes_do():
-    budget = count_budget(FOUR, 10)
+    budget = count_budget(expert_units(FOUR), 10)
     made = uniform(FOUR, budget)
     assert made.removed == (3, 3, 2, 2)
-    (first, second) = allocation_notes("uniform", Spending(FOUR, budget), made)
+    (first, second) = allocation_notes("uniform", expert_units(FOUR), budget, made)
     assert "10 experts do not divide over 4 layers, so layers differ by 1" in first
     assert "remove 8 or 12" in first
     assert "trust_remote_code" in second
-    assert (
-        allocation_notes("uniform", Spending(FOUR, count_budget(FOUR, 8)), uniform(FOUR, "25%"))
-        == ()
-    )
+    units = expert_units(FOUR)
+    assert allocation_notes("uniform", units, count_budget(units, 8), uniform(FOUR, "25%")) == ()
 
 
 def test_sizes_that_divide_are_no_advice_where_a_layer_is_held():
     # With layer 1 protected, ten go from three layers: no count in all four is near.
-    spending = Spending(FOUR, count_budget(FOUR, 10), Constraints(protected=frozenset({1})))
-    made = allocate("uniform", spending)
+    units = expert_units(FOUR, Constraints(protected=frozenset({1})))
+    budget = count_budget(units, 10)
+    made = allocate("uniform", units, budget)
     assert made.removed[[layer.index for layer in FOUR].index(1)] == 0
-    assert not [note for note in allocation_notes("uniform", spending, made) if "divide" in note]
+    notes = allocation_notes("uniform", units, budget, made)
+    assert not [note for note in notes if "divide" in note]
 
 
 def test_a_sparsity_needs_no_advice_on_sizes():
     # floor(.45 * 8) + floor(.45 * 5) = 5, which no multiple of 1/8 gives.
     layers = (MoELayer(0, 8, 2), MoELayer(1, 5, 2))
-    budget = sparsity_budget(layers, "45%")
-    (note,) = allocation_notes("uniform", Spending(layers, budget), uniform(layers, budget))
+    budget = sparsity_budget(expert_units(layers), "45%")
+    (note,) = allocation_notes("uniform", expert_units(layers), budget, uniform(layers, budget))
     assert "Layers keep from 3 to 5 experts" in note
 
 
@@ -137,17 +137,14 @@ def test_constraints_hold_for_every_schedule(layers, count, seed, data):
         dropped={layer.index: frozenset({drop})},
     )
     try:
-        rooms = rooms_of(layers, limits)
+        units = expert_units(layers, limits)
     except PlanError:
         return
-    step = rooms[0].step
-    total = sum(room.least for room in rooms) + step * count
-    assume(total <= sum(room.most for room in rooms))
+    assume(count < len(units.totals))
+    total = units.totals[count]
     grid = grid_of(layers, seed)
     for name in SPENDERS:
-        made = allocate(
-            name, Spending(layers, count_budget(layers, total), limits), evidence_in(grid)
-        )
+        made = allocate(name, units, count_budget(units, total), evidence_in(grid))
         assert sum(made.removed) == total
         plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
         assert pin in plan.kept[layer.index]
@@ -182,8 +179,9 @@ def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percent
 def test_a_larger_budget_by_largest_remainders_may_take_less_of_a_layer():
     """Weights 5 to 1: of 7 the last has 7/15, the third largest remainder; of 8 it has 8/15."""
     layers = tuple(MoELayer(index, 8, 1) for index in range(1, 6))
+    units = expert_units(layers)
     seven, eight = (
-        patterned(layers, count_budget(layers, count), "early").removed for count in (7, 8)
+        patterned(layers, count_budget(units, count), "early").removed for count in (7, 8)
     )
     # 7: 7/3 28/15 21/15 14/15 7/15. 8: 8/3 32/15 24/15 16/15 8/15, of which two are rounded up.
     assert (seven, eight) == ((2, 2, 1, 1, 1), (3, 2, 2, 1, 0))
@@ -194,8 +192,9 @@ def test_a_larger_budget_by_measured_costs_may_take_less_of_a_layer():
     """Two: 2 + 0 costs 2, 0 + 2 costs 4.5. Three: 0 + 3 costs 5, 1 + 2 5.5, 2 + 1 6, 3 + 0 9."""
     layers = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
     evidence = Evidence(sensitivity=sensitivity_of((0, 1, 2, 9), (0, 4, 4.5, 5)))
+    units = expert_units(layers)
     two, three = (
-        allocate("measured", Spending(layers, count_budget(layers, count)), evidence).removed
+        allocate("measured", units, count_budget(units, count), evidence).removed
         for count in (2, 3)
     )
     assert (two, three) == ((2, 0), (0, 3))
@@ -209,11 +208,10 @@ def test_the_order_of_rows_and_equal_values_change_nothing(seed, percent):
     ranking = ranking_of(FOUR, grid)
     shuffled = ranking.sample(frac=1, random_state=seed)
     np.testing.assert_array_equal(fold_ranking(shuffled, FOUR), grid)
-    budget = sparsity_budget(FOUR, f"{percent}%")
+    budget = sparsity_budget(expert_units(FOUR), f"{percent}%")
     for name in ("global", "global-rescaled", "frequency"):
-        spending = Spending(FOUR, budget)
         first, second = (
-            allocate(name, spending, evidence_in(folded))
+            allocate(name, expert_units(FOUR), budget, evidence_in(folded))
             for folded in (fold_ranking(ranking, FOUR), fold_ranking(shuffled, FOUR))
         )
         assert first == second
@@ -269,13 +267,13 @@ def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
     options = feasible_removals(layers, total, limits)
     if not options:
         with pytest.raises(PlanError):
-            ranked_globally(layers, count_budget(layers, total), grid, limits)
+            ranked_globally(layers, count_budget(expert_units(layers), total), grid, limits)
         return
 
     def lost(pick):
         return fsum(grid[row, e] for row, gone in enumerate(pick) for e in gone)
 
-    made = ranked_globally(layers, count_budget(layers, total), grid, limits)
+    made = ranked_globally(layers, count_budget(expert_units(layers), total), grid, limits)
     plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
     gone = [set(range(layer.num_experts)) - set(plan.kept[layer.index]) for layer in layers]
     assert tuple(gone) in options
@@ -284,16 +282,16 @@ def test_global_keeps_the_best_set_of_all(layers, limits, seed, total, levels):
 
 def spend(name, count, limits, grid=None):
     seen = grid_of(FOUR, 0) if grid is None else grid
-    spending = Spending(FOUR, count_budget(FOUR, count), limits)
-    return allocate(name, spending, evidence_in(seen)).removed
+    units = expert_units(FOUR, limits)
+    return allocate(name, units, count_budget(units, count), evidence_in(seen)).removed
 
 
 def test_uniform_around_a_protected_layer_keeps_the_total():
-    budget = sparsity_budget(FOUR, "25%")  # 8 experts, 2 a layer
+    budget = sparsity_budget(expert_units(FOUR), "25%")  # 8 experts, 2 a layer
     limits = Constraints(protected=frozenset({2}))
     made = uniform(FOUR, budget, limits)
     assert made.removed == (3, 0, 3, 2)
-    notes = allocation_notes("uniform", Spending(FOUR, budget, limits), made)
+    notes = allocation_notes("uniform", expert_units(FOUR, limits), budget, made)
     assert "would remove 2 more from layer 2 and as many fewer from layers 1,4." in notes[0]
 
 
@@ -346,18 +344,19 @@ def test_a_plan_has_no_room_for_more_pins_than_it_keeps():
 
 def test_side_by_side_is_every_schedule_that_can():
     grid = grid_of(FOUR, 3)
-    spending = Spending(FOUR, sparsity_budget(FOUR, "30%"))
-    table, refused = side_by_side(spending, Evidence(saliency=grid))
+    units = expert_units(FOUR)
+    budget = sparsity_budget(units, "30%")
+    table, refused = side_by_side(units, budget, Evidence(saliency=grid))
     able = [name for name, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
     assert list(dict.fromkeys(table["schedule"])) == able
     assert refused == {}
     assert set(table.groupby("schedule")["removed"].sum()) == {8}
     assert (table["kept"] + table["removed"]).eq(8).all()
     for name, rows in table.groupby("schedule"):
-        assert tuple(rows["kept"]) == allocate(str(name), spending, Evidence(grid)).keep
+        assert tuple(rows["kept"]) == allocate(str(name), units, budget, Evidence(grid)).keep
     limits = Constraints(multiple_of=4)
-    limited = Spending(FOUR, sparsity_budget(FOUR, "60%", limits), limits)
-    table, refused = side_by_side(limited, Evidence(saliency=grid))
+    units = expert_units(FOUR, limits)
+    table, refused = side_by_side(units, sparsity_budget(units, "60%"), Evidence(saliency=grid))
     assert refused == {}
     assert set(table.groupby("schedule")["removed"].sum()) == {16}
     assert set(table.loc[table["schedule"] == "late", "removed"]) <= {0, 4}

@@ -32,14 +32,13 @@ from pruning.plan.constraints import (
     parse_experts,
     parse_numbers,
     ranges,
-    rooms_of,
 )
 from pruning.plan.plan import Provenance, PruningPlan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
+from pruning.plan.units import expert_units
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
-    Spending,
     allocate,
     from_counts,
     read_counts,
@@ -65,9 +64,9 @@ def test_a_bad_target_is_one_line(text):
 
 def test_budgets_read_decimals_exactly():
     layers = (MoELayer(0, 60, 4), MoELayer(1, 40, 4))
-    budget = sparsity_budget(layers, 0.55)
+    budget = sparsity_budget(expert_units(layers), 0.55)
     assert (budget.total, budget.floors, budget.text) == (33 + 22, (33, 22), "0.55")
-    assert sparsity_budget(layers, "55%").floors == budget.floors
+    assert sparsity_budget(expert_units(layers), "55%").floors == budget.floors
     assert budget.to_dict() == {"kind": "sparsity", "asked": "0.55", "removed": 55}
 
 
@@ -88,9 +87,9 @@ def test_counts_are_read_from_each_kind_of_file(tmp_path, name, text):
     path.write_text(text, encoding="utf-8")
     kept = read_counts(path, THREE)
     assert kept == {0: 5, 2: 6, 3: 8}
-    budget = counts_budget(THREE, kept, name)
-    made = allocate("file", Spending(THREE, budget), Evidence(counts=kept))
-    assert made == from_counts(THREE, kept)
+    units = expert_units(THREE)
+    made = allocate("file", units, counts_budget(units, kept, name), Evidence(counts=kept))
+    assert made == from_counts(units, kept)
     assert made.keep == (5, 6, 8)
 
 
@@ -127,18 +126,19 @@ def test_bad_files_are_one_line(tmp_path, name, text, message):
 def test_a_layer_set_by_hand_takes_from_the_others_and_the_total_stays():
     base = {0: 5, 2: 6, 3: 8}
     # Layer 0 loses 2 more, which is all that layer 2 lost.
-    assert from_counts(THREE, base, Constraints(fixed={0: 3})).keep == (3, 8, 8)
-    assert from_counts(THREE, base, Constraints(fixed={0: 4})).keep == (4, 7, 8)
+    assert from_counts(expert_units(THREE, Constraints(fixed={0: 3})), base).keep == (3, 8, 8)
+    assert from_counts(expert_units(THREE, Constraints(fixed={0: 4})), base).keep == (4, 7, 8)
     # Two of the layers change, one is locked: the last one gives.
     held = Constraints(fixed={0: 7}, locked=frozenset({2}))
-    spending = Spending(THREE, counts_budget(THREE, base, "by hand"), held)
-    assert allocate("file", spending, Evidence(counts=base)).keep == (7, 6, 6)
+    units = expert_units(THREE, held)
+    budget = counts_budget(units, base, "by hand")
+    assert allocate("file", units, budget, Evidence(counts=base)).keep == (7, 6, 6)
     with pytest.raises(PlanError, match="at most"):
-        from_counts(THREE, base, Constraints(fixed={0: 8, 2: 8, 3: 8}))
+        from_counts(expert_units(THREE, Constraints(fixed={0: 8, 2: 8, 3: 8})), base)
 
 
 def test_a_table_of_schedules_comes_back_as_a_file(tmp_path):
-    table, _ = side_by_side(Spending(THREE, sparsity_budget(THREE, "40%")))
+    table, _ = side_by_side(expert_units(THREE), sparsity_budget(expert_units(THREE), "40%"))
     late = table[table["schedule"] == "late"]
     late.to_csv(tmp_path / "late.csv", index=False)
     assert list(read_counts(tmp_path / "late.csv", THREE).values()) == late["kept"].tolist()
@@ -183,7 +183,7 @@ def test_the_provenance_of_a_plan_says_all_and_old_plans_load(model):
     limits = Constraints(
         multiple_of=2, protected=frozenset({second}), pinned={first: frozenset({3, 1})}
     )
-    budget = count_budget(model.layers, 4).to_dict()
+    budget = count_budget(expert_units(model.layers), 4).to_dict()
     made = Provenance("reap", budget=budget, constraints=limits.to_dict())
     plan = PruningPlan(model_ref(model), {first: (1, 3)}, made)
     raw = json.loads(plan.to_json())
@@ -253,8 +253,10 @@ def test_the_smallest_budget_of_every_schedule(request, kind, name, dtype, limit
     values = np.random.default_rng(3).normal(size=(3, 7))
     evidence = evidence_in(values)
 
+    units = expert_units(model.layers, limits)
+
     def taken(total):
-        made = allocate(name, Spending(model.layers, Budget(total, "size", ""), limits), evidence)
+        made = allocate(name, units, Budget(total, "size", ""), evidence)
         return [
             layer.num_experts - keep for layer, keep in zip(model.layers, made.keep, strict=True)
         ]
@@ -267,14 +269,13 @@ def test_the_smallest_budget_of_every_schedule(request, kind, name, dtype, limit
         report = size_report(model, PruningPlan(model_ref(model), kept))
         return report.bytes_after if dtype == "own" else 2 * report.params_after
 
-    rooms = rooms_of(model.layers, limits)
-    first, last = (sum(getattr(room, end) for room in rooms) for end in ("least", "most"))
-    sizes = {total: size(taken(total)) for total in range(first, last + 1, rooms[0].step)}
+    sizes = {total: size(taken(total)) for total in units.totals}
+    first = units.totals[0]
     for wanted in sorted({size - 1 for size in sizes.values()} | set(sizes.values())):
         fitting = [total for total, size in sizes.items() if size <= wanted]
         target = SizeTarget("size", as_gib(wanted), dtype)
         if fitting:
-            if wanted >= max(size([0] * len(rooms)), sizes[first]):
+            if wanted >= max(size([0] * len(units.sizes)), sizes[first]):
                 continue  # nothing would go
             budget = size_budget(model, target, limits, spread=taken)
             assert budget.total == fitting[0]
@@ -311,7 +312,8 @@ def reports_of_equal_counts(model, limits):
         whole = {layer.index: layer.num_experts for layer in model.layers}
         kept = dict.fromkeys(whole, count) | limits.fixed
         kept |= {layer: whole[layer] for layer in limits.protected}
-        removed = count_budget(model.layers, max(0, model.num_experts - sum(kept.values())))
+        gone = max(0, model.num_experts - sum(kept.values()))
+        removed = count_budget(expert_units(model.layers), gone)
         try:
             made = uniform(model.layers, removed, replace(limits, fixed=kept)).counts
         except PlanError:
@@ -361,6 +363,18 @@ def test_the_largest_equal_count_that_meets_a_target(request, kind, limits, meas
             is_least = all(size >= whole for size in fewer)
             is_much = whole - sizes[max(fitting)] >= 2 * (whole - most)
             assert bool(budget.least) == (is_least and is_much)
+
+
+def test_a_share_that_a_layer_cannot_lose_leaves_the_sum_to_be_rounded():
+    # In pairs, layers of 9 lose 1, 3, 5 or 7, and one of 4 that needs 3 loses none. A quarter is 2,
+    # 2 and 1: 4 of these 5 can go. Were each share rounded first, it would be 2.
+    layers = (MoELayer(0, 9, 2), MoELayer(1, 9, 2), MoELayer(2, 4, 3))
+    budget = sparsity_budget(expert_units(layers, Constraints(multiple_of=2)), "25%")
+    assert (budget.total, budget.floors) == (4, (2, 2, 1))
+    # A layer that is set has no share of its own.
+    by_hand = expert_units(layers[:2], Constraints(multiple_of=2, fixed={0: 4}))
+    budget = sparsity_budget(by_hand, "25%")
+    assert (budget.total, budget.floors) == (4, (2, 2))
 
 
 @pytest.mark.parametrize("kind", ["shrink", "params"])

@@ -14,11 +14,11 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.allocation import Allocation, apportion, check_kept, count_reason
 from pruning.plan.budget import Budget, check_removes, count_budget, sparsity_budget
-from pruning.plan.constraints import Constraints, Room, rooms_of
+from pruning.plan.constraints import Constraints
+from pruning.plan.units import Units, expert_units
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
-    Spending,
     allocate,
     allocation_notes,
     budget_notes,
@@ -130,34 +130,35 @@ def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, sparsity, refused,
 
 
 def test_names_that_are_none():
-    assert said(allocate, "uniformly", Spending(TWO, count_budget(TWO, 1))) == (
+    assert said(allocate, "uniformly", expert_units(TWO), count_budget(expert_units(TWO), 1)) == (
         "Unknown schedule 'uniformly'. Did you mean 'uniform'? Known: "
         f"{', '.join(sorted(SCHEDULES))}."
     )
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
-        allocate("file", Spending(TWO, count_budget(TWO, 1)))
+        allocate("file", expert_units(TWO), count_budget(expert_units(TWO), 1))
     with pytest.raises(ValueError, match=r"^the schedule's evidence is missing$"):
-        allocate("global", Spending(TWO, count_budget(TWO, 1)))
+        allocate("global", expert_units(TWO), count_budget(expert_units(TWO), 1))
 
 
 def test_every_expert_needs_a_saliency():
     saliency = np.ones((2, 8))
     saliency[1, 7] = np.nan
     with pytest.raises(ValueError, match=r"^every expert needs a saliency$"):
-        ranked_globally(TWO, count_budget(TWO, 1), saliency)
+        ranked_globally(TWO, count_budget(expert_units(TWO), 1), saliency)
 
 
 def test_groups_lose_the_least_of_each():
     # Two groups of three. Layer 1 would lose 1 and 3, layer 3 twice 1.5: 4 against 3.
     layers = tuple(MoELayer(index, 6, 2, 2, 1) for index in (1, 3))
     saliency = np.array([[1, 2, 9, 7, 8, 3], [1.5, 9, 9, 1.5, 9, 9]])
-    assert ranked_globally(layers, count_budget(layers, 2), saliency).removed == (0, 2)
+    two = count_budget(expert_units(layers), 2)
+    assert ranked_globally(layers, two, saliency).removed == (0, 2)
 
 
 def test_shares_say_what_they_share():
     with pytest.raises(ValueError, match=r"^weights must be positive$"):
-        apportion(1, [1, 0], [Room(4, 0, 3)] * 2)
-    assert said(apportion, 4, [1], [Room(4, 0, 3)], "neurons") == (
+        apportion(1, [1, 0], Units((4, 4), (0, 0), (3, 3)))
+    assert said(apportion, 4, [1], Units((4,), (0,), (3,), what="neurons")) == (
         "The budget removes 4 (100%) of 4 neurons, but at most 3 (75%) can go."
     )
 
@@ -166,14 +167,15 @@ def test_locked_layers_are_named_with_their_numbers():
     limits = Constraints(fixed={4: 8}, locked=frozenset({3, 1}))
     layers = (*TWO, MoELayer(4, 8, 2))
     # 9 are 3 of each; layer 4 loses none, layers 1 and 3 their 3: 3 are too few.
-    assert said(allocate, "uniform", Spending(layers, count_budget(layers, 9), limits)) == (
+    units = expert_units(layers, limits)
+    assert said(allocate, "uniform", units, count_budget(units, 9)) == (
         "The budget removes 9 (37.5%) of 24 experts, but at most 6 (--remove 6) can go. Locked "
         "layers follow the budget; for these numbers put --set 1=5 --set 3=5 in place of --lock."
     )
     # With those numbers set, what the error names can be spent.
     named = Constraints(fixed={1: 5, 3: 5, 4: 8})
-    six = Spending(layers, count_budget(layers, 6), named)
-    assert allocate("uniform", six).keep == (5, 5, 8)
+    units = expert_units(layers, named)
+    assert allocate("uniform", units, count_budget(units, 6)).keep == (5, 5, 8)
 
 
 def test_a_ranking_that_lacks_experts_says_so():
@@ -186,9 +188,10 @@ def test_a_ranking_that_lacks_experts_says_so():
 def test_notes_compare_with_what_the_evidence_asks_for():
     # The seven least of all are in layer 1, which may lose six: the seventh is of layer 3.
     evidence = Evidence(np.arange(16.0).reshape(2, 8))
-    spending = Spending(TWO, count_budget(TWO, 7))
-    assert unbounded("global", spending, evidence) == (7, 0)
-    made = allocate("global", spending, evidence)
+    units = expert_units(TWO)
+    budget = count_budget(units, 7)
+    assert unbounded("global", units, budget, evidence) == (7, 0)
+    made = allocate("global", units, budget, evidence)
     assert made.removed == (6, 1)
     moved = (
         "Bounds took effect: the schedule alone would remove 1 more from layer 1 and as many fewer "
@@ -199,35 +202,36 @@ def test_notes_compare_with_what_the_evidence_asks_for():
         "trust_remote_code, will load the export. Serving engines need equal numbers, or `moeprune "
         "export --pad` if the router allows it."
     )
-    assert budget_notes("global", spending, made, evidence) == (moved,)
-    assert allocation_notes("global", spending, made, evidence) == (moved, readers)
+    assert budget_notes("global", units, budget, made, evidence) == (moved,)
+    assert allocation_notes("global", units, budget, made, evidence) == (moved, readers)
 
 
 def test_a_share_below_one_expert_is_refused_and_zero_is_not():
     # 5% of eight experts is 0.4: rounded down in each layer, nothing is left to remove.
     with pytest.raises(PlanError, match=r"^A sparsity of 5% removes nothing: .* Give 12\.5% or"):
-        check_removes(sparsity_budget(TWO, "5%"), rooms_of(TWO, Constraints()))
+        check_removes(sparsity_budget(expert_units(TWO), "5%"), expert_units(TWO))
     limits = Constraints(multiple_of=4)
-    rooms = rooms_of(TWO, limits)
+    units = expert_units(TWO, limits)
     with pytest.raises(PlanError, match=r"at most 2 blocks of 4 experts .* Give 50% or more"):
-        check_removes(sparsity_budget(TWO, "49%", limits), rooms)
+        check_removes(sparsity_budget(units, "49%"), units)
     for nothing in ("0", "0%", "0.000"):
-        assert check_removes(sparsity_budget(TWO, nothing, limits), rooms).total == 0
-    assert check_removes(sparsity_budget(TWO, "50%", limits), rooms).total == 8
+        assert check_removes(sparsity_budget(units, nothing), units).total == 0
+    assert check_removes(sparsity_budget(units, "50%"), units).total == 8
 
 
 def test_counts_have_a_budget_of_their_own():
-    assert counts_budget(TWO, {1: 8, 3: 3}, "by hand") == Budget(5, "file", "by hand")
+    assert counts_budget(expert_units(TWO), {1: 8, 3: 3}, "by hand") == Budget(5, "file", "by hand")
 
 
 def test_counts_that_spend_another_budget_or_do_not_fit():
-    spending = Spending(TWO, sparsity_budget(TWO, "50%"))
-    assert said(allocate, "file", spending, Evidence(counts={1: 8, 3: 5})) == (
+    units = expert_units(TWO)
+    budget = sparsity_budget(units, "50%")
+    assert said(allocate, "file", units, budget, Evidence(counts={1: 8, 3: 5})) == (
         "The file removes 3 experts, but 50% is 8; leave the budget out, or correct the file."
     )
     # Multiples of two of seven experts: 2, 4, 6. Of 4 and 6, equally near, the one that keeps more.
     layers = (MoELayer(1, 7, 2), MoELayer(3, 7, 2))
-    assert said(from_counts, layers, {1: 5, 3: 6}, Constraints(multiple_of=2)) == (
+    assert said(from_counts, expert_units(layers, Constraints(multiple_of=2)), {1: 5, 3: 6}) == (
         "Layer 1 would keep 5 experts, but it can keep from 2 to 6 in steps of 2; nearest: 6."
     )
 

@@ -24,11 +24,9 @@ from builders.statistics import expert_stats
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
 from pruning.plan.active import active_experts, counted_routing, expert_shapes, token_shares
-from pruning.plan.budget import SizeTarget
+from pruning.plan.budget import SizeTarget, count_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.neuron_budget import neuron_count_budget, neuron_rooms, reachable_totals
-from pruning.plan.neuron_selection import Contest, NeuronScope
-from pruning.plan.neuron_size_budget import neuron_size_budget
+from pruning.plan.kept_neurons import neurons_left
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan.sizes import (
     NEURON_SIZE_COLUMNS,
@@ -40,7 +38,9 @@ from pruning.plan.sizes import (
     size_report,
     weight_bytes,
 )
+from pruning.plan.units import NeuronScope, neuron_units
 from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.planning.make import neuron_size_budget, neurons_removed
 from pruning.schedules import uniform
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.width_sizes import width_options
@@ -342,51 +342,51 @@ class TestTarget:
     def test_against_every_budget(self, model, mode, scope):
         dtype = "bfloat16" if scope is NeuronScope.LAYER else "own"
         limits = Constraints(multiple_of=6, pinned={1: frozenset({3})}, floor=6)
-        contest = self.contest(model, scope, limits)
+        units = self.units(model, scope, limits)
         choice = WidthChoice(mode, 8)
         sizes = {}
-        for total in reachable_totals(contest.pools):
-            plan = self.plan(model, contest, neuron_count_budget(contest.pools, total))
+        for total in units.totals:
+            plan = self.plan(model, units, count_budget(units, total))
             row = neuron_plan_sizes(model, plan, 8).set_index("mode").loc[str(mode)]
             sizes[total] = int(row["disk"] if dtype == "own" else 2 * row["params"])
         for wanted in sorted(set(sizes.values()))[::7]:
             target = SizeTarget("size", as_gib(wanted), dtype)
             if wanted == max(sizes.values()):
                 with pytest.raises(PlanError, match="Nothing would be removed"):
-                    neuron_size_budget(contest, model, target, choice)
+                    neuron_size_budget(units, model, target, choice)
                 continue
-            budget = neuron_size_budget(contest, model, target, choice)
+            budget = neuron_size_budget(units, model, target, choice)
             assert budget.total == min(total for total, size in sizes.items() if size <= wanted)
         least = min(sizes.values())
         saves = least < max(sizes.values())
         message = "smallest target that works is" if saves else "can go, which saves nothing"
         with pytest.raises(PlanError, match=message) as caught:
             target = SizeTarget("size", as_gib(least - 1), dtype)
-            neuron_size_budget(contest, model, target, choice)
+            neuron_size_budget(units, model, target, choice)
         if not saves:
             return
         works = str(caught.value).rpartition(" is ")[2].rstrip(".")
         target = SizeTarget("size", works, dtype)
-        budget = neuron_size_budget(contest, model, target, choice)
+        budget = neuron_size_budget(units, model, target, choice)
         assert sizes[budget.total] == least
 
-    def contest(self, model, scope, limits):
+    def units(self, model, scope, limits):
         generator = np.random.default_rng(5)
         widths = expert_widths(model)
         saliency = {
             layer: tuple(generator.normal(size=width) for width in held)
             for layer, held in widths.items()
         }
-        return Contest(saliency, neuron_rooms(widths, limits), scope)
+        return neuron_units(widths, limits, scope, saliency)
 
-    def plan(self, model, contest, budget):
-        neurons = contest.kept(contest.removed(budget))
+    def plan(self, model, units, budget):
+        neurons = neurons_left(units, neurons_removed(units, budget))
         return keeping_neurons(model, neurons)
 
     def test_no_number_is_one_line(self, model):
-        contest = self.contest(model, NeuronScope.GLOBAL, Constraints())
+        units = self.units(model, NeuronScope.GLOBAL, Constraints())
         with pytest.raises(PlanError, match="is no number of GiB"):
-            neuron_size_budget(contest, model, SizeTarget("size", "much"))
+            neuron_size_budget(units, model, SizeTarget("size", "much"))
 
 
 def params(share):
@@ -407,45 +407,45 @@ class TestParamsShare:
     @pytest.mark.parametrize("scope", list(NeuronScope), ids=str)
     @pytest.mark.parametrize("step", [1, 4])
     def test_the_share_is_reached_and_one_step_less_does_not(self, model, scope, step):
-        contest = TestTarget().contest(model, scope, Constraints(multiple_of=step))
+        units = TestTarget().units(model, scope, Constraints(multiple_of=step))
         whole = self.whole(model)
         for percent in (0, 1, 20, 37, 60):
-            budget = neuron_size_budget(contest, model, params(f"{percent}%"))
+            budget = neuron_size_budget(units, model, params(f"{percent}%"))
             assert (budget.kind, budget.text) == ("params", f"{percent}%")
             # A neuron takes NEURON numbers with it and nothing else.
             exact = Fraction(percent, 100) * whole / NEURON
             assert budget.total == -(-exact // step) * step
 
     def test_what_cannot_go_is_one_line(self, model):
-        contest = TestTarget().contest(model, NeuronScope.GLOBAL, Constraints())
+        units = TestTarget().units(model, NeuronScope.GLOBAL, Constraints())
         # 24,192 of 30,088 numbers are neurons: 80.404%.
         assert (self.neurons * NEURON, self.whole(model)) == (24192, 30088)
         with pytest.raises(PlanError, match=r"the largest share that works is 80\.4%"):
-            neuron_size_budget(contest, model, params("99%"))
-        assert neuron_size_budget(contest, model, params("80.4%")).total == 504
+            neuron_size_budget(units, model, params("99%"))
+        assert neuron_size_budget(units, model, params("80.4%")).total == 504
         with pytest.raises(PlanError, match="'lots'"):
-            neuron_size_budget(contest, model, params("lots"))
+            neuron_size_budget(units, model, params("lots"))
 
     @pytest.mark.parametrize("case", SOURCES)
     def test_of_every_family_the_numbers_that_stay_are_those_of_the_budget(
         self, neuron_source, case
     ):
         model = neuron_source(case).described
-        contest, whole = TestTarget().contest(model, NeuronScope.GLOBAL, Constraints()), 0
+        units, whole = TestTarget().units(model, NeuronScope.GLOBAL, Constraints()), 0
         for entry in model.checkpoint.tensors.values():
             if entry.dtype != "I64":  # ids of experts are no parameters
                 whole += int(np.prod(entry.shape))
-        budget = neuron_size_budget(contest, model, params("5%"))
+        budget = neuron_size_budget(units, model, params("5%"))
         left = {}
         for total in (budget.total, budget.total - 1):
-            plan = TestTarget().plan(model, contest, neuron_count_budget(contest.pools, total))
+            plan = TestTarget().plan(model, units, count_budget(units, total))
             left[total] = size_report(model, plan).params_after
         assert left[budget.total] <= 0.95 * whole < left[budget.total - 1]
 
     def test_an_export_holds_that_many_numbers(self, model, tmp_path):
-        contest = TestTarget().contest(model, NeuronScope.LAYER, Constraints())
-        budget = neuron_size_budget(contest, model, params("0.3"))
-        plan = TestTarget().plan(model, contest, budget)
+        units = TestTarget().units(model, NeuronScope.LAYER, Constraints())
+        budget = neuron_size_budget(units, model, params("0.3"))
+        plan = TestTarget().plan(model, units, budget)
         options = ExportSettings(widths=WidthChoice(WidthMode.RAGGED))
         for _ in export_checkpoint(model, plan, tmp_path / "out", options):
             pass

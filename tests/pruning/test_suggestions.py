@@ -13,8 +13,9 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import count_budget, sparsity_budget
-from pruning.plan.constraints import Constraints, rooms_of
-from pruning.schedules import SCHEDULES, Spending, allocate
+from pruning.plan.constraints import Constraints
+from pruning.plan.units import expert_units
+from pruning.schedules import SCHEDULES, allocate
 
 _SHARE = r"(\d+) \((\d+(?:\.\d+)?)%(?: removed)?\)"
 _ASKABLE = r"(\d+) \((?:--remove (\d+)|([\d.]+%))\)"
@@ -30,17 +31,17 @@ class Asked:
     limits: Constraints
 
     def allocation(self) -> Allocation:
+        units = expert_units(self.layers, self.limits)
         even, asked = self.schedule == "uniform", self.budget
         if isinstance(asked, str):
-            budget = sparsity_budget(self.layers, asked, self.limits, even=even)
+            budget = sparsity_budget(units, asked, even=even)
         else:
-            budget = count_budget(self.layers, asked)
-        spending = Spending(self.layers, budget, self.limits)
+            budget = count_budget(units, asked)
         widest = max(layer.num_experts for layer in self.layers)
         grid = np.full((len(self.layers), widest), np.nan)
         for row, layer in enumerate(self.layers):
             grid[row, : layer.num_experts] = np.arange(layer.num_experts) * 7 % 5
-        return allocate(self.schedule, spending, evidence_in(grid))
+        return allocate(self.schedule, units, budget, evidence_in(grid))
 
 
 def budgets_named(message: str) -> list[str | int]:
@@ -107,7 +108,7 @@ def limits_named(asked: Asked, message: str) -> list[Constraints]:
 def repaired(asked: Asked, error: PlanError) -> list[Asked]:
     """The request with each change that an error names."""
     try:
-        rooms_of(asked.layers, asked.limits)
+        expert_units(asked.layers, asked.limits)
     except PlanError:
         return [replace(asked, limits=limits) for limits in limits_named(asked, str(error))]
     return [replace(asked, budget=budget) for budget in budgets_named(str(error))]

@@ -20,7 +20,8 @@ from families.configs import EVERY
 from families.tiny_models import tiny_model
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.plan import fit_plan, model_ref, select_experts
-from pruning.schedules import Evidence, Spending, allocate, fold_ranking
+from pruning.plan.units import expert_units
+from pruning.schedules import Evidence, allocate, fold_ranking
 from pruning.schedules.trajectory_plan import Cut, budget_plan, path_ranking, union_plan
 
 
@@ -71,8 +72,8 @@ def test_a_layer_with_one_expert_on_paths_keeps_the_next_in_the_order(model):
 @pytest.mark.parametrize("removed", range(16))  # 21 experts, of which 6 must stay
 @pytest.mark.parametrize("schedule", ["global", "late"])
 def test_every_budget_is_hit_exactly(model, removed, schedule):
-    spending = Spending(model.layers, count_budget(model.layers, removed))
-    made = budget_plan(model, random_stats(model), spending, Cut(schedule))
+    budget = count_budget(expert_units(model.layers), removed)
+    made = budget_plan(model, random_stats(model), budget, Cut(schedule))
     kept = fit_plan(made.plan, model).kept
     assert sum(map(len, kept.values())) == 21 - removed
     assert min(map(len, kept.values())) >= 2
@@ -83,8 +84,8 @@ def test_every_budget_is_hit_exactly(model, removed, schedule):
 def test_the_order_decides_who_goes(model):
     """Removed experts come last in the order, but for those that the floors hold back."""
     stats = random_stats(model)
-    spending = Spending(model.layers, sparsity_budget(model.layers, "30%"))
-    made = budget_plan(model, stats, spending)
+    budget = sparsity_budget(expert_units(model.layers), "30%")
+    made = budget_plan(model, stats, budget)
     plan, count = made.plan, made.count
     table = follow_paths(stats, count).table(count).set_index(["layer", "expert"])
     gone = [place for place in table.index if place[1] not in plan.kept.get(place[0], range(7))]
@@ -97,14 +98,16 @@ def test_the_order_decides_who_goes(model):
 def test_the_criterion_under_a_global_schedule_is_the_cut_union(model, percent):
     """`plan --criterion pathfinder:M --schedule global` and `paths --sparsity`, which finds M."""
     stats = random_stats(model, samples=6)
-    spending = Spending(model.layers, sparsity_budget(model.layers, percent))
-    solved = budget_plan(model, stats, spending)
-    given = budget_plan(model, stats, spending, Cut(count=solved.count))
+    units = expert_units(model.layers)
+    budget = sparsity_budget(units, percent)
+    solved = budget_plan(model, stats, budget)
+    given = budget_plan(model, stats, budget, Cut(count=solved.count))
     ranking = rank_experts(pathfinder(solved.count), expert_stats(model, stats), "applied")
     evidence = Evidence(fold_ranking(ranking, model.layers))
-    plan = select_experts(ranking, allocate("global", spending, evidence), model=model_ref(model))
+    allocation = allocate("global", units, budget, evidence)
+    plan = select_experts(ranking, allocation, model=model_ref(model))
     assert plan.kept == solved.plan.kept == given.plan.kept
-    assert len(model.layers) * 7 - sum(map(len, plan.kept.values())) == spending.budget.total
+    assert len(model.layers) * 7 - sum(map(len, plan.kept.values())) == budget.total
 
 
 def test_schedules_that_need_more_are_refused(model):

@@ -37,7 +37,8 @@ from pruning.engine.run import Evaluations, run_evaluations
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import SampleValues, document_places
 from pruning.measures.sum_error import SumError, equal_documents
-from pruning.plan.allocation import Removed, apportion
+from pruning.plan.allocation import apportion
+from pruning.plan.units import Removed
 from pruning.planning.measured import Order, find_sensitivity, order_of, without_budget
 from pruning.planning.predicted import sum_error
 from pruning.planning.ranking import Place
@@ -142,13 +143,12 @@ def _curves_of(name: str, stats_dir: Path, windows: int | None) -> SensitivityRe
 
 def invented(order: Order, share: int, seed: int) -> Iterator[Removed]:
     """Random counts that remove a share of all."""
-    rng, rooms = np.random.default_rng([seed, share]), order.rooms
-    step, least = rooms[0].step, sum(room.least for room in rooms)
-    total = min(sum(order.sizes.values()) * share // 100, sum(room.most for room in rooms))
-    total -= (total - least) % step
+    rng, units = np.random.default_rng([seed, share]), order.units
+    total = min(units.size * share // 100, units.totals[-1])
+    total -= (total - units.totals[0]) % units.step
     for spread in SPREADS:
-        weights = np.exp(spread * rng.standard_normal(len(rooms)))
-        yield apportion(total, (1 + np.rint(1000 * weights).astype(int)).tolist(), rooms)
+        weights = np.exp(spread * rng.standard_normal(len(units.sizes)))
+        yield apportion(total, (1 + np.rint(1000 * weights).astype(int)).tolist(), units)
 
 
 def measure(

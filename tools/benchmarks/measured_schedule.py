@@ -13,7 +13,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -40,9 +40,9 @@ from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.points import MEASURES, whole_point
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
-from pruning.plan.allocation import Removed, apportion
+from pruning.plan.allocation import apportion
 from pruning.plan.budget import sparsity_budget
-from pruning.plan.constraints import Room
+from pruning.plan.units import Removed, expert_units
 from pruning.planning.measured import Order, order_of
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
@@ -153,11 +153,9 @@ class Trial:
     @cached_property
     def space(self) -> Space:
         """What EvoESAP searches; neurons in steps of 1/32 of a layer, as experts on the demo."""
-        rooms = tuple(
-            Room(room.size, room.least, room.most, max(room.step, room.size // PARTS))
-            for room in self.order.rooms
-        )
-        return Space(rooms, self.total)
+        units = self.order.units
+        step = max(units.step, min(units.sizes) // PARTS)
+        return Space(replace(units, step=step), self.total)
 
     def layers_run(self) -> float:
         """Layer evaluations of the measurements so far, each on all samples that choose."""
@@ -165,8 +163,8 @@ class Trial:
 
     def curves(self) -> Curves:
         """All that is known on the samples that choose, the curves measured."""
-        drain(measure_curves(self.work, self.order.rooms, 8))
-        found = curves_of(self.work.points, len(self.order.rooms), "esap", self.work.samples)
+        drain(measure_curves(self.work, self.order.units, 8))
+        found = curves_of(self.work.points, len(self.order.units.sizes), "esap", self.work.samples)
         if found is None:
             raise ValueError("the curves are not measured")
         return found
@@ -175,14 +173,15 @@ class Trial:
     def total(self) -> int:
         """The budget, the same share of every layer."""
         if self.criterion != "heapr":
-            return sparsity_budget(self.model.layers, self.sparsity).total
+            return sparsity_budget(expert_units(self.model.layers), self.sparsity).total
         share = int(self.sparsity.rstrip("%")) / 100
-        return sum(int(room.size * share) for room in self.order.rooms)
+        return sum(int(size * share) for size in self.order.units.sizes)
 
     @cached_property
     def even(self) -> Removed:
         """Uniform."""
-        return tuple(self.total // len(self.order.rooms) for _ in self.order.rooms)
+        layers = len(self.order.units.sizes)
+        return (self.total // layers,) * layers
 
 
 def part_of(sequences: TokenSequences, rows: slice) -> TokenSequences:
@@ -196,7 +195,7 @@ def scores_of(trial: Trial, kind: str) -> Scores:
         table=Measurements([trial.out / f"{trial.name}-{kind}"]),
         model=trial.model.identity,
         plan_of=trial.order.plan_of,
-        sizes=tuple(room.size for room in trial.space.rooms),
+        sizes=trial.space.units.sizes,
         sequences=trial.choosing.full.samples.sequences,
         measure="esap",
         dtype="float32",
@@ -221,10 +220,11 @@ def found_by(trial: Trial, scores: Scores, limit: float) -> tuple[Removed, float
 def evolved(trial: Trial, limit: float, starts: dict[str, Removed] | None = None) -> dict[str, Any]:
     """EvoESAP until so many layer evaluations: from the paper's start, and `starts` besides."""
     kind = "plain" if starts is None else "seeded"
-    rooms = trial.space.rooms
+    units = trial.space.units
     seeds = {"uniform": trial.even}
     seeds |= {
-        name: apportion(trial.total, pattern_weights(name, len(rooms)), rooms) for name in PATTERNS
+        name: apportion(trial.total, pattern_weights(name, len(units.sizes)), units)
+        for name in PATTERNS
     }
     task = Task(trial.space, seeds | (starts or {}), SearchSettings(seed=trial.seed))
     fitness = masked_fitness(trial.choosing, "esap", trial.seed)
@@ -245,7 +245,7 @@ def cheap(trial: Trial) -> Iterator[dict[str, Any]]:
     yield {"arm": "uniform", "removed": trial.even, "layers": 0.0}
     curves = trial.curves()
     for rounds, arm in ((0, "measured"), (1, "measured + 1"), (8, "measured + all")):
-        found = drain(refine([trial.work], [curves], Aim(trial.order.rooms, trial.total, rounds)))
+        found = drain(refine([trial.work], [curves], Aim(trial.order.units, trial.total, rounds)))
         last, spent = found[-1], trial.layers_run()
         yield {
             "arm": arm,
@@ -288,7 +288,7 @@ def default(trial: Trial) -> Iterator[dict[str, Any]]:
 
 def seeded(trial: Trial) -> Iterator[dict[str, Any]]:
     """EvoESAP at its default, from the measured plans; after `cheap`."""
-    starts = Sensitivity((trial.curves(),)).starts(trial.space.rooms, trial.total)
+    starts = Sensitivity((trial.curves(),)).starts(trial.space.units, trial.total)
     yield {"arm": "evolved, seeded", **evolved(trial, np.inf, starts)}
 
 

@@ -31,11 +31,11 @@ from analysis.ranking.neurons import neuron_saliency, read_neurons
 from analysis.ranking.norms import neuron_norms
 from analysis.stats.store import StatsStore
 from pruning.engine.masking import masked
-from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import KeptNeurons
-from pruning.plan.neuron_budget import neuron_rooms, neuron_sparsity_budget
-from pruning.plan.neuron_selection import Contest, NeuronScope
+from pruning.plan.budget import sparsity_budget
+from pruning.plan.kept_neurons import KeptNeurons, neurons_left
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
+from pruning.plan.units import NeuronScope, neuron_units
+from pruning.planning.make import neurons_removed
 from pruning.planning.side_by_side import flops_saved
 from tools.demo.build import held_out_loss
 
@@ -87,9 +87,9 @@ def plans_of(model: MoEModel, corpus: str) -> dict[str, PruningPlan]:
     norms = drain(neuron_norms(model))
 
     def neurons(scores: NeuronScores, scope: NeuronScope) -> PruningPlan:
-        contest = Contest(scores, neuron_rooms(expert_widths(model), Constraints()), scope)
-        budget = neuron_sparsity_budget(contest.pools, SHARE)
-        return neuron_plan(model, contest.kept(contest.removed(budget)))
+        units = neuron_units(expert_widths(model), scope=scope, saliency=scores)
+        removed = neurons_removed(units, sparsity_budget(units, SHARE))
+        return neuron_plan(model, neurons_left(units, removed))
 
     return {
         "HEAPr-G": neurons(heapr, NeuronScope.GLOBAL),
@@ -123,8 +123,8 @@ def main() -> None:
     chosen = choose_stats(get_criterion("reap"), STORE, model, [CorpusWeight("demo-code")])
     counts = chosen.stats.table.groupby("layer")["num_tokens"]
     routing = {layer: tuple(each.tolist()) for layer, each in counts}
-    contest = Contest(scores, neuron_rooms(expert_widths(model), Constraints()), NeuronScope.GLOBAL)
-    saved = flops_saved(model, contest, ("20%", "40%", "60%"), routing)
+    units = neuron_units(expert_widths(model), scope=NeuronScope.GLOBAL, saliency=scores)
+    saved = flops_saved(model, units, ("20%", "40%", "60%"), routing)
     print(saved.to_string(index=False), flush=True)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from analysis.errors import PlanError
-from pruning.plan.constraints import rooms_of
-from pruning.schedules import Spending
+from pruning.plan.budget import Budget
+from pruning.plan.units import Units
 
 _MOST_LAYERS = 4096
 _OTHER_FORM = "The editor sent an edit that is not one number per layer."
@@ -34,36 +34,31 @@ class Bars:
     """Contents of the editor."""
 
     model: str  # identity of the model; edits of one model are not undone on another
-    spending: Spending  # layers, budget and constraints. Its constraints fix no layer
+    units: Units  # the experts that can go; no limit fixes a layer
+    budget: Budget
     kept: Mapping[int, int]  # layer -> experts kept
     locked: frozenset[int] = frozenset()  # locked layers
     # layer -> experts that a uniform schedule keeps; None if impossible
     ghost: Mapping[int, int] | None = None
 
-    @property
-    def budget(self) -> int:
-        """Total of experts kept."""
-        return sum(layer.num_experts for layer in self.spending.layers) - self.spending.budget.total
-
 
 def bars_payload(bars: Bars, last_stamp: int | None) -> dict[str, Any]:
     """JSON for the browser; lists have one entry per layer, in decoder order."""
-    layers = bars.spending.layers
-    rooms = rooms_of(layers, bars.spending.constraints)
+    layers, units = bars.units.layers, bars.units
     return {
         "model": bars.model,
         "layers": [layer.index for layer in layers],
         "rules": {
-            "sizes": [room.size for room in rooms],
-            "low": [room.size - room.most for room in rooms],
-            "high": [room.size - room.least for room in rooms],
-            "step": rooms[0].step,
+            "sizes": list(units.sizes),
+            "low": [size - most for size, most in zip(units.sizes, units.most, strict=True)],
+            "high": [size - least for size, least in zip(units.sizes, units.least, strict=True)],
+            "step": units.step,
         },
         "floors": [layer.least_kept for layer in layers],
         "counts": [bars.kept[layer.index] for layer in layers],
         "ghost": bars.ghost and [bars.ghost[layer.index] for layer in layers],
         "locked": sorted(bars.locked),
-        "budget": bars.budget,
+        "budget": units.size - bars.budget.total,  # experts kept
         "seen": last_stamp,
     }
 
@@ -75,7 +70,11 @@ def stamp_of(message: object) -> int | None:
 
 
 def checked_edit(
-    message: object, spending: Spending, before: Mapping[int, int], locked: Collection[int]
+    message: object,
+    units: Units,
+    budget: Budget,
+    before: Mapping[int, int],
+    locked: Collection[int],
 ) -> Edit:
     """The edit in a browser message, checked against every rule."""
     try:
@@ -83,22 +82,21 @@ def checked_edit(
     except ValidationError as error:
         raise PlanError(_OTHER_FORM) from error
     counts, locks = sent.counts, sent.locked
-    if len(counts) != len(spending.layers):
+    if len(counts) != len(units.layers):
         raise PlanError(_OTHER_FORM)
-    kept = {layer.index: count for layer, count in zip(spending.layers, counts, strict=True)}
-    rooms = rooms_of(spending.layers, spending.constraints)
-    for layer, room in zip(spending.layers, rooms, strict=True):
-        if not room.allows(room.size - kept[layer.index]):
-            raise PlanError(
-                f"Layer {layer.index} cannot keep {kept[layer.index]} experts: it keeps from "
-                f"{room.size - room.most} to {room.size - room.least} in steps of {room.step}."
-            )
+    kept = {layer.index: count for layer, count in zip(units.layers, counts, strict=True)}
+    gone = [size - count for size, count in zip(units.sizes, counts, strict=True)]
+    for row in units.misfits(gone):
+        size = units.sizes[row]
+        raise PlanError(
+            f"Layer {units.layers[row].index} cannot keep {counts[row]} experts: it keeps from "
+            f"{size - units.most[row]} to {size - units.least[row]} in steps of {units.step}."
+        )
     if unknown := sorted(set(locks) - kept.keys()):
         raise PlanError(f"Layer {unknown[0]} cannot be locked: it has no routed experts.")
-    removed = sum(room.size for room in rooms) - sum(counts)
-    if removed != spending.budget.total:
+    if sum(gone) != budget.total:
         raise PlanError(
-            f"These counts remove {removed} experts, but the budget is {spending.budget.total}."
+            f"These counts remove {sum(gone)} experts, but the budget is {budget.total}."
         )
     for layer_index in sorted(set(locks) & set(locked)):
         if kept[layer_index] != before[layer_index]:

@@ -28,8 +28,8 @@ from app.widgets.controls import part_switch
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.notes import against_chance, card, inform, show_command
 from app.widgets.url_values import say_unknown
-from pruning.plan.neuron_selection import NeuronScope
 from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.units import NeuronScope
 from pruning.records.evaluation import EvaluationStore
 from pruning.spec.base import command_line, option_words
 

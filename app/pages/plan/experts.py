@@ -37,10 +37,10 @@ from pruning.plan.budget import count_budget
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.sizes import SizeReport, format_bytes, format_count
 from pruning.plan.super_experts import super_note
+from pruning.plan.units import expert_units
 from pruning.planning.choice import schedule_label
 from pruning.planning.recipes import recipe_of
 from pruning.records.quality import loss_of
-from pruning.schedules import Spending
 from pruning.serving.engines import contents_of, readers, summary, verdicts
 
 _RECIPE_LINES, _RECIPE_PX = 20, 460
@@ -92,14 +92,15 @@ def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) 
         )
         return
     layers, kept = loaded.model.layers, current_plan.kept
-    spending = loaded.spending
+    units, budget = loaded.budget
     ghost = sides.kept_by("uniform") if sides else None
     if current_plan.file:
         removed = sum(layer.num_experts - kept[layer.index] for layer in layers)
-        spending, ghost = Spending(layers, count_budget(layers, removed)), None
+        units, ghost = expert_units(layers), None
+        budget = count_budget(units, removed)
     locked = frozenset() if current_plan.file else locked_layers(layers)
-    remember_screen(OnScreen(loaded.model.identity, spending, kept, locked))
-    bars = Bars(loaded.model.identity, spending, kept, locked, ghost)
+    remember_screen(OnScreen(loaded.model.identity, units, budget, kept, locked))
+    bars = Bars(loaded.model.identity, units, budget, kept, locked, ghost)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
 
 

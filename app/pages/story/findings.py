@@ -39,7 +39,7 @@ from app.widgets.headline import headline
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan, loss_words, programs
 from app.widgets.report import decision_button
-from pruning.plan.neuron_selection import NeuronScope
+from pruning.plan.units import NeuronScope
 from pruning.planning.choice import (
     HAND,
     SCHEDULE_NAMES,

@@ -26,8 +26,9 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
+from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import Spending, allocate, read_counts
+from pruning.schedules import allocate, read_counts
 from pruning.search.evolution import initial_state
 from pruning.search.run import search
 from pruning.search.scores import BlockFitness
@@ -82,12 +83,15 @@ def test_a_small_feasible_set_is_searched_in_full(tmp_path):
 
 def test_locked_layers_keep_what_the_schedule_gives_them():
     limits = Constraints(locked=frozenset({3}), multiple_of=2)
-    spending = Spending(WIDE, count_budget(WIDE, 30), limits)
-    late = allocate("late", spending)
-    settled, feasible = space_of(spending, late)
+    units = expert_units(WIDE, limits)
+    budget = count_budget(units, 30)
+    late = allocate("late", units, budget)
+    feasible = space_of(units, budget, late)
     locked = late.removed[1]
     assert {feasible.draw(np.random.default_rng(i))[1] for i in range(20)} == {locked}
-    assert all(feasible.holds(removed) for removed in seeds_of(settled, "late", late).values())
+    assert all(
+        feasible.holds(removed) for removed in seeds_of(feasible, budget, "late", late).values()
+    )
 
 
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
@@ -298,10 +302,11 @@ def test_a_seed_decides_everything(tmp_path):
 
 
 def test_the_population_starts_from_the_schedules():
-    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"))
-    late = allocate("late", spending)
-    settled, feasible = space_of(spending, late)
-    seeds = seeds_of(settled, "late", late)
+    units = expert_units(WIDE)
+    budget = sparsity_budget(units, "0.5")
+    late = allocate("late", units, budget)
+    feasible = space_of(units, budget, late)
+    seeds = seeds_of(feasible, budget, "late", late)
     assert list(seeds) == ["uniform", "early", "middle", "late"]
     state = initial_state(feasible, WIDE_SETTINGS, seeds)
     assert [candidate.origin for candidate in state.candidates[:4]] == list(seeds)
@@ -314,7 +319,7 @@ def test_the_population_starts_from_the_schedules():
 def test_seeds_start_from_the_nearest_even_allocation():
     # Layers of 11 keep a multiple of 3, so none can lose floor(11 / 2) = 5.
     limits = Constraints(multiple_of=3)
-    spending = Spending(WIDE, sparsity_budget(WIDE, "0.5"), limits)
-    late = allocate("late", spending)
-    settled, feasible = space_of(spending, late)
-    assert feasible.holds(seeds_of(settled, "late", late)["uniform"])
+    units, budget = expert_units(WIDE, limits), sparsity_budget(expert_units(WIDE), "0.5")
+    late = allocate("late", units, budget)
+    feasible = space_of(units, budget, late)
+    assert feasible.holds(seeds_of(feasible, budget, "late", late)["uniform"])

@@ -91,8 +91,8 @@ def one_switch(feasible, start, max_transfer):
     for more, less in permutations(range(len(start)), 2):
         for transfer in range(1, max_transfer + 1):
             proposed = list(start)
-            proposed[more] += transfer * feasible.step
-            proposed[less] -= transfer * feasible.step
+            proposed[more] += transfer * feasible.units.step
+            proposed[less] -= transfer * feasible.units.step
             if feasible.holds(proposed):
                 results.append(tuple(proposed))
     law = defaultdict(float)
@@ -140,13 +140,13 @@ def test_a_child_follows_the_law_of_one_to_three_switches():
 
 
 @given(seed=st.integers(0, 999), total=st.integers(1, 17), multiple=st.sampled_from([1, 2, 3]))
-def test_children_keep_budget_and_rooms(seed, total, multiple):
+def test_children_keep_budget_and_bounds(seed, total, multiple):
     layers = (MoELayer(0, 12, 2), MoELayer(4, 9, 2), MoELayer(5, 6, 2))
     limits = Constraints(multiple, pinned={4: frozenset({1})})
-    rooms_total = total * multiple - sum(layer.num_experts % multiple for layer in layers)
+    reachable = total * multiple - sum(layer.num_experts % multiple for layer in layers)
     least = sum(layer.num_experts % multiple for layer in layers)
     most = sum(size - (-(-2 // multiple) * multiple) for size in (12, 9, 6))
-    feasible = space(min(max(rooms_total, least), most), layers, limits)
+    feasible = space(min(max(reachable, least), most), layers, limits)
     rng = np.random.default_rng(seed)
     removed = feasible.draw(rng)
     if feasible.size > 1:

@@ -6,13 +6,15 @@ from itertools import product
 
 import numpy as np
 import pytest
+from allocations import choices_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.measures.allocator import LayerChoices, solve, solve_worst, weighted, weightings
-from pruning.plan.constraints import Constraints, rooms_of
+from pruning.plan.constraints import Constraints
+from pruning.plan.units import expert_units
 
 # Sums of these are exact in any order, and many of them are equal: ties are real ties.
 COSTS = st.integers(-6, 12).map(lambda n: n / 4)
@@ -60,20 +62,20 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("seed", range(3))
-def test_rooms_of_routers_and_constraints(name, seed):
+def test_bounds_of_routers_and_constraints(name, seed):
     layers, limits = LIMITS[name]
-    rooms = rooms_of(layers, limits)
+    units = expert_units(layers, limits)
     rng = np.random.default_rng(seed)
     chosen = []
-    for room in rooms:
-        removed = np.arange(room.least, room.most + 1, room.step)
+    for choices in choices_of(units):
+        removed = np.array(choices)
         chosen.append(LayerChoices(removed, rng.integers(0, 5, len(removed)) / 2))
     found, listed = solve(chosen), every(chosen)
     assert found.totals.tolist() == sorted(listed)
     for total in listed:
         solution = found.at(total)
         assert (solution.cost, solution.removed) == listed[total][0]
-        assert all(room.allows(gone) for room, gone in zip(rooms, solution.removed, strict=True))
+        assert not units.misfits(solution.removed)
     with pytest.raises(PlanError, match="nearest"):
         found.at(max(listed) + 1)
 

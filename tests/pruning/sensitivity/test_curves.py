@@ -1,6 +1,7 @@
 """Curves from points, and the allocations that they give, in hand arithmetic."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from pruning.measures.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
 from pruning.measures.points import Point, Points, curve_points, moved_points, whole_point
-from pruning.plan.constraints import Room
+from pruning.plan.units import Units
 from pruning.search.sensitivity import Aim, measure_curves, refine
 
-ROOMS = (Room(8, 0, 6), Room(8, 0, 6), Room(8, 0, 6))
+UNITS = Units((8, 8, 8), (0, 0, 0), (6, 6, 6))
 SAMPLES = ("a", "b")
 
 
@@ -69,40 +70,40 @@ def test_what_was_measured_as_a_whole_goes_before_what_is_predicted():
     plans = [((0, 6, 0), (0.2, 0.2)), ((2, 4, 0), (0.6, 0.4)), ((0, 0, 6), (0.9, 0.9))]
     spent = Sensitivity((curves_of(points_of(LEVELS, plans), 3, "esap"),))
     # The last is best, but layer 5 may not lose so many here.
-    rooms = (*ROOMS[:2], Room(8, 0, 4))
-    assert spent.spend(rooms, 6) == (2, 4, 0)
+    units = replace(UNITS, most=(6, 6, 4))
+    assert spent.spend(units, 6) == (2, 4, 0)
     assert "Measured ESAP: 0.5000" in spent.note((2, 4, 0))
-    assert spent.spend(rooms, 5) == spent.solution(rooms, 5).removed
-    assert "Predicted ESAP" in spent.note(spent.spend(rooms, 5))
-    assert next(iter(spent.starts(rooms, 6).values())) == (2, 4, 0)
+    assert spent.spend(units, 5) == spent.solution(units, 5).removed
+    assert "Predicted ESAP" in spent.note(spent.spend(units, 5))
+    assert next(iter(spent.starts(units, 6).values())) == (2, 4, 0)
 
 
 def test_a_layer_that_must_lose_more_than_was_measured_is_refused():
     short = Curve(np.array([0, 2]), np.array([0.0, 1.0]))
     spent = Sensitivity((Curves((short,) * 3, {}),))
     with pytest.raises(PlanError, match="measure it further"):
-        spent.solution((Room(8, 4, 6), *ROOMS[1:]), 8)
+        spent.solution(replace(UNITS, least=(4, 0, 0)), 8)
 
 
 @given(st.integers(0, 3 * 6000), st.sampled_from((1, 8)))
 def test_neurons_on_a_grid_spend_the_budget_exactly(total, step):
     total -= total % step
-    rooms = (Room(8192, 0, 8000, step), Room(8192, 0, 6000, step), Room(8192, 0, 8000, step))
+    units = Units((8192,) * 3, (0, 0, 0), (8000, 6000, 8000), step)
     levels = np.array([0, 4096, 8192])
     curves = tuple(Curve(levels, np.array(costs)) for costs in ([0, 1, 4], [0, 2, 3], [0, 1, 9.0]))
     spent = Sensitivity((Curves(curves, {}),))
-    found = spent.solution(rooms, total)
+    found = spent.solution(units, total)
     assert sum(found.removed) == total
-    assert all(room.allows(gone) for room, gone in zip(rooms, found.removed, strict=True))
+    assert not units.misfits(found.removed)
     # Brute force over breakpoints with one layer in between, where an optimum always lies.
-    ends = [sorted({0, 4096, room.most}) for room in rooms]
+    ends = [sorted({0, 4096, most}) for most in units.most]
     best = math.inf
     for odd in range(3):
         others = [place for place in range(3) if place != odd]
         for one in ends[others[0]]:
             for two in ends[others[1]]:
                 rest = total - one - two
-                if rooms[odd].least <= rest <= rooms[odd].most:
+                if 0 <= rest <= units.most[odd]:
                     removed = [0, 0, 0]
                     removed[others[0]], removed[others[1]], removed[odd] = one, two, rest
                     best = min(best, curves_cost(curves, removed))
@@ -142,7 +143,7 @@ class Computed:
 
 
 def cheapest(total, cost_of):
-    """Of all allocations in rooms of 28."""
+    """Of all allocations with at most 28 of each layer."""
     every = ((a, b, total - a - b) for a in range(29) for b in range(29))
     return min((cost_of(*each), each) for each in every if 0 <= each[2] <= 28)
 
@@ -152,10 +153,10 @@ def cheapest(total, cost_of):
 )
 @pytest.mark.parametrize("total", [12, 24, 36])
 def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over, total):
-    rooms = tuple(Room(32, 0, 28) for _ in range(3))
+    units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     works = [Computed(), Computed(mirrored)]
-    curves = [drain(measure_curves(work, rooms, 8)) for work in works]
-    found = drain(refine(works, curves, Aim(rooms, total, 20, "esap", across)))
+    curves = [drain(measure_curves(work, units, 8)) for work in works]
+    found = drain(refine(works, curves, Aim(units, total, 20, "esap", across)))
     exact, _ = cheapest(total, lambda *each: over(costly(*each), mirrored(*each)))
     last = found[-1]
     assert last.cost == pytest.approx(over(costly(*last.removed), mirrored(*last.removed)))
@@ -163,17 +164,17 @@ def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over
     assert [each.cost for each in found] == sorted((n.cost for n in found), reverse=True)
     # A plan that is measured as a whole on both is what the schedule takes.
     known = [curves_of(work.points, 3, "esap") for work in works]
-    assert Sensitivity(tuple(known), "esap", across).spend(rooms, total) == last.removed
+    assert Sensitivity(tuple(known), "esap", across).spend(units, total) == last.removed
     # Refined on one corpus alone, the other suffers.
-    alone = drain(refine(works[:1], curves[:1], Aim(rooms, total, 20)))[-1].removed
+    alone = drain(refine(works[:1], curves[:1], Aim(units, total, 20)))[-1].removed
     assert over(costly(*alone), mirrored(*alone)) > last.cost
 
 
 def test_refinement_finds_what_additive_costs_miss():
-    rooms = tuple(Room(32, 0, 28) for _ in range(3))
+    units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     work = Computed()
-    curves = drain(measure_curves(work, rooms, 8))
-    found = drain(refine([work], [curves], Aim(rooms, 30, 20)))
+    curves = drain(measure_curves(work, units, 8))
+    found = drain(refine([work], [curves], Aim(units, 30, 20)))
     costs = [each.cost for each in found]
     assert costs == sorted(costs, reverse=True)
     exact = cheapest(30, costly)
@@ -184,15 +185,15 @@ def test_refinement_finds_what_additive_costs_miss():
     first, last = (abs(each.predicted - each.cost) for each in (found[0], found[-1]))
     assert last < first / 5
     spent = work.layers
-    again = drain(refine([work], [curves], Aim(rooms, 30, 20)))
+    again = drain(refine([work], [curves], Aim(units, 30, 20)))
     assert [each.removed for each in again] == [each.removed for each in found]
     assert work.layers == spent  # what is known decides nothing, and is not measured again
 
 
-def test_levels_and_moves_stay_within_the_rooms():
-    rooms = (Room(32, 0, 28, 4), Room(32, 8, 24, 4), Room(32, 0, 0, 4))
-    levels = [point.level for point in curve_points(rooms, 8) if point.position == 1]
+def test_levels_and_moves_stay_within_the_bounds():
+    units = Units((32, 32, 32), (0, 8, 0), (28, 24, 0), 4)
+    levels = [point.level for point in curve_points(units, 8) if point.position == 1]
     assert levels == [8, 12, 16, 20, 24]
-    assert not [point for point in curve_points(rooms, 8) if point.position == 2]
-    moves = [point.level for point in moved_points(rooms, (4, 8, 0)) if point.position == 0]
+    assert not [point for point in curve_points(units, 8) if point.position == 2]
+    moves = [point.level for point in moved_points(units, (4, 8, 0)) if point.position == 0]
     assert moves == [0, 12, 20, 28]

@@ -22,8 +22,8 @@ from pruning.measurements.table import Measurements
 from pruning.measures.curves import curves_of
 from pruning.measures.points import MEASURES, curve_points, moved_points, whole_point
 from pruning.measures.samples import make_samples
-from pruning.plan.constraints import Constraints, rooms_of
 from pruning.plan.plan import model_ref
+from pruning.plan.units import expert_units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.search.fitness import MaskedRuns, StreamedRuns
 from pruning.search.sensitivity import Measuring
@@ -31,9 +31,9 @@ from pruning.search.sensitivity import Measuring
 CASE = DEEP[0]
 
 
-def rooms(case):
+def units_of(case):
     layers = FAMILIES[case.model_type].layers(tiny_model(case).config.to_dict())
-    return rooms_of(layers, Constraints())
+    return expert_units(layers)
 
 
 def record_of(case):
@@ -82,9 +82,10 @@ def values(work, points):
 # Every family is in test_search_prefix.py; these have layers to reuse, groups, and dense layers.
 @pytest.mark.parametrize("case", [CASE, BY_NAME["deepseek_v3-groups"]], ids=str)
 def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
-    subject, wanted = subject_of(case, tiny_model(case)), curve_points(rooms(case), 3)
-    base = tuple(room.nearest(1) for room in rooms(case))
-    wanted += moved_points(rooms(case), base, Fraction(1, 2))
+    subject, wanted = subject_of(case, tiny_model(case)), curve_points(units_of(case), 3)
+    units = units_of(case)
+    base = units.nearest([1] * len(units.sizes))
+    wanted += moved_points(units_of(case), base, Fraction(1, 2))
     work = measuring(tmp_path, case)
     drain(work.measure(wanted))
     for point in wanted:
@@ -96,7 +97,7 @@ def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
 
 
 def test_layers_in_front_of_a_loss_run_once(tmp_path):
-    wanted, work = curve_points(rooms(CASE), 3), measuring(tmp_path)
+    wanted, work = curve_points(units_of(CASE), 3), measuring(tmp_path)
     drain(work.measure(wanted))
     # 3 batches: the original through 5 layers, and each point from its own layer on.
     each = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
@@ -108,7 +109,7 @@ def test_layers_in_front_of_a_loss_run_once(tmp_path):
 
 
 def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
-    points = curve_points(rooms(CASE), 5)
+    points = curve_points(units_of(CASE), 5)
     first, second = measuring(tmp_path), measuring(tmp_path)
     drain(second.measure(points[:3]))
     drain(first.measure(points[2:6]))
@@ -117,7 +118,7 @@ def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
 
 
 def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
-    points = curve_points(rooms(CASE), 3)
+    points = curve_points(units_of(CASE), 3)
     work = measuring(tmp_path)
     drain(work.measure(points))
     work.finish()
@@ -137,7 +138,7 @@ def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
 
 
 def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
-    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
     assert set(coarse) - set(fine) and set(fine) - set(coarse)
     both = list(dict.fromkeys([*coarse, *fine]))
     first = measuring(tmp_path, count=4)
@@ -172,7 +173,7 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
 
 
 def test_points_say_on_how_many_samples_they_were_measured(tmp_path):
-    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
     few = measuring(tmp_path, count=4)
     drain(few.measure(fine))
     few.finish()
@@ -188,9 +189,9 @@ def test_points_say_on_how_many_samples_they_were_measured(tmp_path):
 
 def test_blocks_say_what_was_measured_and_how(tmp_path):
     work = replace(measuring(tmp_path), made={"device": "cpu", "batch_size": 2})
-    drain(work.measure(curve_points(rooms(CASE), 2)))
+    drain(work.measure(curve_points(units_of(CASE), 2)))
     table, record = Measurements([tmp_path]), work.finish()
-    assert [*record.plans] == curve_points(rooms(CASE), 2)
+    assert [*record.plans] == curve_points(units_of(CASE), 2)
     for point, plan in record.plans.items():
         assert plan == plans_of(CASE)(point.removed).digest
         blocks = table.blocks(record.model.identity, plan, "float32")
@@ -206,7 +207,7 @@ def test_blocks_say_what_was_measured_and_how(tmp_path):
 
 
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
-    wanted = curve_points(rooms(CASE), 3)
+    wanted = curve_points(units_of(CASE), 3)
     steps = measuring(tmp_path).measure(wanted)
     for _ in range(len(wanted) + 3):
         next(steps)
@@ -227,7 +228,7 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
 
 
 def test_two_that_measure_at_once_share_the_batches(tmp_path):
-    wanted, alone = curve_points(rooms(CASE), 2), measuring(tmp_path / "alone")
+    wanted, alone = curve_points(units_of(CASE), 2), measuring(tmp_path / "alone")
     drain(alone.measure(wanted))
     works = [measuring(tmp_path) for _ in range(2)]
     running = [work.measure(wanted) for work in works]
@@ -242,7 +243,7 @@ def test_two_that_measure_at_once_share_the_batches(tmp_path):
 
 
 def test_points_know_the_documents_of_their_samples(tmp_path):
-    numbers, wanted = (4, 4, 6, 6, 9), curve_points(rooms(CASE), 2)
+    numbers, wanted = (4, 4, 6, 6, 9), curve_points(units_of(CASE), 2)
     begun = measuring(tmp_path, documents=numbers)
     drain(begun.measure(wanted))
     assert begun.points.documents(begun.samples) == numbers
@@ -282,15 +283,15 @@ def refuse():
 def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
     work = replace(measuring(tmp_path), load=refuse)
     with pytest.raises(PlanError, match="too large"):
-        drain(work.measure(curve_points(rooms(CASE), 2)))
+        drain(work.measure(curve_points(units_of(CASE), 2)))
     assert not work.finish().is_measured
     again = measuring(tmp_path)
-    drain(again.measure(curve_points(rooms(CASE), 2)))
+    drain(again.measure(curve_points(units_of(CASE), 2)))
     assert again.finish().is_measured
 
 
 def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
-    coarse, fine = curve_points(rooms(CASE), 2), curve_points(rooms(CASE), 5)
+    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
     killed = measuring(tmp_path)
     drain(killed.measure(coarse))  # and no `finish`
     refused = replace(measuring(tmp_path), load=refuse)
@@ -306,7 +307,7 @@ def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
 
 
 def test_damage_is_named_and_measured_again(tmp_path):
-    work, wanted = measuring(tmp_path), curve_points(rooms(CASE), 2)
+    work, wanted = measuring(tmp_path), curve_points(units_of(CASE), 2)
     drain(work.measure(wanted))
     record = work.finish()
     (shard,) = shards(tmp_path)
@@ -360,7 +361,7 @@ def test_points_of_streamed_layers_are_the_same(tmp_path):
         MeasureSettings(MEASURES),
         tmp_path / "unfinished",
     )
-    wanted = curve_points(rooms(CASE), 3)
+    wanted = curve_points(units_of(CASE), 3)
     whole_model, streamed = measuring(tmp_path / "a"), measuring(tmp_path / "b", stream=stream)
     drain(whole_model.measure(wanted))
     drain(streamed.measure(wanted[:4]))  # what is known is not measured again
