@@ -11,11 +11,10 @@ from analysis.criteria import CRITERIA
 from analysis.errors import PlanError, UserError
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
+from app.session.controls import BESIDE, USUAL, asked_spec, controls_for
 from app.session.data import losses_of
 from app.session.plan_state import LOST
-from app.session.search_data import searches_of
-from app.session.state import BITS, OPTIONS, USUAL, asked_spec, controls_for, one_of
-from pruning.plan.bit_sizes import fewer_bits
+from app.session.state import Page
 from pruning.planning.choice import MOST_TEXT
 from pruning.records.quality import PlanLoss, losses_at
 from pruning.search.store import SEARCH
@@ -25,10 +24,7 @@ from pruning.spec.spec import PlanSpec, spec_of_words
 _SHARE: Final = 0.5
 _OPENED: Final = "opened"  # in the session, and in the URL of a plan of defaults
 _FIELDS: Final = flat_fields(PlanSpec)
-# Beside the spec: the search whose schedule is shown, layers that edits leave alone, and the bits
-# in which the plan is simulated.
-_BESIDE: Final = ("searched", "locked", BITS)
-_NAMES: Final = (*_FIELDS, *_BESIDE, _OPENED)
+_NAMES: Final = (*_FIELDS, *BESIDE, _OPENED)
 # In which the fields of a link are tried: what others depend on comes first.
 _ORDER: Final = tuple(dict.fromkeys(("granularity", *_FIELDS)))
 _MOST_SAID: Final = 60  # characters of a value
@@ -64,14 +60,14 @@ class _Link:
     model: MoEModel
     corpora: Sequence[str]  # the calibrated ones
     words: Mapping[str, Sequence[str]]  # field of the spec -> its words
-    beside: Mapping[str, str]  # of _BESIDE
+    beside: Mapping[str, str]  # key of a control beside the spec -> its value
 
     @classmethod
     def of_url(cls, model: MoEModel, corpora: Sequence[str]) -> "_Link":
         """That of the browser."""
         url = st.query_params
         words = {name: url.get_all(name) for name in _FIELDS if name in url}
-        other_values = {name: url[name][:MOST_TEXT] for name in _BESIDE if name in url}
+        other_values = {name: url[name][:MOST_TEXT] for name in BESIDE if name in url}
         return cls(model, corpora, words, other_values)
 
     def controls(self) -> tuple[dict[str, Any], list[str]]:
@@ -80,7 +76,6 @@ class _Link:
         Without its criterion, the rest changes the plan that a bare URL opens.
         """
         granularity = self.words.get("granularity", [""])[-1]
-        granularity = one_of(granularity, OPTIONS["granularity"], USUAL["granularity"])
         usual = _usual_spec(granularity, self.model, self.corpora)
         controls, problems = self._of_spec(self.words, usual)
         if "criterion" in problems and not usual.by_neuron:
@@ -127,16 +122,14 @@ class _Link:
     def _of_beside(self) -> tuple[dict[str, Any], list[str]]:
         """The controls beside the spec, and lines on values that do not exist."""
         controls: dict[str, Any] = dict(self.beside)
-        problems = []
         if "searched" in controls:
             # Without its name, the search that fits best is shown.
             controls["schedule"] = SEARCH
-            search_ids = [each.search_id for each in searches_of(self.model).known]
-            if search_ids and controls["searched"] not in ("", *search_ids):
-                problems.append(_unknown("search", controls.pop("searched"), search_ids))
-        if (bits := controls.get(BITS, "")) not in ("", *fewer_bits(self.model)):
-            problems.append(_unknown("bits", bits, fewer_bits(self.model)))
-            del controls[BITS]
+        problems, page = [], Page({}, self.model, self.corpora)
+        for name, value in self.beside.items():
+            known = list(filter(None, BESIDE[name].offered(page)))
+            if known and value not in ("", *known):
+                problems.append(_unknown(BESIDE[name].label.lower(), controls.pop(name), known))
         return controls, problems
 
 
@@ -183,9 +176,9 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     link = asked.differences(_usual_spec(granularity, model, corpora))
     link |= {"granularity": [granularity]} if asked.by_neuron else {}
     is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
-    link |= {"searched": [str(st.session_state["searched"])]} if is_search else {}
-    for name in ("locked", BITS):
-        link |= {name: [text]} if (text := str(st.session_state[name] or "")) else {}
+    beside = {name: str(st.session_state[name] or "") for name in BESIDE}
+    link |= {name: [text] for name, text in beside.items() if text and name != "searched"}
+    link |= {"searched": [beside["searched"]]} if is_search else {}
     # With the rest: before the component `history` is there, each update adds an entry for Back.
     link = link or {_OPENED: ["1"]}
     for name in _NAMES:

@@ -9,11 +9,12 @@ from analysis.errors import PlanError, UserError
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
+from app.session.controls import USUAL, asked_spec, controls_for
 from app.session.data import loaded_for, records_of
 from app.session.plan_data import plan_of_controls
 from app.session.plan_state import forget_import
 from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
-from app.session.state import BITS, USUAL, asked_spec, controls_for, not_here, page_choices
+from app.session.state import BITS, not_here, page_choices
 from pruning.plan.widths import WidthMode
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss

@@ -89,16 +89,6 @@ def why_lost(shown: CurrentPlan | None) -> str:
     return str(st.session_state.get(LOST, ""))
 
 
-def lasting_input(draw: Callable[..., Any], label: str, *options: Any, **settings: Any) -> None:
-    """Draw a control whose value outlives it: a spec holds it, and `write_link` the URL."""
-    draw(label, *options, persist_state="session", **settings)
-
-
-def plan_input(draw: Callable[..., Any], label: str, *options: Any, **settings: Any) -> None:
-    """Draw a control of the plan alone: using it closes an imported file."""
-    lasting_input(draw, label, *options, **{"on_change": forget_import, **settings})
-
-
 def remember_screen(on_screen: OnScreen) -> None:
     """Remember the plan on screen for the next edit."""
     st.session_state["plan.on_screen"] = on_screen

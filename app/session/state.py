@@ -1,7 +1,8 @@
-"""The controls of a plan and its spec, each from the other; shared by all pages."""
+"""What a control of the plan is, what its values become in the spec and back; what buttons set."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
@@ -20,24 +21,16 @@ from analysis.criteria.heapr import DEFAULT_LAMBDA, camera_p
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import parse_sparsity
-from analysis.stats.columns import GATES
-from app.choices import BLEND, Choices
+from app.choices import BLEND, CONSTANT, Choices
+from app.session.plan_state import forget_import
 from pruning.plan.bits import FORMATS
 from pruning.plan.constraints import ranges
-from pruning.plan.experts_per_token import possible_top_k
-from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
-from pruning.plan.units import NeuronScope
-from pruning.plan.widths import DEFAULT_MULTIPLE
+from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import (
     EXPERT_BUDGETS,
     HAND,
-    MULTIPLES,
     NEURON_BUDGETS,
-    SCHEDULE_NAMES,
-    SCOPES,
     SPARSITY_STEP,
-    WIDTH_MODES,
-    WIDTH_MULTIPLES,
     counts_in,
     counts_text,
     possible_percents,
@@ -47,10 +40,12 @@ from pruning.planning.choice import (
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
 from pruning.spec.plan_options import experts_words
-from pruning.spec.spec import PlanSpec, spec_of
+from pruning.spec.spec import PlanSpec
 
 Value = TypeVar("Value")
 Controls = Mapping[Any, Any]  # key -> value: the session itself, or what a link says
+Fields = Mapping[str, Any]
+Group = Literal["granularity", "corpus", "budget", "criterion", "schedule", "search", "limits"]
 
 UNIFIED = "unified"
 BITS: Final = "bits"  # in which evaluations simulate the plan; beside its spec, as a repair is
@@ -59,48 +54,10 @@ OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponent
 # Criteria of experts: also unified variants without a name.
 BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
 USUAL_BASELINE = "frequency"
+USUAL_OF_NEURONS: Final = "heapr"
 EXPONENTS = ("b", "alpha", "beta")
 EQUAL_SHARE = 50
 MOST_LAMBDA = 100.0
-# Controls that choose among a few values; the others are texts and numbers.
-OPTIONS: Final[Mapping[str, Sequence[Any]]] = {
-    "granularity": (EXPERT_GRANULARITY, NEURON_GRANULARITY),
-    "gate": GATES,
-    "schedule": SCHEDULE_NAMES,
-    "multiple_of": MULTIPLES,
-    "neurons": tuple(NEURON_CRITERIA),
-    "neuron_scope": (*SCOPES, MEASURED),
-    "width_mode": WIDTH_MODES,
-    "width_multiple_of": WIDTH_MULTIPLES,
-}
-# The controls of a new session. That of the corpus begins with the first.
-USUAL: Final[Controls] = {
-    "granularity": EXPERT_GRANULARITY,
-    "criterion": UNIFIED,
-    **dict.fromkeys(EXPONENTS, 1),
-    "gate": "applied",
-    "budget": "sparsity",  # the field that the slider sets
-    "sparsity": 50,
-    "schedule": "uniform",
-    "searched": "",
-    "counts": "",
-    "locked": "",
-    "multiple_of": 1,
-    "protect": "",
-    "neurons": "heapr",
-    "lambda": DEFAULT_LAMBDA,
-    # Equal widths: the export is smaller and loads everywhere.
-    "neuron_scope": str(NeuronScope.EXPERT),
-    "width_mode": "uniform",
-    "width_multiple_of": DEFAULT_MULTIPLE,
-    "pin": "",
-    "drop": "",
-    "keep_super": False,
-    "top_k": 0,  # as many experts per token as the model's own router selects
-    BITS: "",  # of weights as the checkpoint has them
-}
-# Controls in which a person may write what is no plan.
-TEXTS: Final = ("protect", "counts", "pin", "drop")
 # Keys of other controls on every page, which the URL carries over as they are.
 _CARRIED: Final = ("baseline", "expert", "repair")
 _LAST: Final = "page.last"
@@ -111,7 +68,7 @@ _MOST_SAID: Final = 60  # characters of a value in a message
 def one_of(value: object, options: Sequence[Value], usual: Value | None = None) -> Value:
     """Validate a widget value; an unknown one becomes `usual` or the first option."""
     first = options[0] if usual is None else usual
-    return next((option for option in options if option == value), first)
+    return options[options.index(value)] if value in options else first
 
 
 def controls_on_page() -> dict[str, Any]:
@@ -124,84 +81,104 @@ def is_about_neurons() -> bool:
     return bool(st.session_state.get("granularity") == NEURON_GRANULARITY)
 
 
-# The spec of controls.
+# What a control is.
 
 
-def asked_spec(controls: Controls, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
-    """The plan that controls ask for, with corpora and gate weights whether they rank or not.
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What controls are read on: their values, the model, and its calibrated corpora."""
 
-    `corpora` are the calibrated ones. The usual value stands in for one that no control offers.
-    """
+    values: Controls
+    model: MoEModel
+    corpora: Sequence[str]
 
-    def chosen(key: str) -> Any:
-        return one_of(controls.get(key), OPTIONS[key], USUAL[key])
+    @property
+    def by_neuron(self) -> bool:
+        """Whether the granularity is neurons."""
+        return bool(self.values.get("granularity") == NEURON_GRANULARITY)
 
-    def text(key: str) -> str:
-        return str(controls.get(key) or "").strip()
 
-    by_neuron = chosen("granularity") == NEURON_GRANULARITY
-    budgets = tuple(NEURON_BUDGETS if by_neuron else EXPERT_BUDGETS)
-    percent, schedule = controls.get("sparsity"), chosen("schedule")
-    values = {
-        one_of(controls.get("budget"), budgets): f"{percent if type(percent) is int else 50}%",
-        "granularity": chosen("granularity"),
-        "corpora": _asked_corpora(controls, corpora),
-        "gate": chosen("gate"),
-        "multiple_of": chosen("multiple_of"),
-        "protect": text("protect") or (),
-        "keep_super": controls.get("keep_super") is True,
-        "top_k": one_of(controls.get("top_k"), possible_top_k(model)) or None,
-    }
-    if by_neuron:
-        name, scope = _neuron_criterion(controls), chosen("neuron_scope")
-        possible = scope if scope in scopes_of(name) else USUAL["neuron_scope"]
-        values |= {
-            "criterion": name,
-            **({"schedule": MEASURED} if scope == MEASURED else {"neuron_scope": str(possible)}),
-            "width_mode": chosen("width_mode"),
-            "width_multiple_of": chosen("width_multiple_of"),
-            # Groups such as 3:5,7-9, with blanks or semicolons between them.
-            "pin": tuple(text("pin").replace(";", " ").split()),
-            "drop": tuple(text("drop").replace(";", " ").split()),
-        }
-    else:
-        criterion = criterion_in(controls)
-        values |= {
-            "criterion": criterion.name if criterion else "",
-            # Counts by hand and searches begin with uniform.
-            "schedule": "uniform" if schedule in (HAND, SEARCH) else schedule,
-        }
-        if schedule == HAND and text("counts"):
-            values["set"] = counts_in(text("counts"), model.layers)
-    return spec_of(**values)
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a control asks of the spec, and how a spec sets the control."""
+
+    asks: Callable[["Control", Page], Fields]  # -> fields of the spec
+    shows: Callable[["Control", PlanSpec, Page], Fields]  # -> controls
+
+
+def _field(spec: PlanSpec, name: str) -> Any:
+    return next(getattr(part, name) for _, part in spec if name in type(part).model_fields)
+
+
+def by_value(asked: Callable[[Any], Any], shown: Callable[[Any], Any]) -> Meaning:
+    """Of a control and a field of which each says the other alone: value -> value."""
+    return Meaning(
+        lambda row, page: {row.field: asked(row.value(page))},
+        lambda row, spec, _: {row.key: shown(_field(spec, row.field))},
+    )
+
+
+SAME: Final = Meaning(
+    lambda row, page: {row.field: row.value(page)},
+    lambda row, spec, _: {row.key: _field(spec, row.field)},
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Control:
+    """A control of the plan: what it asks of the spec, and how it is drawn."""
+
+    key: str  # of the widget and of the session
+    field: str = ""  # of the spec and of the URL; beside the spec, the URL has the key
+    usual: Any = ""  # of a new session; None: the first option
+    label: str
+    help: str | None = None
+    widget: Callable[..., Any]
+    options: Sequence[Any] | Callable[[Page], Sequence[Any]] = ()  # none of a text or number
+    words: Callable[[Any], str] = str  # of an option
+    group: Group  # drawn together, in the order of the table
+    of: Literal["", "expert", "neuron"] = ""  # the granularity that has it; empty: both
+    when: Callable[[Page], bool] | None = None  # it is drawn; None: always
+    meaning: Meaning | None = SAME  # None: another row of the field reads it
+    look: Fields | Callable[[Page], Fields] | None = None  # further arguments of the widget
+    # None: charts read it too, and an imported file stays open.
+    on_change: Callable[[], None] | None = forget_import
+
+    def offered(self, page: Page) -> Sequence[Any]:
+        """The values that a page offers; empty if any text or number will do."""
+        return self.options(page) if callable(self.options) else self.options
+
+    def value(self, page: Page) -> Any:
+        """Its value; the usual one in place of one that the page does not offer."""
+        value, options = page.values.get(self.key), self.offered(page)
+        if value in options:
+            return options[options.index(value)]
+        if not options:
+            return str(value or "").strip()
+        return self.usual if self.usual in options else options[0]
 
 
 def criterion_in(controls: Controls) -> Criterion | None:
     """The criterion of experts that controls name; None for the constant variant (1, 0, 0)."""
     if (name := controls.get("criterion")) in OTHER:
         return get_criterion(name)
-    exponents = tuple(controls.get(key) for key in EXPONENTS)
+    exponents = tuple(map(controls.get, EXPONENTS))
     variant = exponents if exponents in VARIANTS else (1, 1, 1)
     return unified(*variant) if variant in RANKABLE else None
 
 
-def _neuron_criterion(controls: Controls) -> str:
-    name = one_of(controls.get("neurons"), OPTIONS["neurons"], USUAL["neurons"])
-    weight = controls.get("lambda")
-    if name == "camera-p" and isinstance(weight, int | float) and 0 <= weight <= MOST_LAMBDA:
-        return camera_p(float(weight)).name
-    return str(name)
+def criterion_words(name: str) -> str:
+    """A criterion in a list: its label, and its exponents if it has some."""
+    if name == UNIFIED:
+        return "Constant  (1, 0, 0)"
+    criterion = get_criterion(name)
+    is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) has its exponents in the name
+    return criterion.label + (f"  {criterion.exponents}" if is_named else "")
 
 
 def corpus_options(corpora: Collection[str]) -> list[str]:
     """Corpora that can rank: each one, and the blend if there are several."""
     return [*corpora, BLEND] if len(corpora) > 1 else list(corpora)
-
-
-def _asked_corpora(controls: Controls, corpora: Sequence[str]) -> tuple[str, ...]:
-    if not corpora:
-        return ()
-    return corpora_of(one_of(controls.get("corpus"), corpus_options(corpora)), controls, corpora)
 
 
 def corpora_of(corpus: str, controls: Controls, corpora: Sequence[str]) -> tuple[str, ...]:
@@ -239,66 +216,17 @@ def page_choices(asked: PlanSpec, search: str | None = None) -> Choices:
     )
 
 
-# The controls of a spec.
+def not_here(what: str, label: str = "", offered: Iterable[object] = ()) -> PlanError:
+    """The error for what a plan asks for and no control can.
 
-
-def controls_for(spec: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
-    """The controls that ask for a plan; a PlanError if they cannot ask for all of it."""
-    ranking, limits, spread = spec.ranking, spec.limits, spec.spread
-    budget, percent = _slider_step(spec, model)
-    criterion = ranking.rule.name if ranking.criterion else ""
-    controls = {
-        **USUAL,
-        **_corpus_controls(spec, model, corpora),
-        "granularity": ranking.granularity,
-        "gate": ranking.gate,
-        "budget": budget,
-        "sparsity": percent,
-        "multiple_of": limits.multiple_of,
-        "protect": ranges(limits.protect),
-        "keep_super": limits.keep_super,
-        "top_k": spec.budget.top_k or 0,
-    }
-    if spec.by_neuron:
-        name, _, weight = criterion.partition(":")
-        controls |= {
-            "neurons": name,
-            "lambda": float(weight or DEFAULT_LAMBDA),
-            "neuron_scope": MEASURED if spread.is_measured else spread.neuron_scope,
-            "width_mode": spec.budget.width_mode,
-            "width_multiple_of": spec.budget.width_multiple_of,
-            "pin": " ".join(experts_words(limits.pin)),
-            "drop": " ".join(experts_words(limits.drop)),
-        }
-    else:
-        exponents = get_criterion(criterion).exponents if criterion else (1, 0, 0)
-        controls |= exponent_controls(exponents) if exponents else {"criterion": criterion}
-        controls["schedule"] = spread.schedule
-        if limits.set.keys() == {layer.index for layer in model.layers}:
-            controls |= {"schedule": HAND, "counts": counts_text(limits.set)}
-    shown = asked_spec(controls, model, corpora)
-    wanted = {"criterion": criterion, budget: f"{percent}%", "corpora": shown.ranking.corpora}
-    for name, words in spec.changed(**wanted).differences(shown).items():
-        raise not_here(f"{name}: {' '.join(words)}", _offered(name, model))
-    return controls
-
-
-def not_here(what: str, offered: Iterable[object] = ()) -> PlanError:
-    """The error for what a plan asks for and no control can; `offered` are values that one has."""
+    `label` and `offered` are of a control that has other values.
+    """
     others = ", ".join(map(str, offered))
     return PlanError(
-        f"This page has no control for {what[:_MOST_SAID]}{others and f', but for {others}'}; make "
-        "the plan with `moeprune prune` or `moeprune plan`, then open it here."
+        f"This page has no control for {what[:_MOST_SAID]}"
+        f"{others and f', but {label!r} for {others}'}; make the plan with `moeprune prune` or "
+        "`moeprune plan`, then open it here."
     )
-
-
-def _offered(name: str, model: MoEModel) -> tuple[object, ...]:
-    """The values of a field that a control has, if they are few."""
-    if name == "top_k":
-        return possible_top_k(model)[1:]
-    if name == "criterion":
-        return BASELINES
-    return tuple(OPTIONS.get(name, ()))
 
 
 def slider_steps(model: MoEModel, budget: str, *, by_neuron: bool) -> list[int]:
@@ -306,34 +234,6 @@ def slider_steps(model: MoEModel, budget: str, *, by_neuron: bool) -> list[int]:
     if by_neuron:  # all neurons can be pruned, but a router needs experts
         return list(range(0, 100, SPARSITY_STEP))
     return possible_shrinks(model) if budget == "shrink" else possible_percents(model)
-
-
-def _slider_step(spec: PlanSpec, model: MoEModel) -> tuple[str, int]:
-    """The field that gives the budget, and its step of the slider."""
-    name, amount = next(iter(spec.budget.amounts.items()), ("a file", ""))
-    if name in (NEURON_BUDGETS if spec.by_neuron else EXPERT_BUDGETS):
-        percent = 100 * parse_sparsity(amount)
-        if percent in slider_steps(model, name, by_neuron=spec.by_neuron):
-            return name, int(percent)
-        steps = slider_steps(model, name, by_neuron=spec.by_neuron)
-        raise not_here(
-            f"{name}: {amount}", (f"{steps[0]}% to {steps[-1]}% in steps of {SPARSITY_STEP}%",)
-        )
-    raise not_here(f"{name}: {amount}")
-
-
-def _corpus_controls(
-    spec: PlanSpec, model: MoEModel, corpora: Sequence[str]
-) -> dict[str, str | int]:
-    weights = {name_among(corpora, part.corpus): part.weight for part in spec.corpus_weights}
-    if missing := sorted(weights.keys() - set(corpora)):
-        raise PlanError(
-            f"{model.name} has not been calibrated on {missing[0]}; start that on the Start page, "
-            "or run the recipe with `moeprune prune`."
-        )
-    if len(weights) > 1:
-        return blend_controls(dict.fromkeys(corpora, 0.0) | weights)
-    return {"corpus": next(iter(weights or corpora), "")}
 
 
 def blend_controls(weights: Mapping[str, float]) -> dict[str, str | int]:
@@ -354,6 +254,145 @@ def exponent_controls(exponents: tuple[int, int, int]) -> dict[str, Any]:
     return {"criterion": UNIFIED, **dict(zip(EXPONENTS, exponents, strict=True))}
 
 
+# What values become in the spec and back, where they do not stay as they are.
+
+
+def _asked_corpora(row: Control, page: Page) -> Fields:
+    known = page.corpora
+    return {row.field: corpora_of(row.value(page), page.values, known) if known else ()}
+
+
+def _corpora_shown(row: Control, spec: PlanSpec, page: Page) -> Fields:
+    corpora = page.corpora
+    weights = {name_among(corpora, part.corpus): part.weight for part in spec.corpus_weights}
+    if missing := sorted(weights.keys() - set(corpora)):
+        raise PlanError(
+            f"{page.model.name} has not been calibrated on {missing[0]}; start that on the Start "
+            "page, or run the recipe with `moeprune prune`."
+        )
+    if len(weights) > 1:
+        return blend_controls(dict.fromkeys(corpora, 0.0) | weights)
+    return {row.key: next(iter(weights or corpora), "")}
+
+
+def possible_budgets(page: Page) -> tuple[str, ...]:
+    """Fields that the slider of a page can set."""
+    return tuple(NEURON_BUDGETS if page.by_neuron else EXPERT_BUDGETS)
+
+
+def possible_steps(page: Page) -> Sequence[int]:
+    """The percentages that the slider of a page offers."""
+    return slider_steps(page.model, page.values["budget"], by_neuron=page.by_neuron)
+
+
+def _asked_budget(row: Control, page: Page) -> Fields:
+    percent = page.values.get(row.key)
+    budget = one_of(page.values.get("budget"), possible_budgets(page))
+    return {budget: f"{percent if type(percent) is int else row.usual}%"}
+
+
+def _budget_shown(row: Control, spec: PlanSpec, page: Page) -> Fields:
+    name, amount = next(iter(spec.budget.amounts.items()), ("a file", ""))
+    offered: tuple[str, ...] = ()
+    if name in possible_budgets(page):
+        percent = 100 * parse_sparsity(amount)
+        steps = slider_steps(page.model, name, by_neuron=spec.by_neuron)
+        if percent in steps:
+            return {"budget": name, row.key: int(percent)}
+        offered = (f"{steps[0]}% to {steps[-1]}% in steps of {SPARSITY_STEP}%",)
+    raise not_here(f"{name}: {amount}", row.label, offered)
+
+
+def _asked_criterion(row: Control, page: Page) -> Fields:
+    criterion = criterion_in(page.values)
+    return {row.field: criterion.name if criterion else ""}
+
+
+def _criterion_shown(row: Control, spec: PlanSpec, _: Page) -> Fields:
+    if not spec.ranking.criterion:
+        return exponent_controls(CONSTANT)
+    rule = spec.ranking.rule
+    return exponent_controls(rule.exponents) if rule.exponents else {row.key: rule.name}
+
+
+def possible_criteria(page: Page) -> Sequence[str]:
+    """Criteria of experts; the constant variant only while the toggles say it."""
+    return BASELINES if criterion_in(page.values) else (*BASELINES, UNIFIED)
+
+
+def has_exponents(page: Page) -> bool:
+    """Whether the criterion is of the unified family."""
+    return page.values.get("criterion") not in OTHER
+
+
+def reads_gates(page: Page) -> bool:
+    """Whether gate weights change the ranking."""
+    criterion = None if page.by_neuron else criterion_in(page.values)
+    return criterion is not None and criterion.uses_gate
+
+
+def _asked_neuron_criterion(row: Control, page: Page) -> Fields:
+    name, weight = row.value(page), page.values.get("lambda")
+    if name == "camera-p" and isinstance(weight, int | float) and 0 <= weight <= MOST_LAMBDA:
+        name = camera_p(float(weight)).name
+    return {row.field: name}
+
+
+def _neuron_criterion_shown(row: Control, spec: PlanSpec, _: Page) -> Fields:
+    rule = spec.ranking.rule.name if spec.ranking.criterion else ""
+    name, weight = [*rule.split(":"), ""][:2]
+    return {row.key: name, "lambda": float(weight or DEFAULT_LAMBDA)}
+
+
+def possible_scopes(page: Page) -> Sequence[str]:
+    """Among which neurons the criterion of a page can spend the budget."""
+    criterion = one_of(page.values.get("neurons"), tuple(NEURON_CRITERIA), USUAL_OF_NEURONS)
+    return (*scopes_of(criterion), MEASURED)
+
+
+def _asked_scope(row: Control, page: Page) -> Fields:
+    scope = row.value(page)
+    return {"schedule": scope} if scope == MEASURED else {row.field: str(scope)}
+
+
+def _scope_shown(row: Control, spec: PlanSpec, _: Page) -> Fields:
+    return {row.key: MEASURED if spec.spread.is_measured else spec.spread.neuron_scope}
+
+
+def _schedule_asked(schedule: str) -> str:
+    """Counts by hand and searches begin with uniform."""
+    return "uniform" if schedule in (HAND, SEARCH) else schedule
+
+
+def _asked_counts(row: Control, page: Page) -> Fields:
+    text = row.value(page)
+    by_hand = text and page.values.get("schedule") == HAND
+    return {row.field: counts_in(text, page.model.layers)} if by_hand else {}
+
+
+def _counts_shown(row: Control, spec: PlanSpec, page: Page) -> Fields:
+    kept = spec.limits.set
+    is_full = kept.keys() == {layer.index for layer in page.model.layers}
+    return {"schedule": HAND, row.key: counts_text(kept)} if is_full else {}
+
+
+def _groups(text: str) -> tuple[str, ...]:
+    """Groups such as 3:5,7-9, with blanks or semicolons between them."""
+    return tuple(text.replace(";", " ").split())
+
+
+CORPORA: Final = Meaning(_asked_corpora, _corpora_shown)
+BUDGET: Final = Meaning(_asked_budget, _budget_shown)
+CRITERION: Final = Meaning(_asked_criterion, _criterion_shown)
+NEURON_CRITERION: Final = Meaning(_asked_neuron_criterion, _neuron_criterion_shown)
+SCOPE: Final = Meaning(_asked_scope, _scope_shown)
+SCHEDULE: Final = by_value(_schedule_asked, str)
+COUNTS: Final = Meaning(_asked_counts, _counts_shown)
+LAYERS: Final = by_value(lambda text: text or (), ranges)
+EXPERTS: Final = by_value(_groups, lambda experts: " ".join(experts_words(experts)))
+OR_NONE: Final = by_value(lambda number: number or None, lambda number: number or 0)
+
+
 # What buttons set.
 
 
@@ -370,6 +409,11 @@ def apply_criterion(name: str) -> None:
         return
     exponents = get_criterion(name).exponents
     st.session_state.update(exponent_controls(exponents) if exponents else {"criterion": name})
+
+
+def criterion_chosen() -> None:
+    """Set the toggles of the criterion that was chosen."""
+    apply_criterion(str(st.session_state["criterion"]))
 
 
 def apply_exponents(exponents: tuple[int, int, int]) -> None:

@@ -1,47 +1,56 @@
-"""The chosen plan and its controls, drawn on every page."""
+"""The chosen plan, its controls and its files, drawn on every page."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from analysis.errors import UserError
+from analysis.errors import PlanError, UserError
+from analysis.model.moe_model import MoEModel
 from analysis.stats.columns import GATES
 from app.choices import BLEND
+from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import loaded_for, what_is_missing
+from app.session.controls import TEXTS, USUAL, asked_spec, controls_for
+from app.session.data import loaded_for, shown_model, what_is_missing
 from app.session.link import write_link
+from app.session.measured_plan import show_plan
 from app.session.plan_data import current_plan
+from app.session.plan_state import import_plan, keep_by_hand, sparsity_controls
 from app.session.state import (
-    TEXTS,
-    USUAL,
     apply_criterion,
-    asked_spec,
     controls_on_page,
     corpora_of,
     corpus_options,
-    is_about_neurons,
+    not_here,
     page_choices,
 )
+from app.session.uploads import MEGABYTES, uploaded_text
 from app.widgets.controls import (
     baseline_control,
     choose,
     control_row,
     criterion_controls,
+    draw_controls,
     formula_part,
-    gate_control,
-    neuron_criterion_controls,
+    search_input,
 )
 from app.widgets.notes import inform
 from app.widgets.plan_bar import lost_note, no_plan, plan_line
-from app.widgets.plan_controls import plan_controls, search_input
 from app.widgets.sidebar import blend_sliders, model_and_calibration
-from pruning.planning.choice import possible_percents
+from pruning.plan.plan import fit_plan, plan_from_json
+from pruning.planning.choice import percent_removing, possible_percents
 from pruning.requests.ranking import SecondRequest
+from pruning.requests.recipe import Recipe
+from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.schedules import counts_from_text
 
+_UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
+_TYPES: Final = ("json", "yaml", "yml", "csv")
 _GROUPS: Final = ("criterion", "baseline", "second", "schedule", "limits")
 # Page -> groups of controls on the page; the others are in the sidebar.
 _ON_PAGE: Final = {
@@ -63,28 +72,28 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         UserError: no model, or one that cannot be used.
     """
     bar = st.container(key="plan-bar")
-    model, corpora = model_and_calibration(bar)
-    neurons = is_about_neurons()
+    controls = model_and_calibration(bar)
+    model, corpora, neurons = controls.model, controls.corpora, controls.by_neuron
     places = _places(page, neurons=neurons)
     with places["criterion"]:
-        if neurons:
-            neuron_criterion_controls()
-        else:
-            criterion_controls()
+        criterion_controls(controls)
+        if not neurons:
             formula_part()
     if not neurons:
         with places["baseline"]:
             baseline_control()
-        with places["limits"]:
-            gate_control()
-    plan_controls(model, corpora, places["schedule"], places["limits"])
+    with places["schedule"]:
+        draw_controls("schedule", controls)
+    with places["limits"]:
+        draw_controls("limits", controls)
+        _upload_part(model, corpora)
     with bar:
         lost_note(model)
     try:
         asked = asked_spec(controls_on_page(), model, corpora)
         loaded = loaded_for(model, page_choices(asked))
         with places["schedule"]:
-            loaded = loaded.choosing(search=search_input(loaded))
+            loaded = loaded.choosing(search=search_input(loaded, controls))
         write_link(asked, model, corpora)
     except UserError as error:
         plain = controls_on_page() | {key: USUAL[key] for key in TEXTS}
@@ -166,6 +175,79 @@ def _recipe_controls(loaded: Loaded) -> SecondRequest:
     if side_b["sparsity"]:
         values["with_sparsity"] = f"{side_b['sparsity']}%"
     return loaded.second_by(**values)
+
+
+def _upload_part(model: MoEModel, corpora: Sequence[str]) -> None:
+    """The file upload, and what its kinds of files do."""
+    st.file_uploader(
+        "Plan, schedule or recipe",
+        type=list(_TYPES),
+        key=_UPLOAD,
+        on_change=_take_upload,
+        args=(model, corpora),
+        max_upload_size=MEGABYTES,
+        help="plan.json is shown and exported as it is. A schedule (CSV, JSON or YAML: layer and "
+        "experts kept or removed) becomes manual counts. recipe.yaml sets the controls.",
+    )
+    st.text("plan.json, recipe.yaml, or a schedule: layer -> kept.")
+    # Here, because the open list would cover it on the page.
+    reason = st.session_state.pop(_REFUSED, "")
+    if reason:
+        show_error(reason)
+
+
+def _take_upload(model: MoEModel, corpora: Sequence[str]) -> None:
+    if (file := st.session_state.get(_UPLOAD)) is None:
+        return
+    try:
+        _take_file(model, corpora, Path(file.name).name, file.getvalue())
+    except UserError as error:
+        st.session_state[_REFUSED] = str(error)
+
+
+def _take_file(model: MoEModel, corpora: Sequence[str], name: str, content: bytes) -> None:
+    """Apply an uploaded file."""
+    text, suffix = uploaded_text(name, content), Path(name).suffix.lower()
+    is_recipe = any(line.startswith(("criterion:", "model:")) for line in text.splitlines())
+    if suffix == ".json" and '"schema_version"' in text and '"granularity"' in text:
+        plan = fit_plan(plan_from_json(text), model)
+        import_plan(name, plan)
+        st.session_state["granularity"] = plan.granularity
+        # If possible: edits start from these counts.
+        _move_sparsity(model, {layer: len(ids) for layer, ids in plan.kept.items()})
+    elif suffix in (".yaml", ".yml") and is_recipe:
+        _apply_recipe(model, corpora, recipe_from_yaml(text, name=name))
+    else:
+        kept = counts_from_text(text, Path(name), model.layers)
+        if _move_sparsity(model, kept) is None:
+            raise PlanError(
+                f"{name} keeps {sum(kept.values())} of {model.num_experts} experts, which "
+                "is not a sparsity that this page offers; use it with "
+                "`moeprune plan --schedule-file`."
+            )
+        keep_by_hand(kept, frozenset())
+
+
+def _move_sparsity(model: MoEModel, kept: Mapping[int, int]) -> int | None:
+    """Set the slider to the sparsity of these counts; None if it has no such step."""
+    removed = sum(layer.num_experts - kept[layer.index] for layer in model.layers)
+    percent = percent_removing(model, removed)
+    if percent is not None:
+        st.session_state.update(sparsity_controls(percent))
+    return percent
+
+
+def _apply_recipe(model: MoEModel, corpora: Sequence[str], recipe: Recipe) -> None:
+    """Set the controls from a recipe: all or nothing."""
+    if recipe.model not in (shown_model(model), model.name):
+        raise PlanError(
+            f"The recipe is for {recipe.model}, but {model.name} is shown; choose that model in "
+            "the sidebar, or open the recipe with `moeprune prune`."
+        )
+    for key in ("sensitivity", "repair", "search"):
+        if getattr(recipe, key) is not None:
+            raise not_here(key)
+    show_plan(controls_for(recipe.plan, model, corpora))
 
 
 def has_statistics(loaded: Loaded) -> bool:

@@ -1,4 +1,4 @@
-"""The criterion controls: family, exponent toggles, presets, gate, baseline; those of neurons."""
+"""Drawing of the controls of the plan from their table; switches and lists of pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -6,27 +6,27 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from analysis.criteria import CRITERIA, get_criterion
-from analysis.stats.columns import GATES
 from app.charts.names import criterion_label
 from app.components.expert_map import Arrangement, Mode
-from app.session.plan_state import lasting_input, plan_input
+from app.loaded import Loaded
+from app.session.controls import BESIDE, rows_on
+from app.session.search_data import ordered_for, searches_of
 from app.session.state import (
     BASELINES,
-    MOST_LAMBDA,
-    OPTIONS,
-    OTHER,
     UNIFIED,
-    USUAL,
     USUAL_BASELINE,
-    apply_criterion,
+    Control,
+    Group,
+    Page,
     criterion_in,
+    criterion_words,
+    has_exponents,
     one_of,
+    possible_scopes,
 )
 from app.widgets.url_values import say_unknown
 from pruning.plan.units import NeuronScope
-from pruning.planning.choice import SCOPES, schedule_label, scopes_of
-from pruning.schedules import MEASURED
+from pruning.search.store import SEARCH
 
 Choice = TypeVar("Choice", bound=str)
 Value = TypeVar("Value")
@@ -37,11 +37,8 @@ MODES: Mapping[Mode, str] = {
     "mask": "Kept",
     "delta": "Rank change",
 }
-_TOGGLES = (
-    ("b", "$b$ sum, mean", (0, 1)),
-    ("alpha", r"$\alpha$ gate weight", (0, 1, 2)),
-    ("beta", r"$\beta$ output norm", (0, 1, 2)),
-)
+_LISTS = (st.selectbox, st.select_slider, st.segmented_control, st.pills)
+_NEVER_EMPTY = (st.segmented_control, st.pills)
 
 
 def choose(
@@ -85,98 +82,66 @@ def control_row(**look: Any) -> DeltaGenerator:
     return st.container(horizontal=True, vertical_alignment="bottom", **look)
 
 
-def criterion_controls() -> None:
-    """Draw the criterion, and its exponents if it has some; `criterion_in` reads them."""
+def draw_controls(group: Group, page: Page) -> None:
+    """Draw the controls of the plan of a group, in the order of their table."""
+    for row in rows_on(page):
+        if row.group == group and (row.when is None or row.when(page)):
+            draw_control(row, page, row.offered(page))
+
+
+def draw_control(row: Control, page: Page, options: Sequence[Any]) -> None:
+    """Draw a control of the plan with these options; a value that is none of them is replaced.
+
+    Its value outlives it: a spec holds it, and `write_link` the URL.
+    """
+    state, is_list = st.session_state, row.widget in _LISTS
+    if options and state.get(row.key) not in options:
+        state[row.key] = row.usual if row.usual in options else options[0]
+    words = {"format_func": row.words} if is_list else {}
+    look = row.look(page) if callable(row.look) else row.look or {}
+    needs = {"required": True} if row.widget in _NEVER_EMPTY else {}
+    row.widget(
+        row.label,
+        *([options] if is_list else []),
+        key=row.key,
+        help=row.help,
+        on_change=row.on_change,
+        persist_state="session",
+        **{**words, **needs, **look},
+    )
+
+
+def criterion_controls(page: Page) -> None:
+    """Draw the criterion of experts with its exponents, or that of neurons with its scope."""
     state = st.session_state
-    is_unified = state["criterion"] not in OTHER
-    if is_unified:
-        criterion = criterion_in(st.session_state)
+    if not page.by_neuron and has_exponents(page):
+        criterion = criterion_in(state)
         state["criterion"] = criterion.name if criterion else UNIFIED
-    options = [*BASELINES, *([UNIFIED] if state["criterion"] == UNIFIED else [])]
-    lasting_input(
-        st.selectbox,
-        "Criterion",
-        options,
-        key="criterion",
-        format_func=criterion_words,
-        on_change=lambda: apply_criterion(str(state["criterion"])),
-        width=175,
-    )
-    if not is_unified:
-        return
-    for key, label, exponents in _TOGGLES:
-        lasting_input(st.segmented_control, label, exponents, key=key, required=True)
-
-
-def neuron_criterion_controls() -> None:
-    """Draw the neuron criterion and its scope."""
-    plan_input(
-        st.segmented_control,
-        "Criterion",
-        OPTIONS["neurons"],
-        key="neurons",
-        required=True,
-        format_func=criterion_label,
-        help="**HEAPr**: expected loss increase without the neuron; one forward and "
-        "one backward pass.  \n**CAMERA-P**: output magnitude of the neuron.  \n**Neuron norms**: "
-        "weights only, no calibration; a baseline, not from a paper.  \n**Random**: the floor that "
-        "others must beat.",
-    )
-    criterion = one_of(st.session_state["neurons"], OPTIONS["neurons"], USUAL["neurons"])
-    if criterion == "camera-p":
-        plan_input(
-            st.number_input,
-            "Lambda",
-            0.0,
-            MOST_LAMBDA,
-            step=0.5,
-            key="lambda",
-            width=140,
-            help="Weight of a neuron's largest activation relative to the norm of all. The paper "
-            "gives no value; our default is 1.",
-        )
-    possible = (*scopes_of(criterion), MEASURED)
-    if st.session_state["neuron_scope"] not in possible:
-        st.session_state["neuron_scope"] = USUAL["neuron_scope"]
-    plan_input(
-        st.segmented_control,
-        "Neurons compete within",
-        possible,
-        key="neuron_scope",
-        required=True,
-        format_func=lambda scope: SCOPES.get(scope) or schedule_label(scope),
-        help="**Global** (HEAPr-G): prune the least salient neurons of the whole model.  "
-        "\n**Per layer** (HEAPr-L): prune the same fraction of every layer.  \n**Per expert**: "
-        "prune the same fraction of every expert, so widths stay equal.  \n**Measured**: "
-        "per layer, and layers lose what their measured sensitivity says.",
-    )
-    if NeuronScope.GLOBAL not in possible:
+    draw_controls("criterion", page)
+    if page.by_neuron and NeuronScope.GLOBAL not in possible_scopes(page):
         st.caption(
-            f":material/info: {criterion_label(criterion)} compares neurons of one layer only, so "
-            "a global budget is not offered."
+            f":material/info: {criterion_label(state['neurons'])} compares neurons of one layer "
+            "only, so a global budget is not offered."
         )
+
+
+def search_input(loaded: Loaded, page: Page) -> str | None:
+    """Draw the list of searches, if their schedule is chosen; return the name of one."""
+    if page.by_neuron or st.session_state["schedule"] != SEARCH:
+        return None
+    # Those that fit the current budget and criterion first. Names only: the list shows
+    # what the URL has.
+    search_ids = [each.search_id for each in ordered_for(loaded, searches_of(loaded.model).known)]
+    if not search_ids:
+        return ""
+    draw_control(BESIDE["searched"], page, search_ids)
+    return str(st.session_state["searched"])
 
 
 def formula_part() -> None:
     """Show the formula of the toggles."""
     if (criterion := criterion_in(st.session_state)) is not None:
         st.markdown(f"${criterion.formula}$", width="content")
-
-
-def gate_control() -> None:
-    """Draw the gate convention, if the criterion has one."""
-    criterion = criterion_in(st.session_state)
-    if criterion is None or not criterion.uses_gate:
-        return
-    lasting_input(
-        st.segmented_control,
-        "Gate weights",
-        GATES,
-        key="gate",
-        required=True,
-        format_func=str.capitalize,
-        help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
-    )
 
 
 def baseline_control() -> None:
@@ -191,12 +156,3 @@ def baseline_control() -> None:
         format_func=criterion_words,
         width=175,
     )
-
-
-def criterion_words(name: str) -> str:
-    """A criterion in a list: its label, and its exponents if it has some."""
-    if name == UNIFIED:
-        return "Constant  (1, 0, 0)"
-    criterion = get_criterion(name)
-    is_named = name in CRITERIA and criterion.exponents  # S(1,1,2) has its exponents in the name
-    return criterion.label + (f"  {criterion.exponents}" if is_named else "")

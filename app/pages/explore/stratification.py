@@ -11,9 +11,9 @@ from app.choices import USUAL_STRATA, StrataChoice
 from app.loaded import Loaded
 from app.pages.explore.corpora import with_criterion
 from app.session.data import what_is_missing
-from app.session.state import BASELINES
+from app.session.state import BASELINES, criterion_words
 from app.widgets.charts import show_named
-from app.widgets.controls import choose, control_row, criterion_words, view_switch
+from app.widgets.controls import choose, control_row, view_switch
 from app.widgets.notes import inform
 
 _SIDES: Final = ("left", "right")

@@ -23,11 +23,11 @@ from app.charts.variant_losses import VARIANT_MAPS
 from app.choices import BLEND, CONSTANT, StrataChoice
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
+from app.session.controls import asked_spec
 from app.session.data import loaded_for
 from app.session.plan_data import bytes_after, current_plan, neuron_sizes
 from app.session.state import (
     EXPONENTS,
-    asked_spec,
     controls_on_page,
     corpus_options,
     exponent_controls,
