@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.foreign_text import in_json, in_terminal
+from analysis.numbers.words import plain, plain_rows
 from analysis.progress import Progress
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def print_collected(command: str, error: str = "") -> None:
     }
     if error:
         collected["error"] = error
-    sys.stdout.write(in_json(collected, default=_plain) + "\n")
+    sys.stdout.write(in_json(collected, default=plain) + "\n")
 
 
 def note(words: str) -> None:
@@ -366,32 +367,12 @@ def show_frame(title: str, table: "pd.DataFrame") -> None:
     show_table(title, tuple(map(str, table.columns)), plain_rows(table))
 
 
-def plain_rows(table: "pd.DataFrame") -> list[list[object]]:
-    """The rows of a table; absent values are empty."""
-    cells = table.astype(object).where(table.notna(), "")
-    return [list(row) for row in cells.itertuples(index=False, name=None)]
-
-
-def small(value: float) -> str:
-    """A measured number with four decimals, a large one with four digits.
-
-    One that decimals would show as 0 is in scientific form.
-    """
-    if abs(value) >= 1e6:
-        return f"{value:.2e}"
-    if abs(value) >= 10:
-        return f"{value:,.{max(0, 4 - len(str(int(abs(value)))))}f}"
-    return f"{value:.4f}" if abs(value) >= 0.001 else f"{value:.1e}" if value else "0"
-
-
-def counted(count: int, what: str) -> str:
-    """A count with its noun `what`: 1 path, 2 paths."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-def show_texts(texts: Mapping[str, str]) -> None:
-    """Texts next to each other, below their names; with --json a command's result has them."""
+def show_texts(texts: Mapping[str, str], values: Mapping[str, object]) -> None:
+    """Texts next to each other, below their names; with --json the result has the values."""
     if _speech.get().as_json:
+        _speech.get().result.update(values)
+        return
+    if not texts:
         return
     table = Table(show_edge=False, pad_edge=False)
     for name in texts:
@@ -416,8 +397,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else in_terminal(value)
-
-
-def _plain(value: object) -> object:
-    """JSON form of other values: a number of numpy, else the text."""
-    return value.item() if hasattr(value, "item") else str(value)

@@ -16,6 +16,7 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.manifest import Run
 from analysis.stats.store import stats_store
+from pruning.actions.listing import action
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
@@ -145,6 +146,14 @@ class Model(DisplayMixin):
         self._drain(export_task(request))
         return request.out
 
+    def run(self, name: str, **options: Any) -> Any:
+        """Run an action, such as `bins`, `sweep` or `subsets`; its records.
+
+        Options: those of its command; a plan is a `PruningPlan`, several are a sequence.
+        """
+        values = {key: _content(value) for key, value in options.items()}
+        return self._drain(action(name).run(self._request(action(name).request, **values)))
+
     def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
         """Verify an export of this model: its bytes, that it loads, and its logits."""
         source = self.described.checkpoint.path
@@ -165,6 +174,13 @@ class Model(DisplayMixin):
 
     def _drain(self, task: Generator[Progress, None, Result]) -> Result:
         return drain(task, self._progress)
+
+
+def _content(value: Any) -> Any:
+    """A value as a request has it: plans by their content."""
+    if isinstance(value, PruningPlan):
+        return value.to_dict()
+    return tuple(map(_content, value)) if isinstance(value, list | tuple) else value
 
 
 def _either(counts: Iterable[int]) -> str:

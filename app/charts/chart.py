@@ -44,6 +44,7 @@ class Chart:
     title: str  # heading
     make: Callable[[Loaded], Drawing]
     granularity: str = EXPERT_GRANULARITY
+    at_end: bool = False  # drawn below the rest of its page, which then need not name it
 
     def draw(self, loaded: Loaded) -> Drawing:
         """The drawing, with its command; a UserError if data is missing."""

@@ -36,6 +36,8 @@ _PALETTE: Final[dict[str, tuple[str, str, int]]] = {
     "hoyer": ("#169483", "#2af0d5", 1),
     "neuron-norms": ("#850144", "#cc5a82", 2),
 }
+# Of criteria that are not named above, in their order: these differ from all others as well.
+_SPARE: Final = (("#180030", "#4848f0", 0), ("#300018", "#786048", 3))
 _RANDOM_SYMBOL, _VARIANT_SYMBOL = 5, 4
 # For plans without a known criterion.
 _OTHER: Final = {False: "#6b4c3b", True: "#c9a995"}
@@ -86,7 +88,7 @@ def looks(names: Iterable[str], dark: bool) -> dict[str, Look]:
 def _look(criterion: Criterion, dark: bool) -> Look:
     # "camera-p:0.5" looks as "camera-p".
     name = criterion.name.partition(":")[0]
-    palette = _PALETTE.get(name)
+    palette = _PALETTE.get(name) or _spare(name)
     if name == "random":
         color, place = muted(dark), _RANDOM_SYMBOL
     elif palette is not None:
@@ -96,6 +98,12 @@ def _look(criterion: Criterion, dark: bool) -> Look:
     else:
         color, place = _OTHER[dark], 0
     return Look(color, SYMBOLS[place], DASHES[place % len(DASHES)])
+
+
+def _spare(name: str) -> tuple[str, str, int] | None:
+    """A free look for a criterion without one of its own; None if none is left."""
+    unnamed = [each for each in _CRITERIA if each not in (*_PALETTE, "random")]
+    return dict(zip(unnamed, _SPARE, strict=False)).get(name)
 
 
 def _in_theme(palette: tuple[str, str, int], dark: bool) -> str:

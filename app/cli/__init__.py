@@ -16,9 +16,10 @@ from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
 from app.cli.usage import usage_problem
 from app.console import err, finish, print_collected, speech
+from pruning.actions.listing import SENTENCES, STEPS
 
 # Step -> module and name of a command or group -> the first sentence of its help, for listing them.
-# The module is imported when the command is asked for.
+# The module is imported when the command is asked for. The actions of a step come after these.
 _STEPS = {
     "Begin": {
         "serve:demo": "Open the dashboard on the shipped demo model and its statistics; works "
@@ -35,12 +36,6 @@ _STEPS = {
         "statistics.",
         "calibrate:weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from "
         "disk, and cache them.",
-        "measure:sensitivity": "Measure how much quality falls when experts are removed from one "
-        "layer.",
-        "measure:bins": "Score against true loss: experts or neurons in bins by saliency, each bin "
-        "removed alone.",
-        "measure:subsets": "Quality against calibration size: plans by parts of each run's tokens, "
-        "and their spread.",
     },
     "Look": {
         "rank:score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens "
@@ -64,19 +59,10 @@ _STEPS = {
         "far is kept.",
         "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their "
         "loss.",
-        "repair:repair": "Refit what a plan keeps to take over part of what it removes; writes "
-        "repaired.json.",
     },
     "Judge": {
-        "measure:evaluate": "Measure how pruned models differ from the original on held-out text.",
-        "measure:sweep": "Evaluate every criterion at every sparsity, with one loaded model; "
-        "writes a tidy table.",
         "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, "
         "or on an export.",
-        "measure:ask": "Answers of the original model and of pruned ones to a prompt, or the "
-        "losses of a text.",
-        "measure:variance": "Variance of hidden states after each layer, original against pruned, "
-        "on 4096 tokens.",
     },
     "Ship": {
         "ship:export": "Write the pruned checkpoint; the model is never loaded.",
@@ -89,12 +75,18 @@ _STEPS = {
         "queue:jobs": "Jobs that the dashboard started.",
     },
 }
-_PLACES = {place: sentence for places in _STEPS.values() for place, sentence in places.items()}
-COMMANDS = {place.partition(":")[2]: sentence for place, sentence in _PLACES.items()}
+# Heading -> place of a command -> the first sentence of its help; an action has its name alone.
+_LISTED = {step: {**places, **STEPS.get(step, {})} for step, places in _STEPS.items()}
+_PLACES = {place: sentence for places in _LISTED.values() for place, sentence in places.items()}
+COMMANDS = {place.rpartition(":")[2]: sentence for place, sentence in _PLACES.items()}
 
 
 def find(name: str) -> Any:
     """The function of a command, or a group of commands as a `typer.Typer`."""
+    if name in SENTENCES:
+        from app.cli.action import action_command  # numpy and more, which a list does without
+
+        return action_command(name)
     module = next(place.partition(":")[0] for place in _PLACES if place.endswith(f":{name}"))
     return getattr(import_module(f"app.cli.{module}"), name)
 
@@ -155,9 +147,9 @@ def _program(
     del version
 
 
-for _step, _listed in _STEPS.items():
-    for _place, _help in _listed.items():
-        cli.command(_place.partition(":")[2], help=_help, rich_help_panel=_step)(lambda: None)
+for _step, _places in _LISTED.items():
+    for _place, _help in _places.items():
+        cli.command(_place.rpartition(":")[2], help=_help, rich_help_panel=_step)(lambda: None)
 
 
 def main() -> None:

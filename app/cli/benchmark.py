@@ -7,14 +7,15 @@ from typing import Annotated, Any
 from analysis.errors import PlanError
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import counted
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_result
-from app.cli.following import WEIGHTS_ELSEWHERE, free_name
-from app.console import counted, finish, follow, show_table
+from app.console import finish, follow, show_table
 from pruning.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
 from pruning.plan.plan import load_plan
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
+from pruning.requests.following import WEIGHTS_ELSEWHERE, free_name
 from pruning.spec.base import Option, command_line, flags_of, flat_fields, option_words
 from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json, import_results
 

@@ -6,16 +6,17 @@ from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.criteria.weight_based import zero_experts
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import counted
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.manifest import CorpusRef, Run
 from analysis.stats.reading import load_weight_stats
 from analysis.stats.store import StatsStore, stats_store
 from app.cli.derive import command
-from app.cli.following import next_plan, usual_budget
-from app.console import counted, finish, follow, note, out, show_facts
+from app.console import finish, follow, note, out, show_facts
 from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.following import next_plan, usual_budget
 from pruning.requests.model import WeightsRequest
 from pruning.spec.base import Option, option_words
 from pruning.spec.options import Switch, each_once

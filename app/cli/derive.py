@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -14,17 +14,19 @@ from typer.models import ParameterInfo
 
 from analysis.errors import Checks, CorpusError, UserError
 from analysis.machine.devices import check_device
-from app.cli.files import REPLACES, check_file, check_new_file
+from app.cli.files import REPLACES, check_file, check_new_file, plan_content
 from app.cli.help import HAS_EMPTY_WORD
 from app.cli.usage import EMPTY_PATH
 from pruning.spec.base import (
     OPTIONS,
     PANELS,
+    Option,
     Request,
     choices_of,
     default_of,
     flags_of,
     flat_fields,
+    is_plan,
     option_of,
     repeated,
     validated,
@@ -43,7 +45,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
     The fields of the request that have an `Option`, and the keyword parameters of the function,
     which are annotated likewise, become its options. Without a request, there are no others. Of the
     field `each`, which takes one value, the option may be repeated: the function gets a list, a
-    request for each value.
+    request for each value. If the request has plans, the function gets their files as `plans`.
     """
 
     def derive(handler: Handler) -> Handler:
@@ -55,7 +57,8 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 model.__name__, __base__=model, force=(Annotated[bool, REPLACES], False)
             )
         fields = flat_fields(kind) if kind else {}
-        declared = {**model.model_fields, **fields}
+        plans = {name: field for name, field in fields.items() if is_plan(field)}
+        declared = {**plans, **model.model_fields, **fields}
         panels = PANELS if len(declared) > MOST_UNGROUPED else {}
         parameters = {
             parameter.name: parameter
@@ -83,10 +86,9 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             for name, field in model.model_fields.items():
                 # A handler that takes `force` looks at what is there itself.
                 spares = force or (takes_force and name == "out_file")
-                option = option_of(field)
-                checks.run(partial(check_new_file, rest.get(name), option, force=spares))
-                for value in _several(rest.get(name)) or (rest.get(name),):
-                    checks.run(partial(check_file, value, option))
+                _check_paths(rest.get(name), option_of(field), checks, force=spares)
+            if plans:
+                rest["plans"] = _files_of_plans(request_values, plans, checks)
             for corpus in _corpora(arguments, declared):
                 checks.run(partial(_check_corpus, corpus))
             request = checks.run(partial(_requests, kind, each, request_values)) if kind else None
@@ -100,6 +102,25 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         return run
 
     return derive
+
+
+def _check_paths(value: Any, option: Option | None, checks: Checks, *, force: bool) -> None:
+    checks.run(partial(check_new_file, value, option, force=force))
+    for path in _several(value) or (value,):
+        checks.run(partial(check_file, path, option))
+
+
+def _files_of_plans(
+    values: dict[str, Any], names: Iterable[str], checks: Checks
+) -> tuple[Path, ...]:
+    """The files of a request's plans, whose contents take their place in its values."""
+    for name in values.keys() & set(names):
+        is_one = not _several(values[name])
+        files = tuple(dict.fromkeys((values[name],) if is_one else values[name]))
+        contents = tuple(checks.run(partial(plan_content, path)) or {} for path in files)
+        values[name] = contents[0] if is_one else contents
+        return files
+    return ()
 
 
 def _check_named(arguments: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> None:
@@ -243,7 +264,7 @@ def takes(field: FieldInfo, flags: Sequence[str]) -> str:
         return option.takes
     if names and len("|".join(names)) <= _MOST_LETTERS:
         return "|".join(names)
-    if Path in _members(field.annotation):
+    if Path in _members(field.annotation) or is_plan(field):
         return "FOLDER" if option and option.file == "folder" else "FILE"
     return max(flags, key=len).strip("-").upper()
 
@@ -254,11 +275,19 @@ def _option_type(field: FieldInfo) -> Any:
         return list[str]
     (kind,) = set(_members(field.annotation)) - {type(None)}
     if get_origin(kind) is not tuple:
-        return kind if kind in _PLAIN else str
+        return _word_type(kind)
     (item,) = _members(get_args(kind)[0])
-    item = item if item in _PLAIN else str
+    item = _word_type(item)
     is_one = any(getattr(rule, "max_length", None) == 1 for rule in field.metadata)
     return item if is_one else types.GenericAlias(list, item)
+
+
+def _word_type(kind: Any) -> type:
+    """What one word of a command line becomes; a plan is named by its file."""
+    if kind in _PLAIN:
+        plain: type = kind
+        return plain
+    return Path if get_origin(kind) is dict else str
 
 
 def _members(kind: Any) -> Iterator[Any]:

@@ -52,6 +52,11 @@ def check_file(path: object, option: Option | None) -> None:
         )
 
 
+def plan_content(path: Path) -> dict[str, Any]:
+    """The content of a plan's file."""
+    return load_plan(path).to_dict()
+
+
 def check_free(path: Path, problem: str, *, force: bool) -> None:
     """Refuse to replace a file; `problem` says what is in the way."""
     if path.exists() and not force:

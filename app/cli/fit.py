@@ -8,7 +8,6 @@ from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
 from app.cli.derive import command
-from app.cli.following import export_command, pruned_name
 from app.console import finish, note, show_table
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import FORMATS
@@ -21,6 +20,7 @@ from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairRecord
 from pruning.requests.fit import FitRequest
+from pruning.requests.following import export_command, pruned_name
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
 

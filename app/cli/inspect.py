@@ -11,12 +11,12 @@ from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from analysis.model.widths import expert_widths, loaded_widths
 from app.cli.derive import command
-from app.cli.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
 from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
 from pruning.plan.constraints import ranges
 from pruning.plan.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
 from pruning.planning.counted import Counted, uniform_cuts
+from pruning.requests.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
 from pruning.requests.model import ModelRequest
 from pruning.serving.engines import contents_of, verdicts
 from pruning.spec.base import command_line, option_words

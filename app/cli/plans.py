@@ -16,6 +16,7 @@ from analysis.errors import PlanError, UserError
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import counted
 from analysis.ranking.choose import notes_on_others, sample_runs
 from analysis.stats.reading import load_sample_stats
 from analysis.stats.samples import joined_stats
@@ -23,7 +24,6 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_repair, read_plan, save_plan, write_csv
-from app.cli.following import commands_after_plan
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.cli.say import (
@@ -35,7 +35,7 @@ from app.cli.say import (
     show_summary,
     show_width_options,
 )
-from app.console import counted, finish, follow, note, out, show_frame
+from app.console import finish, follow, note, out, show_frame
 from app.settings import Settings
 from pruning.plan.budget import (
     Budget,
@@ -63,6 +63,7 @@ from pruning.plan.units import expert_units
 from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import count_plan
 from pruning.planning.files import check_spec
+from pruning.requests.following import commands_after_plan
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules.trajectory_plan import Cut, budget_plan, union_plan

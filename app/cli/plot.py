@@ -15,13 +15,13 @@ from analysis.files.durable import write_durably
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.sparsity import as_percent
+from analysis.numbers.words import counted
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import check_free, read_plan, write_csv
-from app.cli.following import export_command
 from app.cli.say import say_notes
-from app.console import counted, finish, follow, note, show_table
+from app.console import finish, follow, note, show_table
 from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -33,6 +33,7 @@ from pruning.planning.ranking import weights_measured
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.quality import stored_losses
+from pruning.requests.following import export_command
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.spec.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.spec.spec import PlanSpec

@@ -10,14 +10,14 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import Part, Run
 from analysis.stats.store import stats_store
+from app.cli.action import show
 from app.cli.derive import command
 from app.cli.files import write_result
-from app.cli.following import commands_after_plan, export_command
 from app.cli.options import Recipe as RecipeFile
 from app.cli.say import say_notes, say_plan, say_search
-from app.cli.say_records import show_records
 from app.cli.ship import write_export
 from app.console import finish, follow, out
+from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.plan.bits import bits_words
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
@@ -26,6 +26,7 @@ from pruning.plan.super_experts import super_note
 from pruning.planning.files import check_spec
 from pruning.planning.make import plan_rounding
 from pruning.records.evaluation import result_json
+from pruning.requests.following import commands_after_plan, export_command
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import load_recipe
@@ -102,9 +103,8 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
     say_notes(notes)
     if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
         records = follow(evaluate_run(evaluation))
-        show_records(
-            records, [f"{each.name}{bits_words(bit)}" for each in plans for bit in evaluation.bits]
-        )
+        names = [f"{each.name}{bits_words(bit)}" for each in plans for bit in evaluation.bits]
+        show(evaluation_tables(records, names))
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, result_json(records))
         finish(f"evaluate: {result}", {"evaluation": str(result)})

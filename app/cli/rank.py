@@ -31,13 +31,13 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.files import write_table
-from app.cli.following import free_name, plan_command, usual_budget
 from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.plan.plan import PruningPlan
 from pruning.planning.comparing import decision, pair_of, with_counts_of
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking
+from pruning.requests.following import free_name, plan_command, usual_budget
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform

@@ -6,11 +6,11 @@ from typing import Annotated
 from analysis.files.durable import write_durably
 from app.cli import options
 from app.cli.derive import command
-from app.cli.following import folder_of, pruned_name
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.console import finish
 from pruning.planning.recipes import recipe_template
+from pruning.requests.following import folder_of, pruned_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.spec.base import Option, command_line

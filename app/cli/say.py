@@ -11,10 +11,10 @@ from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
+from analysis.numbers.words import plain_rows
 from analysis.ranking.choose import Choice
 from analysis.stats.manifest import Run
-from app.cli.following import commands_after_checks, with_weights
-from app.console import finish, note, note_command, out, plain_rows, ranges_of_rows, show_table
+from app.console import finish, note, note_command, out, ranges_of_rows, show_table
 from pruning.plan.active import Routing
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.kept_neurons import count_neurons
@@ -30,6 +30,7 @@ from pruning.plan.sizes import (
 from pruning.plan.tables import plan_summary
 from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import Counted
+from pruning.requests.following import commands_after_checks, with_weights
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.serving.commands import serve_commands, serve_gguf

@@ -3,28 +3,22 @@
 Tasks are named, not imported: the dashboard reads this table and must not load torch.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+from analysis.errors import sentence
 from analysis.progress import Progress
 from analysis.stats.manifest import Run
+from pruning.actions.action import Action, given_to_a_job
+from pruning.actions.listing import SENTENCES, action
 from pruning.benchmarks.record import way_of
-from pruning.measures.store import Record
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import (
-    AskRequest,
-    BinsRequest,
-    EvaluateRequest,
-    SensitivityRequest,
-    SweepRequest,
-    VarianceRequest,
-)
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest
-from pruning.requests.repair import RepairRequest
 from pruning.spec.base import Request, validated
 from pruning.tasks.benchmark import benchmarks_as_json
 
@@ -44,24 +38,44 @@ class JobKind:
     # Request -> output to delete unless the job succeeds.
     partials: Callable[[Any], tuple[str, ...]] = lambda _: ()
 
+    @classmethod
+    def of(cls, row: Action[Any, Any]) -> "JobKind":
+        """An action as a job, which keeps what came of it in a sentence."""
+        return cls(row.request, "", row.title, partial(_told, row.place), place=row.place)
+
     def run(self, values: dict[str, Any]) -> Generator[Progress, None, dict[str, Any]]:
         """Run the task on a stored request."""
+        if not self.task:
+            request: Any = validated(self.request, values)
+            outcome = yield from action(request.asked_by).steps(given_to_a_job(request))
+            return outcome.plain
         module, name = self.task.split(".")
         task = getattr(import_module(f"pruning.tasks.{module}"), name)
         return self.result((yield from task(validated(self.request, values))))
 
 
-def _count_saved(names: Result | list[Any], what: str, of: str = "") -> str:
-    count = len(names)
-    return f"1 {what}{of} saved" if count == 1 else f"{count:,} {what}s{of} saved"
+# The part of a page that lists jobs -> how a person gets there.
+_WHERE: Final = {
+    "plan": "Plan",
+    "export": "Export",
+    "explore.loss": "Explore, Evidence",
+    "explore.tokens": "Explore, Evidence",
+    "evaluate.own": "Evaluate, This model",
+    "evaluate.benchmarks": "Evaluate, Benchmarks",
+    "evaluate.hidden": "Evaluate, Hidden states",
+    "evaluate.ask": "Evaluate, Ask both models or Text lens",
+}
+
+
+def _told(place: str, result: Result) -> str:
+    """What came of an action, and where it is to be seen; earlier versions kept no sentence."""
+    words = "; ".join(str(result.get("sentence", "")).splitlines())
+    where = f"See {_WHERE[place]}." if place else ""
+    return " ".join(filter(None, (words and sentence(words[:1].upper() + words[1:]), where)))
 
 
 def _statistics(result: Result) -> str:
     return f"Statistics {result['run_id']} are in the cache."
-
-
-def _evaluations(result: Result) -> str:
-    return f"{_count_saved(result['evaluations'], 'evaluation')} next to the statistics."
 
 
 def _benchmarks(result: Result) -> str:
@@ -82,18 +96,8 @@ def _export(result: Result) -> str:
     return f"{text}. {location}"
 
 
-def _asked(result: Result) -> str:
-    words = ["The answers are under Evaluate, Ask both models."] if result["answers"] else []
-    words += ["The scored text is under Evaluate, Text lens."] if result.get("lens") else []
-    return " ".join(words)
-
-
 def _run_result(run: Run) -> dict[str, Any]:
     return {"run_id": run.manifest.run_id, "path": str(run.path)}
-
-
-def _ids(name: str) -> Callable[[Iterable[Record]], dict[str, Any]]:
-    return lambda records: {name: [record.record_id for record in records]}
 
 
 KINDS: Final[Mapping[str, JobKind]] = {
@@ -115,30 +119,6 @@ KINDS: Final[Mapping[str, JobKind]] = {
         place="export",
         partials=lambda request: (f"{request.out}.partial",),
     ),
-    "repair": JobKind(
-        RepairRequest,
-        "repair.repair_run",
-        "repair of {about}",
-        lambda result: f"The repair {result['repair']} is saved next to the statistics.",
-        lambda record: {"repair": record.record_id},
-        "plan",
-    ),
-    "evaluate": JobKind(
-        EvaluateRequest,
-        "evaluation.evaluate_run",
-        "evaluation of {about}",
-        _evaluations,
-        _ids("evaluations"),
-        "evaluate.own",
-    ),
-    "sweep": JobKind(
-        SweepRequest,
-        "evaluation.sweep_run",
-        "sweep of {about}",
-        _evaluations,
-        _ids("evaluations"),
-        "evaluate.own",
-    ),
     "search": JobKind(
         SearchRequest,
         "search.search_task",
@@ -146,12 +126,6 @@ KINDS: Final[Mapping[str, JobKind]] = {
         lambda result: (
             f"The best of {result['candidates']} candidates has {result['fitness']:.4f}."
         ),
-    ),
-    "sensitivity": JobKind(
-        SensitivityRequest,
-        "sensitivity.sensitivity_task",
-        "sensitivity of {about} by {request.criterion}",
-        lambda result: f"{_count_saved(result['sensitivity'], 'record', ' of sensitivity')}.",
     ),
     "benchmark": JobKind(
         BenchmarkRequest,
@@ -161,33 +135,7 @@ KINDS: Final[Mapping[str, JobKind]] = {
         benchmarks_as_json,
         "evaluate.benchmarks",
     ),
-    "bins": JobKind(
-        BinsRequest,
-        "probe.bins_run",
-        "bins of {about} by {request.criterion}",
-        lambda result: f"{result['bins']} saved next to the statistics.",
-        lambda record: {"bins": record.record_id},
-        "explore.loss",
-    ),
-    "variance": JobKind(
-        VarianceRequest,
-        "probe.variance_run",
-        "hidden states of {about}",
-        lambda result: f"{_count_saved(result['variances'], 'record', ' of hidden states')}.",
-        lambda records: _ids("variances")(records.values()),
-        "evaluate.hidden",
-    ),
-    "ask": JobKind(
-        AskRequest,
-        "probe.ask_run",
-        "{about}",
-        _asked,
-        lambda result: {
-            "answers": len(result.answers),
-            "lens": result.lens.record_id if result.lens else "",
-        },
-        "evaluate.ask",
-    ),
+    **{name: JobKind.of(action(name)) for name in SENTENCES},
 }
 
 

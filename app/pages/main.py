@@ -12,6 +12,7 @@ from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
 from app.session.chosen_expert import chosen_expert, expert_control, is_opened
 from app.session.state import carry_over, is_about_neurons
+from app.widgets.charts import charts_at_end
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.expert import link_to_expert
 from app.widgets.links import FIRST, go_to, page_at
@@ -48,6 +49,7 @@ PAGES: Mapping[str, PageEntry] = {
 def draw_page() -> None:
     """The page of this run; Streamlit calls it without an argument."""
     entry.draw(loaded)
+    charts_at_end(page.url_path or FIRST, loaded)
 
 
 st.set_page_config(

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 import streamlit as st
 
 from app.session.data import settings
+from pruning.actions.ask import AskRequest
 from pruning.measures.store import RecordStore
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.lens import LensRecord
-from pruning.requests.evaluation import AskRequest
 from pruning.spec.base import Request
 
 Worded = TypeVar("Worded", AnswerRecord, LensRecord)

@@ -87,6 +87,16 @@ def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:
     return chart
 
 
+def charts_at_end(page: str, loaded: Loaded) -> None:
+    """Draw the charts that stand below the rest of their page, each in a frame."""
+    shown = (page, loaded.choices.spec.ranking.granularity, True)
+    for chart in CHARTS.values():
+        if (chart.page, chart.granularity, chart.at_end) == shown:
+            with st.container(border=True):
+                st.markdown(f"**{chart.title}**")
+                show_named(chart.name, loaded, with_sentence=True)
+
+
 def chart_card(name: str, loaded: Loaded, heading: str, *, says: bool = False) -> None:
     """Draw a chart in a frame below its heading, and what it says; nothing if there is none."""
     try:

@@ -32,7 +32,7 @@ from pruning.records.against_random import AgainstRandom, verdict_on
 from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
 from pruning.records.right_of_plans import in_short
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.repair import RefitRequest
+from pruning.requests.repair import RepairRequest
 from pruning.serving.engines import Readers, contents_of, readers, verdicts
 from pruning.spec.base import validated
 
@@ -118,7 +118,7 @@ def _programs(model: MoEModel, plan: PruningPlan, has_own_widths: bool) -> Reade
 
 def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:
     """Download of the plan's file."""
-    file = RefitRequest.writes if current_plan.plan.repair else PLAN_FILE
+    file = RepairRequest.writes if current_plan.plan.repair else PLAN_FILE
     download_button(f"{verb} {file}", current_plan.plan.to_json, file, key)
 
 

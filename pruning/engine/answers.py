@@ -67,15 +67,15 @@ def has_chat_format(tokenizer: Tokenizer) -> bool:
 def run_answers(
     model: PreTrainedModel,
     family: MoEFamily,
-    plans: Mapping[str, PruningPlan | None],
+    plans: Sequence[PruningPlan | None],
     question: Question,
 ) -> Generator[Progress, None, list[Answer]]:
     """Let each model continue the prompt greedily.
 
-    `plans` maps names to plans, None being the model as it is. Masks are removed afterwards.
+    Of `plans`, None is the model as it is. Masks are removed afterwards.
     """
     answers: list[Answer] = []
-    for name, plan in plans.items():
+    for plan in plans:
         yield Progress("answering", len(answers), len(plans), "models")
         started = time.monotonic()
         with candidate_of(model, family, plan):
@@ -85,6 +85,6 @@ def run_answers(
         pairs = zip(first, ids, strict=False)
         agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         seconds = time.monotonic() - started
-        answers.append(Answer(name, text, tuple(ids), agreed, seconds))
+        answers.append(Answer(text, tuple(ids), agreed, seconds))
     yield Progress("answering", len(plans), len(plans), "models")
     return answers

@@ -3,7 +3,7 @@
 Shape suffixes: T tokens, K experts per token, N scored tokens, D model width, V vocabulary.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -80,11 +80,11 @@ def choices_heard(model: PreTrainedModel, described: MoEModel) -> Iterator[Chose
 def run_lens(
     model: PreTrainedModel,
     described: MoEModel,
-    plans: Mapping[str, PruningPlan],
+    plans: Iterable[PruningPlan],
     record: LensRecord,
 ) -> Generator[Progress, None, LensRecord]:
     """The record with the original model and these plans; what it has already is not run again."""
-    missing = {name: each for name, each in plans.items() if not record.of_plan(each.digest)}
+    missing = [plan for plan in plans if not record.of_plan(plan.digest)]
     total = len(missing) + 1
     yield Progress("looking through the lens", 0, total, "models")
     if not record.losses:
@@ -92,7 +92,7 @@ def run_lens(
         record = record.finished(
             {}, losses=tuple(losses.tolist()), layers=_layers(described, chosen)
         )
-    for done, plan in enumerate(missing.values(), start=1):
+    for done, plan in enumerate(missing, start=1):
         yield Progress("looking through the lens", done, total, "models")
         losses, chosen = _run(model, described, plan, record)
         ids = {layer: index_TK.flatten().tolist() for layer, (index_TK, _) in chosen.items()}

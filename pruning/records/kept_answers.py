@@ -15,7 +15,6 @@ from pruning.records.plan_facts import RecordOfPlan, plan_facts
 class Answer:
     """The answer of one model."""
 
-    name: str  # of the model: the plan's file, or the caller's name of the original
     text: str  # without special tokens
     ids: tuple[int, ...]  # generated tokens
     agreed: int  # leading tokens that equal those of the first model

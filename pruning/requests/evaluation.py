@@ -1,8 +1,7 @@
 """Requests to measure a model and its plans: losses, bins, hidden states, sensitivity, answers."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -16,7 +15,6 @@ from pruning.measures.result import DECODED, RIGHT
 from pruning.measures.sample_settings import DEFAULT_SAMPLES, SampleSettings
 from pruning.plan.bits import OWN
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.records.bins import DEFAULT_BINS, Binning, Order, Scope
 from pruning.requests.calibration import check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.questions import QuestionOptions
@@ -33,7 +31,9 @@ OneCorpus = Annotated[
     Option("Corpus to run on, as for calibrate."),
 ]
 # Under its usual name, which exponents may have as well.
-_Criterion = Annotated[options.Criterion, AfterValidator(lambda value: get_criterion(value).name)]
+NamedCriterion = Annotated[
+    options.Criterion, AfterValidator(lambda value: get_criterion(value).name)
+]
 _ASCENDING = AfterValidator(lambda values: tuple(sorted(dict.fromkeys(values), key=parse_sparsity)))
 
 
@@ -135,11 +135,16 @@ class MeasureRequest(QuestionOptions, StreamableRequest):
 
 
 class EvaluateRequest(MeasureRequest):
-    """Plans to evaluate, each the content of a plan.json; without any, the original model."""
+    """Plans to evaluate; without any, the original model."""
 
     asked_by = "evaluate"
     writes = "result.json"
-    plans: tuple[dict[str, Any], ...] = ()
+    plans: tuple[
+        Annotated[
+            options.Plan, Option("plan.json to evaluate; repeatable. Default: the original model.")
+        ],
+        ...,
+    ] = ()
     repair: options.Repair = False
     bits: options.Bits = (OWN,)
     top_k: plan_options.TopK | None = None
@@ -170,7 +175,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     asked_by = "sweep"
     writes = "sweep.csv"
     criteria: Annotated[
-        tuple[_Criterion, ...],
+        tuple[NamedCriterion, ...],
         options.EACH_ONCE,
         Option("Criterion, such as reap, aimer, random or b,alpha,beta; repeatable."),
     ] = Field(min_length=1)
@@ -219,154 +224,6 @@ class SweepRequest(RankedRequest, MeasureRequest):
         return [self.spec_by(criterion, **budget, **spread) for budget in self.budgets]
 
 
-class SubsetsRequest(RankedRequest, HeldOutRequest):
-    """Plans by parts of the calibration tokens of each run."""
-
-    asked_by = "subsets"
-    writes = "subsets.csv"
-    criteria: Annotated[
-        tuple[_Criterion, ...],
-        options.EACH_ONCE,
-        Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
-    ] = Field(min_length=1)
-    sparsity: plan_options.Sparsity
-    granularity: Literal["expert"] = "expert"
-    repair: Annotated[
-        options.Switch,
-        Option("Also repair the plan of all tokens on shares of text, three draws of each."),
-    ] = False
-    stream_layers: options.StreamLayers = False
-    hidden_states_dir: options.HiddenStatesDir | None = None
-
-
-class BinsRequest(RankedRequest, HeldOutRequest):
-    """Experts or neurons in bins by a criterion, each bin removed alone."""
-
-    asked_by = "bins"
-    writes = "bins.csv"
-    corpora: OneCorpus
-    criterion: _Criterion
-    bins: Annotated[int, Field(strict=True, ge=2, le=100), Option("How many bins.")] = DEFAULT_BINS
-    scope: Annotated[
-        Scope | None,
-        Option(
-            "Order within each layer, or of all. Default: layer for experts, global for neurons "
-            "where the criterion compares layers."
-        ),
-    ] = None
-    order: Annotated[
-        Order,
-        Option("Order of the bins; index: by position, as in HEAPr's Figure 3."),
-    ] = "saliency"
-    hidden_states_dir: options.HiddenStatesDir | None = None
-
-    @model_validator(mode="after")
-    def _can_rank(self) -> "BinsRequest":
-        criterion, by_neuron = get_criterion(self.criterion), self.granularity == NEURON_GRANULARITY
-        check_ranks(criterion, self.granularity)
-        if by_neuron and self.scope == "global" and criterion.within_layers:
-            raise PlanError(
-                f"{self.criterion} does not compare neurons of different layers; use --scope layer."
-            )
-        return self
-
-    @property
-    def binning(self) -> Binning:
-        """The bins: by default of experts within layers, and of all neurons if these compare."""
-        within = get_criterion(self.criterion).within_layers
-        over_all = self.granularity == NEURON_GRANULARITY and not within
-        usual: Scope = "global" if over_all else "layer"
-        return Binning(self.bins, self.scope or usual, self.order)
-
-
-def check_named(plans: Sequence[object], names: Sequence[str]) -> None:
-    """Refuse plans without names and names without plans, by a ValueError."""
-    if len(names) != len(plans):
-        raise ValueError(f"{len(plans)} plans have {len(names)} names")
-
-
-_Words = Annotated[str, Field(min_length=1, max_length=1 << 20)]
-
-
-class AskRequest(ModelRequest):
-    """A prompt, or a text to score, for the original model and for plans."""
-
-    asked_by = "ask"
-    prompt: Annotated[_Words | None, Option("Prompt for every model.")] = None
-    text: Annotated[
-        _Words | None,
-        Option("Instead of a prompt: a text whose tokens are scored under every plan (the lens)."),
-    ] = None
-    lens: Annotated[
-        options.Switch,
-        Option("Also score the original model's answer token by token under every plan."),
-    ] = False
-    plans: tuple[dict[str, Any], ...] = ()
-    names: tuple[str, ...] = ()
-    repair: options.Repair = False
-    max_new_tokens: Annotated[
-        int,
-        Field(strict=True, ge=1, le=1 << 16),
-        Option("Tokens of an answer, at most.", takes="TOKENS"),
-    ] = 128
-    raw: Annotated[options.Switch, Option("Continue the prompt as it stands, not as a chat.")] = (
-        False
-    )
-    template_args: options.TemplateArgs = Field(default_factory=dict)
-    dtype: options.Dtype = "auto"
-    device: options.Device = "auto"
-    device_map: options.DeviceMap | None = None
-    offload_folder: options.OffloadFolder | None = None
-    trust_remote_code: options.Trust = False
-    stats_dir: options.StatsDir | None = None
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "AskRequest":
-        check_named(self.plans, self.names)
-        if (self.prompt is None) == (self.text is None):
-            raise ValueError("give --prompt or --text, one of them")
-        if self.lens and self.prompt is None:
-            raise ValueError("--lens is of the answer to a --prompt; --text is scored anyway")
-        if self.template_args and (self.raw or self.prompt is None):
-            raise ValueError("--template-arg is of a --prompt in the chat format, without --raw")
-        if self.offload_folder and not self.device_map:
-            raise ValueError("--offload-folder needs --device-map auto")
-        return self
-
-
-class VarianceRequest(HeldOutRequest):
-    """Hidden states of the original model, and of plans, criteria at sparsities, or both."""
-
-    asked_by = "variance"
-    writes = "variance.csv"
-    corpora: OneCorpus
-    plans: tuple[dict[str, Any], ...] = ()  # each the content of a plan.json
-    names: tuple[str, ...] = ()  # of the plans, for the table
-    repair: options.Repair = False
-    # Criteria, sparsities, calibrated_on, gate: every combination, as of a sweep.
-    criteria: tuple[
-        Annotated[options.Criterion, Option("Criterion to plan by as well; repeatable.")], ...
-    ] = ()
-    sparsities: tuple[
-        Annotated[plan_options.Sparsity, Option("Of the plans by criteria; repeatable.")], ...
-    ] = ()
-    calibrated_on: tuple[options.CalibratedOn, ...] = ()
-    gate: options.Gate = "applied"
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> "VarianceRequest":
-        check_named(self.plans, self.names)
-        if bool(self.criteria) != bool(self.sparsities):
-            raise ValueError("--criterion and --sparsity belong together")
-        _ = self.sweep  # validates it
-        return self
-
-    @property
-    def sweep(self) -> SweepRequest | None:
-        """The criteria at their sparsities; None without any."""
-        return self.into(SweepRequest) if self.criteria else None
-
-
 SENSITIVITY_SAMPLES = 32
 
 
@@ -374,7 +231,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
-    criterion: _Criterion
+    criterion: NamedCriterion
     sparsities: Annotated[
         tuple[plan_options.Sparsity, ...],
         _ASCENDING,

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from analysis.files.shipped import DEMO_MODEL
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, Request, command_line, option_words, repeated
+from pruning.spec.base import Option, Request, command_line, is_plan, option_words, repeated
 
 
 class ModelRequest(Request):
@@ -20,9 +20,16 @@ class ModelRequest(Request):
     model: options.Model
     revision: options.Revision | None = None
 
+    @property
+    def num_plans(self) -> int:
+        """How many plans it has."""
+        fields = type(self).model_fields
+        plans = [getattr(self, name) for name in fields if is_plan(fields[name]) or name == "plans"]
+        return sum(len(each) if isinstance(each, tuple) else 1 for each in plans)
+
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
         """The equivalent command line; `plans` names the files that hold the request's plans."""
-        plan_words = repeated("--plan", plans[: len(getattr(self, "plans", ()))])
+        plan_words = repeated("--plan", plans[: self.num_plans])
         target = ("-o", out or self.writes) if self.writes else ()
         return command_line(self.asked_by, self.model, *plan_words, *option_words(self), *target)
 

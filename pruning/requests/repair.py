@@ -1,8 +1,8 @@
 """The request to repair a plan: which corpora the kept experts are refitted on, and how it runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option, Request, command_line, option_words, validated
+from pruning.spec.base import Option, Request, validated
 from pruning.spec.spec import PlanSpec
 
 DEFAULT_REPAIR_TOKENS = 65_536
@@ -39,11 +39,12 @@ class RepairOptions(Request):
     seed: options.Seed | None = None
 
 
-class RefitRequest(RepairOptions, ModelRequest):
-    """A repair of any plan; layers are loaded one at a time."""
+class RepairRequest(RepairOptions, ModelRequest):
+    """A repair of a plan; layers are loaded one at a time."""
 
     asked_by = "repair"
     writes = "repaired.json"
+    plan: options.Plan
     template_args: options.TemplateArgs = Field(default_factory=dict)
     skip_bad_rows: options.SkipBadRows = 0
     dtype: options.Dtype = "auto"
@@ -56,18 +57,6 @@ class RefitRequest(RepairOptions, ModelRequest):
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False
     stats_dir: options.StatsDir | None = None
-
-
-class RepairRequest(RefitRequest):
-    """A repair of a plan; `plan` is the content of plan.json."""
-
-    plan: dict[str, Any]
-
-    def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
-        """The equivalent command line; `plans` names the file that holds the plan."""
-        words = option_words(self)
-        target = ("-o", out or self.writes)
-        return command_line(self.asked_by, self.model, "--plan", *plans, *words, *target)
 
     def readings(self, plan: PruningPlan, calibrated: Iterable[str]) -> list[CalibrateRequest]:
         """How each corpus is read, as by calibrations: tokens are shared by the weights.

@@ -37,7 +37,7 @@ class Option:
     takes: str = ""
     # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
     # which may be absent. A "corpus" may be a path, whose file must exist; a "plan" is one too, or
-    # a folder with one.
+    # a folder with one, and the value is its content.
     file: Literal["", "new", "existing", "folder", "corpus", "plan"] = ""
     endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
     # A value as the words that it is read from, if it is kept as something else than a word.
@@ -78,6 +78,13 @@ def option_of(field: FieldInfo) -> Option | None:
         if isinstance(each, Option):
             merged = replace(merged, **each.values()) if merged else each
     return merged
+
+
+@cache
+def is_plan(field: FieldInfo) -> bool:
+    """Whether a field holds the content of a plan, or of several."""
+    option = option_of(field)
+    return option is not None and option.file == "plan"
 
 
 @cache
@@ -267,9 +274,12 @@ def option_words(
 
 
 def words_of(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
-    """The words of a command line that give a field this value; none without an option."""
+    """The words of a command line that give a field this value.
+
+    None without an option; nor for a plan, whose file has a name that the request does not know.
+    """
     option = option_of(field)
-    if option is None or option.place:
+    if option is None or option.place or is_plan(field):
         return
     flag, *off = flags_of(name, field)
     if isinstance(value, bool):

@@ -124,6 +124,10 @@ Whole = Annotated[int, Field(strict=True)]
 # The model, where it runs and how.
 Model = Annotated[Text, Option("Checkpoint directory, hub id, or `demo`.", place="MODEL")]
 Revision = Annotated[Text, Option("Revision of a hub model.")]
+# The content of a plan.json; on a command line, its file.
+Plan = Annotated[
+    dict[str, Any], Option("plan.json from `moeprune plan`.", ("--plan",), file="plan")
+]
 ConfigOnly = Annotated[
     Switch,
     Option(

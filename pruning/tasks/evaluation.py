@@ -81,22 +81,20 @@ def evaluate_run(request: EvaluateRequest) -> Records:
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     plans = [open_plan(raw, model, store) for raw in request.plans] or [keep_all(model)]
+    return (yield from evaluate_plans(request, model, plans))
+
+
+def evaluate_plans(
+    request: EvaluateRequest | SweepRequest, model: MoEModel, plans: Iterable[PruningPlan]
+) -> Records:
+    """Evaluate these plans as a request says; records by corpus and then by plan.
+
+    With repairs each plan is followed by itself repaired, and each of these comes in all bits.
+    """
     plans = [with_top_k(plan, model, request.top_k) for plan in plans]
     if request.repair:
         plans = yield from with_repairs(request, model, plans)
-    plans = in_bits(plans, model, request.bits)
-    return (yield from _evaluate(request, model, plans))
-
-
-def sweep_run(request: SweepRequest) -> Records:
-    """Evaluate the original model and every criterion at every sparsity, by corpus and plan."""
-    model = load_model_index(request.model, revision=request.revision)
-    plans = yield from sweep_plans(request, model, stats_store(request.stats_dir))
-    plans = [with_top_k(plan, model, request.top_k) for plan in [keep_all(model), *plans]]
-    if request.repair:
-        plans = yield from with_repairs(request, model, plans)
-    plans = in_bits(plans, model, request.bits)
-    return (yield from _evaluate(request, model, plans))
+    return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
 
 
 def in_bits(

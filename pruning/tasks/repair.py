@@ -1,6 +1,6 @@
 """Tasks of repair: a plan refitted on text, and plans with their repairs as further candidates."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from analysis.model.opening import load_model_index
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
-from pruning.plan.repair_reference import repaired_name
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.model import ModelRequest
@@ -102,23 +101,13 @@ def with_repairs(
 
     One that is repaired already, or that removes nothing, stays alone.
     """
-    numbered = {str(number): plan for number, plan in enumerate(plans)}
-    return list((yield from with_named_repairs(request, model, numbered)).values())
-
-
-def with_named_repairs(
-    request: ModelRequest, model: MoEModel, plans: Mapping[str, PruningPlan]
-) -> Steps[dict[str, PruningPlan]]:
-    """As `with_repairs`; the name of a repaired plan says so."""
     shared = shared_options(request)
     directories = stats_store(shared.get("stats_dir")).directories
-    candidates = {}
-    for name, plan in plans.items():
-        candidates[name] = plan
+    candidates = []
+    for plan in plans:
+        candidates.append(plan)
         if takes_repair(plan, model):
             record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
             repaired = replace(plan, repair=record.reference)
-            candidates[repaired_name(name, record.reference.tokens)] = with_repair_files(
-                repaired, directories
-            )
+            candidates.append(with_repair_files(repaired, directories))
     return candidates

@@ -57,12 +57,6 @@ class Measurement:
     evaluations: Sequence[EvaluationRecord] = ()
 
 
-def sensitivity_task(request: SensitivityRequest) -> Steps[dict[str, Any]]:
-    """Job form of `sensitivity_run`."""
-    measurement = yield from sensitivity_run(request)
-    return {"sensitivity": [each.record.record_id for each in measurement.corpora]}
-
-
 def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> Steps[Measurement]:
     """Measure missing points of the curves on each corpus, then the plans asked for on all.
 

@@ -13,10 +13,9 @@ from analysis.errors import UserError
 from analysis.model.opening import load_model_index
 from app.widgets.answers import marked
 from builders import ROWS
+from pruning.actions.variance import ACTION, VarianceRequest
 from pruning.plan.plan import keep_all
 from pruning.records.kept_answers import Answer, AnswerRecord, AnswerStore
-from pruning.requests.evaluation import VarianceRequest
-from pruning.tasks.probe import variance_run
 
 HIDDEN, ASK = "Hidden states", "Ask both models"
 
@@ -34,7 +33,8 @@ def measured(folders):
         seq_len=9,
         stats_dir=stats,
     )
-    yield drain(variance_run(request))
+    full, reap, random = drain(ACTION.run(request))
+    yield {"full": full, "reap 34%": reap, "random 34%": random}
     for path in (stats / "variances").iterdir():
         path.unlink()
     (stats / "variances").rmdir()
@@ -80,7 +80,7 @@ def test_what_to_measure_is_asked_for_by_a_command(open_page):
 
 
 def test_plans_and_criteria_go_into_one_request():
-    both = VarianceRequest(model="m", corpora=("a.txt",), plans=({},), names=("p",))
+    both = VarianceRequest(model="m", corpora=("a.txt",), plans=({},))
     assert both.sweep is None
     assert both.command() == "moeprune variance m --plan plan.json --corpus a.txt -o variance.csv"
     with pytest.raises(ValueError, match="belong together"):
@@ -162,8 +162,8 @@ def test_names_of_corpora_in_lists_are_written_as_they_are(open_page, models_roo
 
 def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats_dir):
     said = [
-        Answer("full", "is <b>2", (5, 6, 7), 3, 0.25),
-        Answer("half", "is <b>3", (5, 6, 8), 2, 0.25),
+        Answer("is <b>2", (5, 6, 7), 3, 0.25),
+        Answer("is <b>3", (5, 6, 8), 2, 0.25),
     ]
     for name in ("once", "bare"):
         model = load_model_index(str(models_root / name))

@@ -15,8 +15,8 @@ from app.charts.evaluations import ALL_CORPORA, evaluation_results, pool_draws
 from app.charts.published import TABLES, published_settings
 from builders import ROWS
 from builders.measured import altered, sums
+from pruning.actions.sweep import ACTION
 from pruning.requests.evaluation import SweepRequest
-from pruning.tasks.evaluation import sweep_run
 
 
 def table_of(test):
@@ -72,7 +72,7 @@ def swept(folders):
         measures=("esap", "nll"),
         stats_dir=stats,
     )
-    yield drain(sweep_run(request))
+    yield drain(ACTION.run(request))
     for path in (stats / "evaluations").iterdir():
         path.unlink()
     (stats / "evaluations").rmdir()

@@ -6,6 +6,7 @@ from streamlit.testing.v1 import AppTest
 
 from analysis.drain import drain
 from builders import ROWS
+from pruning.actions.sweep import ACTION
 from pruning.measures.right_answers import RightAnswers
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import plan_losses
@@ -17,7 +18,6 @@ from pruning.records.right_of_plans import (
     usual_questions,
 )
 from pruning.requests.evaluation import SweepRequest
-from pruning.tasks.evaluation import sweep_run
 
 FULL = (1, 1, 1, 1)
 MARKS = {"": FULL, "reap": (1, 1, 0, 1), "random": (0, 0, 0, 1), "random:1": (0, 1, 1, 0)}
@@ -54,7 +54,7 @@ def asked(folders):
     store = EvaluationStore([stats])
     records = [
         each.with_right_answers(answers_of(each.plan.criterion), each.made)
-        for each in drain(sweep_run(request))
+        for each in drain(ACTION.run(request))
     ]
     for each in records:
         store.save(each)

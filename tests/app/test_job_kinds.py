@@ -26,15 +26,26 @@ CHECKED = {"level": "logits", "checks": [{"ok": True}, {"ok": False}]}
 SAID = [
     ("calibrate", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
     ("weights", {"run_id": "a-run"}, "Statistics a-run are in the cache."),
-    ("evaluate", {"evaluations": ["a"]}, "1 evaluation saved next to the statistics."),
-    ("sweep", {"evaluations": ["a", "b"]}, "2 evaluations saved next to the statistics."),
-    ("repair", {"repair": "a"}, "The repair a is saved next to the statistics."),
-    ("variance", {"variances": ["a", "b"]}, "2 records of hidden states saved."),
-    ("bins", {"bins": "a-record"}, "a-record saved next to the statistics."),
+    ("evaluate", {"sentence": "1 evaluation"}, "1 evaluation. See Evaluate, This model."),
+    ("evaluate", {"evaluations": ["of an earlier version"]}, "See Evaluate, This model."),
+    ("sweep", {"sentence": "4 rows"}, "4 rows. See Evaluate, This model."),
+    (
+        "repair",
+        {"sentence": "6 of 6 layers refitted on 64 tokens of a"},
+        "6 of 6 layers refitted on 64 tokens of a. See Plan.",
+    ),
+    ("variance", {"sentence": "64 tokens"}, "64 tokens. See Evaluate, Hidden states."),
+    ("bins", {"sentence": "of 0.9"}, "Of 0.9. See Explore, Evidence."),
+    ("bins", {"bins": "of an earlier version"}, "See Explore, Evidence."),
+    ("subsets", {"sentence": "36 evaluations"}, "36 evaluations. See Explore, Evidence."),
     ("search", {"candidates": 7, "fitness": 0.5}, "The best of 7 candidates has 0.5000."),
-    ("sensitivity", {"sensitivity": ["a"]}, "1 record of sensitivity saved."),
-    ("ask", {"answers": 2}, "The answers are under Evaluate, Ask both models."),
-    ("ask", {"answers": 0, "lens": "m-lens-1"}, "The scored text is under Evaluate, Text lens."),
+    ("sensitivity", {"sentence": "1 corpus measured"}, "1 corpus measured."),
+    (
+        "ask",
+        {"sentence": "a: the first 2 tokens\nlens a: 3 tokens scored"},
+        "A: the first 2 tokens; lens a: 3 tokens scored. "
+        "See Evaluate, Ask both models or Text lens.",
+    ),
     (
         "benchmark",
         {"benchmarks": [SCORED, SCORED]},
@@ -58,7 +69,7 @@ SAID = [
 def test_every_kind_has_a_request_of_its_own_and_a_task():
     for name, kind in KINDS.items():
         module, _, task = kind.task.rpartition(".")
-        assert callable(getattr(import_module(f"pruning.tasks.{module}"), task))
+        assert not task or callable(getattr(import_module(f"pruning.tasks.{module}"), task))
         assert kind_of(kind.request.model_construct()) == name
 
 
@@ -89,7 +100,7 @@ def jobs(tmp_path):
     done = store.submit("evaluate", {}, title="done", command="moeprune", requested_by=USER)
     with store.transaction() as rows:
         rows.update(done.id, state=JobState.RUNNING, started_at=done.created_at)
-    store.finish(done.id, JobState.DONE, result={"evaluations": ["a"]})
+    store.finish(done.id, JobState.DONE, result={"sentence": "1 evaluation"})
 
 
 @pytest.mark.parametrize("place", LISTED, ids="-".join)
@@ -102,7 +113,7 @@ def test_a_page_lists_the_jobs_that_it_is_about(open_page, place, monkeypatch):
     test = open_page(view, **address)
     texts = [text.value for text in test.text]
     assert {text.partition("  ")[0] for text in texts if "  a title" in text} == LISTED[place]
-    is_told = any(text.endswith(" s. 1 evaluation saved next to the statistics.") for text in texts)
+    is_told = any(text.endswith(" s. 1 evaluation. See Evaluate, This model.") for text in texts)
     assert is_told == ("evaluate" in LISTED[place])
     # None of the canceled ones kept anything, searches neither.
     assert "Continue" not in {button.label for button in test.button}

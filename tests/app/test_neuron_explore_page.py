@@ -217,7 +217,7 @@ class TestScoreAndLoss:
     def test_a_measurement_is_queued_as_the_command_says(self, open_page, queued_jobs):
         test = open_page("explore", inside="Score and loss", **NEURONS)
         test.selectbox(key="bins.neuron.criterion").set_value("camera-p")
-        test.selectbox(key="bins.neuron.corpus").set_value("demo-math")
+        test.selectbox(key="bins.neuron.corpora").set_value("demo-math")
         next(button for button in test.button if button.label == "Run measurement").click().run()
         assert not test.exception
         (job,) = queued_jobs()

@@ -20,12 +20,12 @@ from analysis.model.opening import load_model_index
 from analysis.stats.manifest import CorpusRef
 from builders import ROWS
 from builders.measured import altered
+from pruning.actions.sweep import ACTION
 from pruning.measurements.block import ORIGINAL
 from pruning.plan.plan import plan_from_dict, plan_from_json
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import LayerFit, RepairRecord, RepairStore
 from pruning.requests.evaluation import SweepRequest
-from pruning.tasks.evaluation import sweep_run
 
 PLAN = {"model": "once", "sparsity": "50%"}
 CHOICE = f"repaired on {ROWS}, 4,096 tokens"
@@ -109,7 +109,7 @@ def test_a_known_repair_is_told_and_its_choice_is_the_plan_of_every_page(
     refit, measure = command_lines(test)[1:3]
     assert refit.startswith("moeprune repair ")
     assert (str(parsed(refit)["plan"]), parsed(refit)["tokens"]) == ("plan.json", 4096)
-    assert str(parsed(measure)["plan"][0]) == "repaired.json"
+    assert str(parsed(measure)["plans"][0]) == "repaired.json"
     press(test)
     (job,) = queued_jobs()
     assert plan_from_dict(job.request["plans"][0]) == repaired
@@ -161,7 +161,7 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
         measures="nll",
         stats_dir=stats_dir,
     )
-    records = drain(sweep_run(request))
+    records = drain(ACTION.run(request))
     (plain,) = (each for each in records if each.plan_digest == plan.digest)
     repaired = replace(plan, repair=record.reference)
     full = plain.numbers[ORIGINAL].sums["nll"]

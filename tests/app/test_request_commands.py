@@ -31,6 +31,7 @@ LEAST = {
     "variance": MEASURED,
     "ask": {"model": "demo", "prompt": "- why?"},
     "sensitivity": {**MEASURED, "criterion": "reap"},
+    "subsets": {**MEASURED, "criteria": ("reap",), "sparsity": "25%"},
     "search": {"recipe": SEARCHING, "out": "found"},
     "plan": {"model": "demo", "criterion": "heapr", "sparsity": "25%"},
 }
@@ -75,6 +76,7 @@ MORE = [
     ("variance", {"criteria": ("reap", "man"), "sparsities": ("25%",), "batch_size": 2}),
     ("ask", {"prompt": "two words", "max_new_tokens": 5, "raw": True, "lens": True}),
     ("ask", {"prompt": None, "text": "<b> of & two"}),
+    ("subsets", {"criteria": ("reap", "ean"), "repair": True, "samples": 4}),
     ("search", {"out": "elsewhere", "device": "cpu"}),
     ("sensitivity", {"sparsities": ("25%", "50%"), "refine": 2, "levels": 4, "protect": ("0",)}),
     ("sensitivity", {"criterion": "heapr", "granularity": "neuron", "cost": "kl", "floor": 4}),

@@ -1,6 +1,8 @@
 """`moeprune variance`, `bins` and `ask`: files, words, bad input."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -22,19 +24,21 @@ def plan_of(works, model, stats, corpus, name="plan.json"):
 
 def test_variance_of_every_layer_full_and_pruned(works, tiny, corpora, stats, here):
     plan = plan_of(works, tiny, stats, corpora[0])
+    (here / "other").mkdir()
+    other = shutil.copy(plan, Path("other"))
     printed = works(
         *("variance", tiny, "--corpus", corpora[1], "--seq-len", "9", "--plan", plan),
-        *("--plan", plan, "--stats-dir", here),
+        *("--plan", other, "--plan", plan, "--stats-dir", here),
     )
     assert "(original), " in printed
     table = pd.read_csv(here / "variance.csv")
     assert tuple(table.columns) == VARIANCE_COLUMNS
-    # The model has four layers, one of them dense; two plans of one name are told apart.
+    # The model has four layers, one of them dense; two files of one name are told apart.
     assert table["model"].tolist() == [
-        name for name in ("full", "plan.json", "plan.json (2)") for _ in range(4)
+        name for name in ("full", "plan.json", "other/plan.json") for _ in range(4)
     ]
     wide = table.pivot_table(index="layer", columns="model", values="variance")
-    assert (wide["plan.json"] == wide["plan.json (2)"]).all()
+    assert (wide["plan.json"] == wide["other/plan.json"]).all()
     assert (wide["plan.json"] != wide["full"]).all()  # layer 0 has experts already
     assert set(table["num_tokens"]) == {6 * 9 - 2 * 3}  # rows of 9, 8 and 7 tokens, twice
 
@@ -86,7 +90,7 @@ def test_bins_are_kept_and_not_measured_again(works, tiny, corpora, stats, here,
     assert (record.ranked.corpora, record.ranked.runs) == ((), ())
     pd.testing.assert_frame_equal(record.table, pd.read_csv(here / "bins.csv"), rtol=1e-12)
     # Without weights nothing can be measured: what is asked again must come from the file.
-    monkeypatch.setattr("pruning.tasks.probe.loaded_model", None)
+    monkeypatch.setattr("pruning.actions.bins.loaded_model", None)
     works(*words, "-o", "again.csv")
     assert (here / "again.csv").read_bytes() == (here / "bins.csv").read_bytes()
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import small
 from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load
@@ -58,7 +59,7 @@ def test_the_commands_that_come_next_can_be_copied(works, as_json, here):
     assert commands == as_json(*PLAN)["next"]
     evaluate, export = (shlex.split(line)[1:] for line in commands)
     with load("evaluate").make_context("evaluate", evaluate[1:]) as context:
-        assert context.params["plan"]
+        assert context.params["plans"]
     exported = works(*export)
     (verify,) = [line for line in exported.splitlines() if line.startswith("next: ")]
     printed = works(*shlex.split(verify.removeprefix("next: "))[1:])
@@ -127,7 +128,7 @@ def test_a_command_ends_with_numbers_and_with_commands_that_parse(as_json, words
 
 
 def test_small_numbers_and_counts_can_be_read():
-    assert [console.small(each) for each in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
+    assert [small(each) for each in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
     step = Progress("reading weights", 3 << 19, 3 << 20, "bytes")
     assert console.count_of_step(step) == "1.5 MiB/3.0 MiB"
     assert console.count_of_step(Progress("", 1024, 65536, "tokens")) == "1,024/65,536 tokens"
@@ -266,7 +267,7 @@ def test_lists_fit_the_window_and_keep_ids_whole(works, monkeypatch, words, widt
 
 
 def test_measured_numbers_have_four_digits_and_are_not_shown_as_0():
-    said = [console.small(value) for value in (5861.434, 46.7932, 123.45, 2e6, 1.7627, 4e-5, 0)]
+    said = [small(value) for value in (5861.434, 46.7932, 123.45, 2e6, 1.7627, 4e-5, 0)]
     assert said == ["5,861", "46.79", "123.5", "2.00e+06", "1.7627", "4.0e-05", "0"]
     losses = [LossIncrease({"a": value}).words for value in (0.69, 0.0024, 0.0003, -0.0024, 0)]
     assert losses == [

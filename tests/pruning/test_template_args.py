@@ -13,11 +13,12 @@ from analysis.errors import UserError
 from analysis.files.shipped import DEMO_CHECKPOINT
 from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
+from pruning.actions.ask import ACTION, AskRequest
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.records.kept_answers import AnswerStore
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import AskRequest, EvaluateRequest
+from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.recipe_steps import (
@@ -29,7 +30,6 @@ from pruning.requests.recipe_steps import (
 from pruning.spec.base import validated
 from pruning.tasks.calibration import prepare_calibration
 from pruning.tasks.evaluation import drawn_corpora
-from pruning.tasks.probe import ask_run
 
 TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
 ASKED = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -132,10 +132,10 @@ def answers(root, model, **fields):
     described = load_model_index(str(root / model))
     kept = {layer.index: tuple(range(0, layer.num_experts, 2)) for layer in described.layers}
     plan = PruningPlan(model_ref(described), kept).to_dict()
-    given = {"prompt": "2 + 2?", "lens": True, "plans": (plan,), "names": ("half",)}
+    given = {"prompt": "2 + 2?", "lens": True, "plans": (plan,)}
     stats = root / f"answers of {model}"
     fields |= {"model": str(root / model), "stats_dir": stats, "max_new_tokens": 4}
-    result = drain(ask_run(validated(AskRequest, given | fields)))
+    result = drain(ACTION.run(validated(AskRequest, given | fields)))
     (record,) = AnswerStore([stats]).records()
     return [each.ids for each in result.answers], record, result.lens.asked.fields
 

@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from analysis.errors import UserError, did_you_mean
 from analysis.files.shipped import DEMO_CHECKPOINT
-from app.console import counted, err, out, show_table
+from analysis.numbers.words import counted
+from app.console import err, out, show_table
 from pruning.plan.sizes import format_bytes
 from tools.demo.building import Build, needed_steps, with_needed
 from tools.demo.checking import Outcome, check, chosen

@@ -1,7 +1,7 @@
 """Makes a step: its orders become requests, which run as jobs do. Runs inside a work folder."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,25 +12,15 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore
-from app.jobs.kinds import KINDS, JobKind
+from app.jobs.kinds import KINDS
 from pruning.plan.plan import PruningPlan, keep_all
 from pruning.records.repair import RepairStore
-from pruning.requests.evaluation import SubsetsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.search.store import RESULT_NAME
 from pruning.study import Study
 from tools.demo.orders import Order, Plan, Step
 from tools.demo.work import Work
 
-# The one kind of request that no page queues.
-_SUBSETS = JobKind(
-    SubsetsRequest,
-    "subsets.subsets_run",
-    "",
-    lambda _: "",
-    lambda records: {"subsets": len(records)},
-)
-_KINDS: Mapping[str, JobKind] = {**KINDS, "subsets": _SUBSETS}
 _RECIPE = """model: {model}
 corpora: {corpora}
 tokens: 65536
@@ -52,7 +42,7 @@ def make(step: Step, work: Work, on_progress: Callable[[Progress], object]) -> N
             done = int(1000 * (number + each.fraction) / scale)
             on_progress(Progress(each.phase, done, 1000))
 
-        drain(_KINDS[order.task].run(values), tell)
+        drain(KINDS[order.task].run(values), tell)
         if order.task == "search":
             criterion = maker.criterion(order)
             work.search(criterion).parent.mkdir(parents=True, exist_ok=True)
@@ -101,9 +91,7 @@ class Maker:
     def _plans(self, order: Order) -> dict[str, Any]:
         # Hidden states of the original model are measured with those of any plan.
         asked = [each for each in order.plans if each.spec or order.task != "variance"]
-        made = {f"{number}.json": self.plan(plan).to_dict() for number, plan in enumerate(asked)}
-        names = {"names": tuple(made)} if order.task in ("ask", "variance") else {}
-        return {"plans": tuple(made.values()), **names}
+        return {"plans": tuple(self.plan(plan).to_dict() for plan in asked)}
 
     def criterion(self, order: Order) -> str:
         """The criterion of an order's only plan."""

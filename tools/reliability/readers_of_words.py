@@ -18,17 +18,17 @@ from analysis.files.json_text import parse_json
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from app.jobs.slurm import parse_options
 from app.widgets.login import read_login
+from pruning.actions.ask import AskRequest
+from pruning.actions.bins import BinsRequest
+from pruning.actions.variance import VarianceRequest
 from pruning.plan.budget import parse_gib
 from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers
 from pruning.plan.sizes import parse_size
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import (
-    AskRequest,
-    BinsRequest,
     EvaluateRequest,
     SweepRequest,
-    VarianceRequest,
 )
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
@@ -108,7 +108,7 @@ REQUESTS_READ: Mapping[str, tuple[type[Request], Mapping[str, Any]]] = {
     "evaluate": (EvaluateRequest, {**_MODEL, **_TEXT, "plans": [{"kept": {}}]}),
     "sweep": (SweepRequest, {**_MODEL, **_TEXT, **_GRID}),
     "bins": (BinsRequest, {**_MODEL, **_TEXT, "criterion": "reap", "bins": 4}),
-    "ask": (AskRequest, {**_MODEL, "prompt": "How?", "plans": [{"kept": {}}], "names": ["a"]}),
+    "ask": (AskRequest, {**_MODEL, "prompt": "How?", "plans": [{"kept": {}}]}),
     "variance": (VarianceRequest, {**_MODEL, **_TEXT, **_GRID}),
     "search": (SearchRequest, {"recipe": _SEARCHED, "out": "out"}),
     "benchmark": (BenchmarkRequest, {**_MODEL, "tasks": ["demo-math-exact"], "limit": 5}),

@@ -16,8 +16,8 @@ from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
+from pruning.actions.ask import AskRequest
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
-from pruning.requests.evaluation import AskRequest
 from pruning.spec.base import validated
 
 QUESTION: Final = "question"  # key of the control, in the URL: the id of a pair of answers
@@ -68,7 +68,6 @@ def _question(loaded: Loaded) -> None:
         **own_model(loaded),
         "prompt": prompt,
         "plans": (current_plan.plan.to_dict(),),
-        "names": (current_plan.name,),
         "max_new_tokens": one_of(length, _LENGTHS),
     }
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")

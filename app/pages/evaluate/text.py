@@ -28,6 +28,7 @@ from app.widgets.job_form import offer_job
 from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform
 from app.widgets.url_values import say_unknown
+from pruning.actions.ask import AskRequest
 from pruning.records.lens import (
     FIRST_TOKEN,
     LensPlan,
@@ -37,7 +38,6 @@ from pruning.records.lens import (
     lost_experts,
     token_table,
 )
-from pruning.requests.evaluation import AskRequest
 from pruning.spec.base import validated
 
 TEXT, TOKEN = "text", "token"  # keys of the controls, in the URL
@@ -216,6 +216,5 @@ def _offer(
         **own_model(loaded),
         **asked,
         "plans": (plan.plan.to_dict(),),
-        "names": (plan.name,),
     }
     offer_job(loaded, validated(AskRequest, fields), about, sent=sent, plan=plan)

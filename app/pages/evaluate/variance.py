@@ -15,8 +15,8 @@ from app.widgets.charts import show_named, table_with_csv
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job, queue_button, sweep_fields
 from app.widgets.notes import inform
+from pruning.actions.variance import VarianceRequest
 from pruning.records.variances import VarianceStore
-from pruning.requests.evaluation import VarianceRequest
 from pruning.spec.base import validated
 
 _PREFIX: Final = "variance"
@@ -96,9 +96,9 @@ def _form(loaded: Loaded) -> None:
         current_plan = loaded.shown
         with_plan = current_plan and st.checkbox("Include your plan", key=f"{_PREFIX}.plan")
         sent = queue_button("Run measurement")
-    values |= {"corpora": (text,) if text else (), "plans": (), "names": ()}
+    values |= {"corpora": (text,) if text else (), "plans": ()}
     if current_plan and with_plan:
-        values |= {"plans": (current_plan.plan.to_dict(),), "names": (current_plan.name,)}
+        values |= {"plans": (current_plan.plan.to_dict(),)}
     both = bool(values["criteria"]) == bool(values["sparsities"])
     if not values["corpora"] or not both or not (values["criteria"] or values["plans"]):
         st.text("Choose a corpus, and criteria with a sparsity or your plan.")

@@ -1,16 +1,13 @@
 """Explore, evidence for a choice: tokens needed, exact damage, and loss bin by bin."""
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.corpora.presets import PRESETS
 from analysis.corpora.spec import corpus_name
-from analysis.criteria import CRITERIA, NEURON_CRITERIA
+from analysis.criteria import CRITERIA
 from analysis.demo.listing import DEMO_CORPORA
-from analysis.errors import UserError
 from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
 from analysis.stats.groups import Group
@@ -21,30 +18,20 @@ from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
 from app.charts.traces import signed
 from app.choices import BLEND, CURVE_BESIDE
-from app.errors import show_error
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
-from app.session.data import held_out_corpora, records_of
-from app.session.job_queue import own_model
+from app.session.data import records_of
+from app.widgets.action_form import action_form, forms_at
 from app.widgets.charts import show_chart, show_named, table_with_csv
 from app.widgets.controls import choose
-from app.widgets.job_form import (
-    calibrated_field,
-    offer_job,
-    queue_button,
-    samples_field,
-    skip_field,
-)
-from app.widgets.job_panel import job_panel
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
 from app.widgets.url_values import say_unknown
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import BinsRecord, BinsStore
 from pruning.records.subsets import SubsetStore
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.evaluation import BinsRequest
-from pruning.spec.base import command_line, validated
+from pruning.spec.base import command_line
 
 _SHARES = {"kendall_tau": "Kendall tau", "pearson_log": "Pearson of logs"}
 _ORDERS = {"saliency": "By saliency", "index": "By position"}
@@ -81,6 +68,7 @@ def tokens_part(loaded: Loaded) -> None:
         _command(loaded, "--parts", "--criterion", first.name)
     if not SubsetStore(loaded.study.store.directories).is_empty:
         show_named("loss-by-tokens", loaded)
+    forms_at("explore.tokens", loaded)
 
 
 def _runs_with_parts(loaded: Loaded) -> dict[str, Run]:
@@ -183,8 +171,9 @@ def bins_part(loaded: Loaded, granularity: str) -> None:
         _charts(loaded, records, granularity)
     else:
         inform(f"No {what} of {literal(loaded.model.name)} were measured yet; run one below.")
-    _form(loaded, granularity)
-    job_panel("explore.loss")
+    st.markdown("**Measure another score**")
+    action_form(loaded, "bins", f"{what} of {loaded.model.name}", granularity=granularity)
+    forms_at("explore.loss", loaded)
 
 
 def _charts(loaded: Loaded, records: list[BinsRecord], granularity: str) -> None:
@@ -257,60 +246,3 @@ def random_note(overview: pd.DataFrame) -> str:
         f"Random is a single draw: 19 of 20 draws stay below {limit:.2f}, this one is {place}. "
         f"Compare scores with {limit:.2f}, not with the row Random."
     )
-
-
-def _form(loaded: Loaded, granularity: str) -> None:
-    """Queue a measurement as a job."""
-    st.markdown("**Measure another score**")
-    with st.form(f"bins.{granularity}", border=False):
-        values = _values(loaded, granularity)
-        sent = queue_button("Run measurement")
-    if not values["corpora"]:
-        st.text("There is no corpus to measure on.")
-        return
-    fields = {**own_model(loaded), "granularity": granularity, **values}
-    try:
-        request = validated(BinsRequest, fields)
-    except UserError as error:
-        show_error(error)
-        return
-    offer_job(loaded, request, f"{WORDS[granularity]} of {loaded.model.name}", sent=sent)
-
-
-def _values(loaded: Loaded, granularity: str) -> dict[str, Any]:
-    """Values of the form's fields."""
-    by_neuron = granularity == NEURON_GRANULARITY
-    first, second, third = st.columns(3)
-    criterion = first.selectbox(
-        "Score",
-        list(NEURON_CRITERIA if by_neuron else CRITERIA),
-        format_func=criterion_label,
-        key=f"bins.{granularity}.criterion",
-    )
-    corpus = second.selectbox(
-        "Held-out corpus",
-        held_out_corpora(loaded),
-        key=f"bins.{granularity}.corpus",
-        format_func=data.corpus_label,
-    )
-    calibrated = calibrated_field(loaded, f"bins.{granularity}", third)
-    first, second, third = st.columns(3)
-    order = first.selectbox(
-        "Order",
-        list(_ORDERS),
-        format_func=_ORDERS.__getitem__,
-        key=f"bins.{granularity}.order",
-        help="By saliency tests the ranking; by position is the figure of the papers.",
-    )
-    bins = second.select_slider(
-        "Bins", (4, 5, 8, 10, 16, 20), value=10, key=f"bins.{granularity}.bins"
-    )
-    return {
-        "criterion": criterion,
-        "corpora": (corpus,) if corpus else (),
-        "calibrated_on": calibrated,
-        "order": order,
-        "bins": bins,
-        "samples": samples_field("Samples", f"bins.{granularity}", third),
-        "skip_bad_rows": skip_field(f"bins.{granularity}.skip_bad_rows", third),
-    }

@@ -24,6 +24,7 @@ from app.widgets.headline import headline
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
+from pruning.actions.ask import AskRequest
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
@@ -35,7 +36,6 @@ from pruning.records.quality import (
     losses_at,
 )
 from pruning.records.right_of_plans import right_rows
-from pruning.requests.evaluation import AskRequest
 from pruning.serving.engines import readers_of_layers
 from pruning.spec.base import validated
 
@@ -280,7 +280,6 @@ def _prompt_form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         **own_model(loaded),
         "prompt": prompt,
         "plans": (current_plan.plan.in_own_bits.to_dict(),),
-        "names": (current_plan.name,),
         "max_new_tokens": _TOKENS,
     }
     request = validated(AskRequest, fields)

@@ -10,7 +10,7 @@ from streamlit.column_config import NumberColumn
 from analysis.corpora.settings import Packing
 from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.corpora.tokens import Count
-from app.console import counted
+from analysis.numbers.words import counted
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
 from app.session import data

@@ -60,7 +60,7 @@ def test_each_model_continues_greedily():
     model = tiny_model(CASE)
     model.generation_config.eos_token_id = None
     before = logits_of(model)
-    plans = {"full": None, "plan.json": PLAN, "again": None}
+    plans = [None, PLAN, None]
     family = FAMILIES[CASE.model_type]
     question = Question(PROMPT, Words(), max_new_tokens=8)
     full, pruned, again = drain(run_answers(model, family, plans, question))
@@ -78,7 +78,7 @@ def test_an_answer_may_end_early():
     first = greedy(model, PROMPT, 1)[0]
     model.generation_config.eos_token_id = [first, 2]
     family, question = FAMILIES[CASE.model_type], Question(PROMPT, Words(), 20)
-    (answer,) = drain(run_answers(model, family, {"full": None}, question))
+    (answer,) = drain(run_answers(model, family, [None], question))
     assert answer.ids == (first,)
 
 

@@ -54,7 +54,7 @@ def test_losses_and_experts_are_those_of_plain_forwards(name, start, tmp_path):
     model = tiny_model(case).double()
     model.set_experts_implementation("eager")  # grouped products do not know float64
     record = LensRecord.new(described, ASKED, (IDS, list("abcdefgh")), "float64", start)
-    lens = drain(run_lens(model, described, {"plan": plan}, record))
+    lens = drain(run_lens(model, described, [plan], record))
     losses, chosen = plain(model, case, start)
     assert lens.losses == pytest.approx(losses, abs=1e-5)  # five decimals are kept
     for layer in lens.layers:
@@ -75,7 +75,7 @@ def test_losses_and_experts_are_those_of_plain_forwards(name, start, tmp_path):
         assert list(of_plan.experts[place]) == ids
         assert set(of_plan.removed[place]) | set(kept) == set(range(layer.num_experts))
     # What is known is not run again, and the file is the record.
-    assert drain(run_lens(None, described, {"plan": plan}, lens)) == lens
+    assert drain(run_lens(None, described, [plan], lens)) == lens
     store = LensStore([tmp_path / "stats"])
     store.save(lens)
     assert store.find(record) == lens

@@ -1,15 +1,19 @@
-"""What commands print of evaluations."""
+"""What is told of evaluations: tables with a row for each plan, and notes on the samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from app.console import note, show_table, small
+from analysis.numbers.words import small
+from pruning.actions.action import Note, Table
 from pruning.measures.result import MEASURES, Metric
 from pruning.measures.right_answers import share_words
 from pruning.records.evaluation import EvaluationRecord
+from pruning.records.quality import LossIncrease
 
 
-def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> None:
-    """Print a row for each plan and corpus, for several of both a table for each corpus."""
+def evaluation_tables(
+    records: Sequence[EvaluationRecord], names: Sequence[str]
+) -> Iterator[Table | Note]:
+    """A row for each plan and corpus, for several of both a table for each corpus; then notes."""
     measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
     rows = [
         (
@@ -33,22 +37,15 @@ def show_records(records: Sequence[EvaluationRecord], names: Sequence[str]) -> N
         tables = {name: [(row[0], *row[2:]) for row in rows if row[1] == name] for name in corpora}
     for number, (name, cells) in enumerate(tables.items()):
         title = "\n" * (number > 0) + name
-        show_table(title, columns, cells, spare=last[1:], whole=(*labels, "original loss"))
+        yield Table(title, columns, cells, last[1:], (*labels, "original loss"))
     for name, each in corpora.items():
-        note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
-        note(f"{name}: [] {each.count.interval_words}")
+        yield Note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
+        yield Note(f"{name}: [] {each.count.interval_words}")
     for name, record in zip(names, records, strict=True):
         if answers := record.right_answers:
             where = f"{name}, {record.corpus['name']}"
             of = f"{len(answers.right)} questions, {answers.count.interval_words}"
-            note(f"{where}: right answers {answers.words} ({of})")
-
-
-def mean_words(metric: Metric | None, measure: str) -> str:
-    """The mean; a percentage where people read it as one."""
-    if metric is None:
-        return "-"
-    return f"{metric.mean:.0%}" if MEASURES[measure].is_percent else small(metric.mean)
+            yield Note(f"{where}: right answers {answers.words} ({of})")
 
 
 def _metric(metric: Metric | None, measure: str) -> str:
@@ -64,3 +61,17 @@ def loss_increase(record: EvaluationRecord) -> float | None:
     measured, full = record.metrics.get("nll"), record.full.get("nll")
     changes = record.plan.removed or not record.plan.is_plain
     return measured.mean - full.mean if measured and full and changes else None
+
+
+def loss_increases(records: Sequence[EvaluationRecord], plans: int) -> dict[int, LossIncrease]:
+    """What each plan adds to the loss, by its number; those that were measured on every corpus.
+
+    `records` come by corpus and then by plan.
+    """
+    increases = {}
+    for number in range(plans):
+        added = {str(each.corpus["name"]): loss_increase(each) for each in records[number::plans]}
+        known = {name: more for name, more in added.items() if more is not None}
+        if len(known) == len(added):
+            increases[number] = LossIncrease(known)
+    return increases

@@ -2,34 +2,63 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
+from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import counted
 from analysis.ranking.choose import run_by_corpus
 from analysis.ranking.experts import can_rank
 from analysis.stats.manifest import Run
 from analysis.stats.shards import TOKEN_PARTS, stats_of
 from analysis.stats.store import StatsStore, stats_store
+from pruning.actions.action import Action, Given, Outcome, Table
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking
 from pruning.records.repair_files import with_repair_files
-from pruning.records.subsets import SubsetRecord, SubsetStore
-from pruning.requests.evaluation import SubsetsRequest
+from pruning.records.subsets import SubsetRecord, SubsetStore, subset_table
+from pruning.requests.evaluation import HeldOutRequest, NamedCriterion, RankedRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
+from pruning.spec import options, plan_options
+from pruning.spec.base import Option, command_line
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import check_records_folder, run_settings
 from pruning.tasks.repair import repair_run, shared_options
 
+
+class SubsetsRequest(RankedRequest, HeldOutRequest):
+    """Plans by parts of the calibration tokens of each run."""
+
+    asked_by = "subsets"
+    writes = "subsets.csv"
+    criteria: Annotated[
+        tuple[NamedCriterion, ...],
+        options.EACH_ONCE,
+        Option("Criterion that reads calibration text, such as reap or ean; repeatable."),
+    ] = Field(min_length=1)
+    sparsity: plan_options.Sparsity
+    granularity: Literal["expert"] = "expert"
+    repair: Annotated[
+        options.Switch,
+        Option("Also repair the plan of all tokens on shares of text, three draws of each."),
+    ] = False
+    stream_layers: options.StreamLayers = False
+    hidden_states_dir: options.HiddenStatesDir | None = None
+
+
 SEEDS = (42, 43, 44)  # of the text of repairs
 
 
-def subsets_run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
+def _run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     """Evaluate plans by eighths, quarters, halves and all of each run; by corpus, then by plan.
 
     With `repair`, also the plan of all corpora's tokens, repaired on as many shares of text.
@@ -102,3 +131,39 @@ def _repairs(request: SubsetsRequest, plan: PruningPlan) -> Steps[list[PruningPl
             record = yield from repair_run(RepairRequest(**values, tokens=tokens, seed=seed))
             repaired.append(with_repair_files(replace(plan, repair=record.reference), directories))
     return repaired
+
+
+def _tell(given: Given[SubsetsRequest], records: list[SubsetRecord]) -> Outcome:
+    """What plans add to the loss by the number of tokens, and the chart of it."""
+    request, table = given.request, subset_table(records)
+    columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
+    summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
+    return Outcome(
+        counted(len(table), "evaluation"),
+        {"rows": len(table)},
+        (_by_tokens(f"loss increase at sparsity {request.sparsity}", summary.reset_index()),),
+        (command_line("plot", "loss-by-tokens", request.model, "-o", "tokens.html"),),
+        table,
+    )
+
+
+def _by_tokens(title: str, summary: pd.DataFrame) -> Table:
+    """A row for each share of tokens; what is empty or equal in all rows goes without."""
+    names = {"calibrated_on": "ranked on", "repaired_on": "repaired on", "count": "plans"}
+    same = [name for name in ("corpus", "repaired_on") if summary[name].nunique() == 1]
+    corpora = summary["corpus"].unique()
+    where = f" on {corpora[0]}" if len(corpora) == 1 else ""
+    repaired = summary["repaired_on"].iloc[0] if "repaired_on" in same else ""
+    how = f", repaired on {repaired}" if repaired else ""
+    return Table.of(f"{title}{where}{how}", summary.drop(columns=same).rename(columns=names))
+
+
+ACTION: Final = Action(
+    SubsetsRequest,
+    _run,
+    _tell,
+    "subsets demo --criterion ean --sparsity 50% --calibrated-on demo-code --corpus demo-math "
+    "--samples 8",
+    "subsets of {about}",
+    "explore.tokens",
+)

@@ -1,0 +1,113 @@
+"""Commands of actions: each follows from a row of the table, see `pruning.actions.listing`."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from analysis.model.opening import load_model_index
+from app.cli import options
+from app.cli.derive import Handler, command
+from app.cli.files import save_plan, write_result, write_table
+from app.console import finish, follow, note, say, show_table, show_texts
+from pruning.actions.action import Action, Given, Note, Outcome, Shown, Table, Texts
+from pruning.actions.listing import SENTENCES, action
+from pruning.plan.plan import PruningPlan, load_plan
+from pruning.requests.model import ModelRequest
+from pruning.spec.base import Option
+
+_TABLES = (".csv", ".parquet")
+# Action -> the module of its command, if that has more options than follow from the row.
+_OWN = {"sweep": "app.cli.sweep"}
+_COST_HELP = "Show tokens, memory and time; run nothing."
+
+
+def action_command(name: str) -> Handler:
+    """The command of an action."""
+    row = action(name)
+    handler = getattr(import_module(_OWN[name]), name) if name in _OWN else _handler(row)
+    handler.__name__ = name
+    handler.__doc__ = f"{SENTENCES[name]}\n\nExample: moeprune {row.example}"
+    return command(row.request)(handler)
+
+
+def _handler(row: Action[Any, Any]) -> Handler:
+    """Runs an action, and prints what came of it."""
+
+    def handler(
+        request: Any,
+        *,
+        plans: tuple[Path, ...] = (),
+        out_file: Path = Path(),
+        dry_run: bool = False,
+    ) -> None:
+        if plans:
+            _check_plans(request, plans)
+        given = Given(request, plans, out_file)
+        outcome = follow(row.cost(given) if row.cost and dry_run else row.steps(given))
+        show(outcome.shown)
+        write(outcome, given)
+        end(outcome, given)
+
+    handler.__signature__ = inspect.Signature(_own_parameters(row))  # type: ignore[attr-defined]
+    return handler
+
+
+def _own_parameters(row: Action[Any, Any]) -> list[inspect.Parameter]:
+    """The options of the command that are no part of the request."""
+    parameters = []
+    if name := row.request.writes:
+        kind: Any = options.OutTable if Path(name).suffix in _TABLES else options.Out
+        parameters.append(_parameter("out_file", kind, Path(name)))
+    if row.cost:
+        kind = Annotated[options.DryRun, Option(_COST_HELP)]
+        parameters.append(_parameter("dry_run", kind, default=False))
+    return parameters
+
+
+def _parameter(name: str, kind: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def _check_plans(request: ModelRequest, files: Iterable[Path]) -> None:
+    """Refuse a plan of another model by the name of its file, which a request does not know."""
+    model = load_model_index(request.model, revision=request.revision)
+    for path in files:
+        load_plan(path, model=model)
+
+
+def show(parts: Iterable[Shown]) -> None:
+    """Print what stands before the sentence."""
+    for part in parts:
+        match part:
+            case Table():
+                show_table(part.title, part.columns, part.rows, part.spare, part.whole)
+            case Note():
+                note(part.words)
+            case Texts():
+                show_texts(part.texts, part.values)
+            case _:
+                say(part)
+
+
+def write(outcome: Outcome, given: Given[Any]) -> None:
+    """Write the file, if there is one."""
+    match outcome.content:
+        case None:
+            pass
+        case PruningPlan() as plan:
+            # Whether it may be replaced was checked before the work.
+            save_plan(plan, given.out, force=True)
+        case Mapping() as values:
+            write_result(given.out, values)
+        case table:
+            write_table(table, given.out)
+
+
+def end(outcome: Outcome, given: Given[Any]) -> None:
+    """Print the sentence, with the name of the file, and the commands that come next."""
+    said, numbers = outcome.sentence, outcome.numbers
+    if outcome.content is not None:
+        said, numbers = f"{given.out}: {said}", {"file": str(given.out), **numbers}
+    finish(said, numbers, *outcome.following)

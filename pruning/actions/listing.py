@@ -1,0 +1,47 @@
+"""All actions: where the list of commands has them, and what each does in a sentence."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from analysis.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pruning.actions.action import Action
+
+# Step of the work -> action -> the first sentence of its help. `pruning.actions.NAME` is imported
+# when it is asked for.
+STEPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Measure experts": {
+        "sensitivity": "Measure how much quality falls when experts are removed from one layer.",
+        "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
+        "alone.",
+        "subsets": "Quality against calibration size: plans by parts of each run's tokens, and "
+        "their spread.",
+    },
+    "Plan": {
+        "repair": "Refit what a plan keeps to take over part of what it removes; writes "
+        "repaired.json.",
+    },
+    "Judge": {
+        "evaluate": "Measure how pruned models differ from the original on held-out text.",
+        "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
+        "table.",
+        "ask": "Answers of the original model and of pruned ones to a prompt, or the losses of a "
+        "text.",
+        "variance": "Variance of hidden states after each layer, original against pruned, on 4096 "
+        "tokens.",
+    },
+}
+SENTENCES: Final = {name: words for actions in STEPS.values() for name, words in actions.items()}
+
+
+def action(name: str) -> Action[Any, Any]:
+    """The action of this name, a key of `SENTENCES`."""
+    if name not in SENTENCES:
+        raise UserError(unknown_name("action", name, SENTENCES))
+    found: Action[Any, Any] = import_module(f"pruning.actions.{name}").ACTION
+    return found

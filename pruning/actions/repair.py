@@ -1,0 +1,80 @@
+"""Repair: the kept experts refitted to take over part of what a plan removes."""
+
+from dataclasses import replace
+from typing import Final
+
+from analysis.model.opening import load_model_index
+from pruning.actions.action import Action, Given, Note, Outcome, Table
+from pruning.plan.plan import fit_plan, plan_from_dict
+from pruning.plan.sizes import format_bytes
+from pruning.planning.searches import duration_text
+from pruning.records.repair import RepairRecord
+from pruning.requests.following import evaluate_command
+from pruning.requests.repair import RepairRequest
+from pruning.tasks import Steps
+from pruning.tasks.repair import estimate_repair_run, repair_run
+
+
+def _tell(given: Given[RepairRequest], record: RepairRecord) -> Outcome:
+    """What layers lack after it, and the plan with its repair."""
+    request = given.request
+    model = load_model_index(request.model, revision=request.revision)
+    plan = fit_plan(plan_from_dict(request.plan), model)
+    repaired = replace(plan, repair=record.reference)
+    fitted = [layer for layer in record.layers if layer.damping is not None]
+    plans = {**dict.fromkeys(given.plans, plan), given.out: repaired}
+    names = ", ".join(dict.fromkeys(corpus.name for corpus in record.corpora))
+    alone = "" if len(record.corpora) > 1 else " alone; name several --corpus to help them all"
+    return Outcome(
+        f"{len(fitted)} of {len(record.layers)} layers refitted on "
+        f"{record.reference.tokens:,} tokens of {names}",
+        {"repair": record.record_id, "layers": len(fitted)},
+        (
+            _layers(record),
+            Note(
+                f"Fitted on {names}{alone}. On other text it may help less, or harm: evaluate on "
+                "each."
+            ),
+        ),
+        (evaluate_command(request, model, plans),),
+        repaired,
+    )
+
+
+def _layers(record: RepairRecord) -> Table:
+    rows = []
+    for layer in record.layers:
+        error = min(layer.held_out.values(), default=None)
+        rows.append(
+            (
+                layer.layer,
+                "nothing gained" if layer.damping is None else f"{layer.damping:g}",
+                "" if error is None else f"{error:.1%}",
+                "" if layer.rounding is None else f"{layer.rounding:.1e}",
+            )
+        )
+    columns = ("layer", "damping", "squared error left, held out", "by rounding")
+    return Table(f"What layers lack after {record.record_id}", columns, rows)
+
+
+def _cost(given: Given[RepairRequest]) -> Steps[Outcome]:
+    """The tokens, memory and time of a repair."""
+    cost = yield from estimate_repair_run(given.request)
+    seconds = (cost.seconds / 2, cost.seconds)
+    return Outcome(
+        f"{cost.tokens:,} tokens, about {format_bytes(cost.memory_bytes)} of memory, "
+        f"{duration_text(max(seconds))} at most; nothing was written",
+        {"tokens": cost.tokens, "memory_bytes": cost.memory_bytes, "seconds": cost.seconds},
+        following=(given.request.command([str(path) for path in given.plans]),),
+    )
+
+
+ACTION: Final = Action(
+    RepairRequest,
+    repair_run,
+    _tell,
+    "repair demo --plan plan.json --tokens 4096",
+    "repair of {about}",
+    "plan",
+    _cost,
+)

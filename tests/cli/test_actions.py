@@ -1,0 +1,137 @@
+"""What every action holds: its command, its job, its form and Python are one, and leave one record.
+
+A new action adds a row to `ASKED`: the least that it asks for, small.
+"""
+
+import json
+import shlex
+
+import pytest
+from page_texts import parsed
+
+from analysis.drain import drain
+from analysis.errors import UserError
+from app.cli import COMMANDS
+from app.jobs.kinds import KINDS, kind_of
+from app.jobs.table import canonical_json
+from app.widgets.action_form import form_fields
+from pruning import Model
+from pruning.actions.listing import SENTENCES, action
+from pruning.plan.plan import load_plan
+from pruning.spec.base import flat_fields, is_plan, validated
+
+_TEXT = {"corpora": ("{blue}",), "samples": 3, "seq_len": 8}
+_ORDER = {**_TEXT, "criterion": "reap", "calibrated_on": ("{red}",)}
+# Action -> the values of its request besides the model; {red}, {blue} and {plan} are files.
+ASKED = {
+    "bins": {**_ORDER, "bins": 2},
+    "subsets": {**_TEXT, "criteria": ("reap",), "sparsity": "50%", "calibrated_on": ("{red}",)},
+    "sensitivity": {**_ORDER, "levels": 2},
+    "repair": {"plan": "{plan}", "corpora": ("{red}",), "tokens": 64, "seq_len": 8},
+    "evaluate": {**_TEXT, "plans": ("{plan}",)},
+    "sweep": {
+        **_TEXT,
+        "criteria": ("reap",),
+        "sparsities": ("50%",),
+        "calibrated_on": ("{red}",),
+    },
+    "variance": {**_TEXT, "plans": ("{plan}",)},
+    "ask": {"model": "demo", "prompt": "A room is 7 m by", "max_new_tokens": 2},
+}
+every_action = pytest.mark.parametrize("name", SENTENCES)
+
+
+def test_every_action_has_a_row_here():
+    assert set(ASKED) == set(SENTENCES)
+
+
+@pytest.fixture
+def plan(works, tiny, corpora, stats, here):
+    words = ("--criterion", "reap", "--calibrated-on", corpora[0], "--sparsity", "50%")
+    works("plan", tiny, *words, "--stats-dir", stats)
+    return here / "plan.json"
+
+
+@pytest.fixture
+def asked(tiny, corpora, stats, plan):
+    """The values of an action's request; plans by their content."""
+    places = {"red": str(corpora[0]), "blue": str(corpora[1])}
+
+    def fill(value):
+        if value == "{plan}":
+            return load_plan(plan).to_dict()
+        if isinstance(value, tuple):
+            return tuple(map(fill, value))
+        return value.format(**places) if isinstance(value, str) else value
+
+    return lambda name: {
+        "model": str(tiny),
+        "stats_dir": str(stats),
+        **{field: fill(value) for field, value in ASKED[name].items()},
+    }
+
+
+@every_action
+class TestAction:
+    def test_its_command_has_its_sentence_and_an_example_of_its_own(self, name):
+        assert COMMANDS[name] == SENTENCES[name]
+        assert action(name).example.split()[0] == name
+        parsed(f"moeprune {action(name).example}")
+
+    def test_its_request_is_read_from_its_command_and_from_a_stored_job(self, name, asked):
+        request = validated(action(name).request, asked(name))
+        parsed(request.command())
+        stored = json.loads(canonical_json(request.model_dump(mode="json")))
+        assert validated(action(name).request, stored) == request
+        assert request.asked_by == name
+        assert kind_of(request) == name
+
+    def test_command_job_and_python_tell_the_same(self, name, asked, moeprune, stats, here):
+        request = validated(action(name).request, asked(name))
+        first = drain(KINDS[name].run(request.model_dump(mode="json")))
+        assert first["sentence"]
+        assert not first["sentence"].endswith(".")
+        assert first["sentence"] not in KINDS[name].title
+        _, *words = shlex.split(request.command())
+        outcome = moeprune(*words, "--json")
+        assert outcome.code == 0, outcome.err
+        said = json.loads(outcome.out)
+        again = drain(KINDS[name].run(request.model_dump(mode="json")))
+        numbers = without_times(again)
+        told = {**without_times(said["result"]), "sentence": again["sentence"]}
+        assert {
+            key: told.get(key) for key in numbers
+        } == numbers  # texts of a person are told alone
+        assert set(first) == set(again)
+        if writes := request.writes:
+            assert (here / writes).stat().st_size > 0
+        for line in said["next"]:
+            parsed(line)
+        options = {key: value for key, value in asked(name).items() if key not in _PLACE}
+        model = Model(request.model, stats_dir=request.stats_dir)
+        assert model.run(name, **options) is not None
+
+    def test_a_field_that_it_does_not_know_is_named(self, name, asked):
+        with pytest.raises(UserError, match="surplus"):
+            validated(action(name).request, {**asked(name), "surplus": 1})
+
+    def test_its_form_draws_fields_that_its_request_has(self, name):
+        fields = list(form_fields(action(name).request, {}))
+        assert set(fields) <= set(flat_fields(action(name).request))
+        assert not any(is_plan(flat_fields(action(name).request)[field]) for field in fields)
+
+
+_PLACE = ("model", "stats_dir")
+
+
+def without_times(numbers):
+    """The numbers of an outcome, but for how long it took."""
+    return {
+        key: [without_times(part) for part in value] if _are_rows(value) else value
+        for key, value in numbers.items()
+        if key != "seconds"
+    }
+
+
+def _are_rows(value):
+    return isinstance(value, list) and all(isinstance(part, dict) for part in value)

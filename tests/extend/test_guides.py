@@ -1,0 +1,105 @@
+"""The guides for what is added most, followed to the letter in a copy of the project.
+
+Their titled blocks are the patch: a block of code is a new file, a diff changes one that is there.
+The first shell block has the tests that must pass then.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Guide -> how many product files it may touch: one of its own, and the table with its line.
+GUIDES = {"action": 2, "criterion": 2, "chart": 2, "family": 2}
+PRODUCT = ("app/", "analysis/", "pruning/")
+COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
+BLOCK = re.compile(r'^```(python|diff) title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+def blocks(guide):
+    """Kind, path and text of each titled block of a guide."""
+    page = (ROOT / f"docs/dev/adding-{guide}.md").read_text(encoding="utf-8")
+    return BLOCK.findall(page)
+
+
+def command(guide):
+    """The first shell block of a guide: one command."""
+    page = (ROOT / f"docs/dev/adding-{guide}.md").read_text(encoding="utf-8")
+    return re.search(r"^```bash\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)[1]
+
+
+def changed(text, diff):
+    """A file's text with a block of lines changed, which must stand there once."""
+    lines = diff.splitlines(keepends=True)
+    before = "".join(line[1:] for line in lines if line[0] in " -")
+    after = "".join(line[1:] for line in lines if line[0] in " +")
+    assert text.count(before) == 1, before
+    return text.replace(before, after)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for name in COPIED:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "cached_stats").symlink_to(ROOT / "cached_stats")
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def ours_left_out():
+    """The environment without what this run of pytest has set."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+
+def without_mellum(copy):
+    """Take out the family that its guide adds."""
+    families = copy / "analysis/families"
+    lineage = (families / "qwen_moe.py").read_text()
+    start = lineage.index("MELLUM = replace(")
+    end = lineage.index("\n)\n", start) + 3
+    (families / "qwen_moe.py").write_text(lineage[:start] + lineage[end:])
+    listing = (families / "listing.py").read_text()
+    (families / "listing.py").write_text(listing.replace("    MELLUM,\n", ""))
+    configs = copy / "tests/families/configs.py"
+    text = configs.read_text()
+    first = text.index('    _case(\n        *("mellum"')
+    configs.write_text(text[:first] + text[text.index("    _case(", first + 9) :])
+    physical = copy / "tests/families/physical.py"
+    physical.write_text(physical.read_text().replace('"mellum", ', ""))
+
+
+@pytest.mark.slow  # each copies the project and runs the tests of its registry there
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_guide_followed_to_the_letter_passes_conformance(guide, copy):
+    if guide == "family":
+        without_mellum(copy)
+    name = f"a-{guide}" if guide[0] not in "aeiou" else f"an-{guide}"
+    touched = set()
+    for kind, path, text in blocks(name):
+        target = copy / path
+        assert target.exists() == (kind == "diff"), path
+        target.write_text(text if kind == "python" else changed(target.read_text(), text))
+        touched.add(path)
+    assert sum(path.startswith(PRODUCT) for path in touched) == GUIDES[guide]
+    assert any(path.startswith("tests/") for path in touched)
+    program, *words = shlex.split(command(name))
+    assert program == "pytest"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
+        cwd=copy,
+        env={**ours_left_out(), "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
