@@ -25,10 +25,10 @@ from analysis.model.opening import load_model_index
 from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.stats.store import StatsStore
-from app.charts.front_words import describe
 from pruning.plan.budget import parse_gib
 from pruning.plan.plan import PruningPlan, model_ref, select_experts
 from pruning.plan.sizes import size_report
+from pruning.planning.front_words import describe
 from pruning.planning.make import budget_of, experts_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front

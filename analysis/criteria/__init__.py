@@ -82,6 +82,14 @@ def get_criterion(name: str) -> Criterion:
     )
 
 
+def criterion_label(name: str) -> str:
+    """The label of a criterion; imported plans keep their own name."""
+    try:
+        return get_criterion(name).label
+    except CriterionError:
+        return name
+
+
 def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], FloatArray]:
     """How a criterion scores whole experts."""
     if criterion.score is None:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.cache_keys import most_results
+from analysis.criteria import criterion_label
 from analysis.criteria.weight_based import RANDOM
 from analysis.errors import StatsError
-from app.charts.names import criterion_label
 from pruning.measures.result import MEASURES, SampleCount, SampleValues, interval_or_none
 from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.criteria import criterion_label
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import criterion_look
-from app.charts.names import criterion_label
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, signed, spread
 from app.loaded import made_by

@@ -7,6 +7,7 @@ from typing import Final
 
 import pandas as pd
 
+from analysis.criteria import criterion_label
 from analysis.errors import StatsError, unknown_name
 from analysis.ranking.leaderboard import (
     ability_weights,
@@ -17,7 +18,7 @@ from analysis.ranking.leaderboard import (
 from analysis.ranking.published import ABILITIES, PAPERS, published_table
 from app.charts import capability, winner_map
 from app.charts.chart import Drawing
-from app.charts.names import FULL, criterion_label
+from app.charts.names import FULL
 from app.loaded import made_by
 
 # Table -> description in the list.

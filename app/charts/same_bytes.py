@@ -11,12 +11,12 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.criteria import criterion_label
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
-from app.charts.names import criterion_label
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series, signed
 from app.loaded import made_by

@@ -31,12 +31,7 @@ _STEPS = {
         "prune:prune": "Calibrate, plan or search, evaluate, export as a recipe says; rerun to "
         "resume.",
     },
-    "Measure experts": {
-        "calibrate:calibrate": "Run the model once over each corpus and cache its expert "
-        "statistics.",
-        "calibrate:weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from "
-        "disk, and cache them.",
-    },
+    "Measure experts": {},
     "Look": {
         "rank:score": "Score every expert; writes layer, expert, score, saliency, rank, num_tokens "
         "as CSV.",
@@ -55,17 +50,10 @@ _STEPS = {
         "plans:plan": "Choose the experts that stay, or the neurons in them; writes plan.json.",
         "plans:paths": "Keep the experts on the heaviest paths through the layers (MoE "
         "Pathfinder); writes plan.json.",
-        "prune:search": "Search for the best allocation of a budget; interrupt it, and the best so "
-        "far is kept.",
-        "fit:fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their "
-        "loss.",
     },
-    "Judge": {
-        "benchmark:benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, "
-        "or on an export.",
-    },
+    "Judge": {},
     "Ship": {
-        "ship:export": "Write the pruned checkpoint; the model is never loaded.",
+        "export": SENTENCES["export"],  # an action, in its place
         "ship:verify": "Check an exported checkpoint: bytes and hashes, loading, equality with the "
         "masked source.",
     },

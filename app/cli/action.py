@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,17 +20,27 @@ from pruning.spec.base import Option
 
 _TABLES = (".csv", ".parquet")
 # Action -> the module of its command, if that has more options than follow from the row.
-_OWN = {"sweep": "app.cli.sweep"}
+_OWN = {
+    "calibrate": "app.cli.calibrate",
+    "sweep": "app.cli.sweep",
+    "benchmark": "app.cli.benchmark",
+    "export": "app.cli.ship",
+    "search": "app.cli.prune",
+}
 _COST_HELP = "Show tokens, memory and time; run nothing."
 
 
+@cache
 def action_command(name: str) -> Handler:
     """The command of an action."""
     row = action(name)
-    handler = getattr(import_module(_OWN[name]), name) if name in _OWN else _handler(row)
-    handler.__name__ = name
-    handler.__doc__ = f"{SENTENCES[name]}\n\nExample: moeprune {row.example}"
-    return command(row.request)(handler)
+    own = import_module(_OWN[name]) if name in _OWN else None
+    made: Handler = getattr(own, name) if own else command(row.request)(_handler(row))
+    # Of its own docstring the first line is for readers of the code.
+    more = (inspect.getdoc(made) or "").split("\n\n")[1:]
+    words = [SENTENCES[name], *more, f"Example: moeprune {row.example}"]
+    made.__name__, made.__doc__ = name, "\n\n".join(words)
+    return made
 
 
 def _handler(row: Action[Any, Any]) -> Handler:

@@ -83,12 +83,12 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
             options = checks.run(partial(validated, model, own))
             rest = {name: getattr(options, name, None) for name in model.model_fields}
             force = rest["force"] if takes_force else rest.pop("force", False)
+            if plans:
+                rest["plans"] = _files_of_plans(request_values, plans, checks)
             for name, field in model.model_fields.items():
                 # A handler that takes `force` looks at what is there itself.
                 spares = force or (takes_force and name == "out_file")
                 _check_paths(rest.get(name), option_of(field), checks, force=spares)
-            if plans:
-                rest["plans"] = _files_of_plans(request_values, plans, checks)
             for corpus in _corpora(arguments, declared):
                 checks.run(partial(_check_corpus, corpus))
             request = checks.run(partial(_requests, kind, each, request_values)) if kind else None
@@ -264,7 +264,7 @@ def takes(field: FieldInfo, flags: Sequence[str]) -> str:
         return option.takes
     if names and len("|".join(names)) <= _MOST_LETTERS:
         return "|".join(names)
-    if Path in _members(field.annotation) or is_plan(field):
+    if _option_type(field) is Path:
         return "FOLDER" if option and option.file == "folder" else "FILE"
     return max(flags, key=len).strip("-").upper()
 

@@ -10,14 +10,16 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import Part, Run
 from analysis.stats.store import stats_store
-from app.cli.action import show
+from app.cli.action import end, show
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
-from app.cli.say import say_notes, say_plan, say_search
+from app.cli.say import say_notes, say_plan
 from app.cli.ship import write_export
 from app.console import finish, follow, out
+from pruning.actions.action import Given
 from pruning.actions.evaluation_tables import evaluation_tables
+from pruning.actions.search import ACTION
 from pruning.plan.bits import bits_words
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
@@ -54,7 +56,7 @@ from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
 from pruning.tasks.repair import repair_run
-from pruning.tasks.search import check_measured, search_folder, search_run
+from pruning.tasks.search import check_measured, search_folder
 from pruning.tasks.sensitivity import sensitivity_run
 
 
@@ -83,7 +85,7 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         notes = plan.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
-        say_search(follow(search_run(search_of_file(path, folder, machine))), folder)
+        _search(path, folder, machine)
         plan = load_plan(folder / PLAN_NAME, model=model)
         notes = _search_notes(plan, model, machine)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}
@@ -113,6 +115,14 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
         write_export(request, pruned)
+
+
+def _search(path: Path, folder: Path, machine: Machine) -> None:
+    """Search as the recipe says, and print how the best compares."""
+    given = Given(search_of_file(path, folder, machine))
+    outcome = follow(ACTION.steps(given))
+    show(outcome.shown)
+    end(outcome, given)
 
 
 def _search_notes(plan: PruningPlan, model: MoEModel, machine: Machine) -> tuple[str, ...]:
@@ -198,10 +208,7 @@ def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
 
 @command(Machine)
 def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None = None) -> None:
-    """Search for the best allocation of a budget; interrupt it, and the best so far is kept.
-
-    Example: moeprune search recipe.yaml
-    """
+    """The action on the recipe of a file, and what the recipe says besides on its plan."""
     recipe = load_recipe(path)
     if recipe.search is None:
         raise PlanError(
@@ -210,8 +217,7 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     folder = out_dir or search_folder(path)
     model = load_model_index(recipe.model, revision=recipe.revision)
     _check(recipe, request, model, model)
-    result = follow(search_run(search_of_file(path, folder, request)))
-    say_search(result, folder)
+    _search(path, folder, request)
     plan = load_plan(folder / PLAN_NAME, model=model)
     after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME, plan)
     say_notes(_search_notes(plan, model, request))

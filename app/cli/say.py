@@ -32,7 +32,6 @@ from pruning.plan.widths import WidthChoice
 from pruning.planning.counted import Counted
 from pruning.requests.following import commands_after_checks, with_weights
 from pruning.requests.plan import SpecRequest
-from pruning.search.store import RESULT_NAME, SearchResult
 from pruning.serving.commands import serve_commands, serve_gguf
 from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
 from pruning.serving.gguf import gguf_path
@@ -251,21 +250,6 @@ def show_width_options(
         )
 
 
-def say_search(result: SearchResult, folder: Path) -> None:
-    """Print how the best compares with the schedules that the search began with."""
-    best, cost = result.best_entry, result.cost
-    began = [each for each in result.entries if each.origin not in ("random", "mutation")]
-    rows = [(each.origin, each.generation, each.fitness) for each in began]
-    rows.append((f"best ({best.origin})", best.generation, best.fitness))
-    measure = str(result.header["fitness"])
-    show_table(f"{measure} on the search samples", ("allocation", "generation", measure), rows)
-    finish(
-        f"{folder / RESULT_NAME}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
-        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
-        {"search": str(folder / RESULT_NAME), measure: best.fitness, **cost},
-    )
-
-
 def say_export(
     model: MoEModel, folder: Path, result: Mapping[str, Any], stats_dir: Path | None
 ) -> None:
@@ -287,7 +271,7 @@ def say_export(
     serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
     for line in serving:
         note_command(line)
-    numbers = {"folder": str(folder), "plan_digest": result["plan_digest"], "serve": serving}
+    numbers = {**result, "folder": str(folder), "serve": serving}
     numbers |= {"file_bytes_before": before, "file_bytes_after": after}
     checked = result.get("verify")
     source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL

@@ -11,13 +11,13 @@ from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
 from app.cli.say import report_checks, say_export, say_gguf, show_width_options, warn_of_growth
-from app.console import finish, follow, note, out
+from app.console import finish, follow, note
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.plan import NEURON_GRANULARITY, load_plan
 from pruning.plan.routing import plan_routing
 from pruning.plan.size_words import less_in_words
 from pruning.plan.widths import WidthChoice, WidthMode
-from pruning.requests.model import ExportRequest, PrunedRequest
+from pruning.requests.model import ExportRequest
 from pruning.spec.base import Option
 from pruning.spec.options import StatsDir, Text
 from pruning.surgery.source_checks import left_behind, missing_files
@@ -28,21 +28,20 @@ _SOURCE = Option(
 )
 
 
-@command(PrunedRequest)
+@command(ExportRequest)
 def export(
-    request: PrunedRequest,
+    request: ExportRequest,
     *,
-    plan: Annotated[options.Plan, Option("plan.json from `moeprune plan`.")],
+    plans: tuple[Path, ...] = (),
     dry_run: Annotated[
         options.DryRun, Option("Show the sizes, by width mode; write nothing.")
     ] = False,
 ) -> None:
-    """Write the pruned checkpoint; the model is never loaded.
+    """After the sizes by width mode: the export of a plan, of MODEL or of what MODEL is a copy of.
 
     FLOPs of neurons follow how often the plan's own runs chose each expert, where they are known.
-
-    Example: moeprune export demo smaller-demo --plan plan.json
     """
+    (plan,) = plans
     model = load_model_index(request.model, revision=request.revision)
     if request.plan_model is None:
         chosen = load_plan(plan, model=model)
@@ -60,7 +59,6 @@ def export(
     if dry_run:
         before, after = model.checkpoint.nbytes, dry_export(export_request, model).tensor_bytes
         warn_of_growth(before, after)
-        again = ExportRequest(**request.model_dump(exclude_unset=True), plan={})
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
         words += (
             f"{export_request.out} is finished, "
@@ -70,7 +68,7 @@ def export(
         finish(
             f"{words}nothing was written",
             {"bytes_before": before, "bytes_after": after},
-            again.command((str(plan),)),
+            request.command((str(plan),)),
         )
         return
     write_export(export_request, model)
@@ -85,7 +83,7 @@ def write_export(request: ExportRequest, model: MoEModel) -> None:
         say_export(model, request.out, result, request.stats_dir)
         say_gguf(request.out, result)
         return
-    out.print(f"export: {request.out} is finished, skipped")
+    finish(f"export: {request.out} is finished, skipped", result)
     if "verify" in result:
         report_checks(request.out, result["verify"])
     say_gguf(request.out, result)

@@ -1,12 +1,12 @@
 """The command of sweeps, which also draws: `pruning` knows no charts."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from analysis.criteria.weight_based import RANDOM
-from analysis.lazy import pd
 from app.cli import options
 from app.cli.action import end, show, write
+from app.cli.derive import command
 from app.console import follow, say
 from pruning.actions.action import Given
 from pruning.actions.sweep import ACTION
@@ -18,9 +18,13 @@ from pruning.records.quality import is_random
 from pruning.requests.evaluation import SweepRequest
 from pruning.spec.base import Option
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Against = Literal["removed", "bytes", "active_params", "expert_flops"]
 
 
+@command(SweepRequest)
 def sweep(
     request: SweepRequest,
     *,
@@ -41,7 +45,7 @@ def sweep(
     end(outcome, given)
 
 
-def _draw(table: pd.DataFrame, measure: str, against: str, path: Path) -> None:
+def _draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:
     """Write the figure of a measure, and say in a sentence what it shows."""
     from app.charts.evaluation_curves import curves_figure, describe
     from app.charts.evaluations import pool_draws

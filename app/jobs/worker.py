@@ -154,7 +154,7 @@ def run_task(
     """Run the job and return how it ended; no exception of the task escapes."""
     try:
         with switch.armed():
-            steps = _kind(kinds_module, job.kind).run(job.request)
+            steps = _kind(kinds_module, job.kind).job(job.request)
         result = _drain(steps, switch, report)
         # Inside the try: a result that is not JSON is the task's failure.
         canonical_json(result)

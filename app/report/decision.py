@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.model.moe_model import MoEModel
-from app.charts.front_words import bits_alone
 from app.loaded import CurrentPlan
 from app.report.page import rendered
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words
+from pruning.planning.front_words import bits_alone
 from pruning.records.cost import LossRow, PlanCost, cost_of
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.quality import PlanLoss

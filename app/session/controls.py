@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.criteria import NEURON_CRITERIA
+from analysis.criteria import NEURON_CRITERIA, criterion_label
 from analysis.criteria.heapr import DEFAULT_LAMBDA
 from analysis.model.moe_model import MoEModel
 from analysis.stats.columns import GATES
-from app.charts.names import criterion_label
 from app.literal import literal
 from app.session.plan_state import counts_typed, schedule_chosen
 from app.session.search_data import searches_of

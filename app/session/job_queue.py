@@ -17,6 +17,7 @@ from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir
 from app.session.prompts import remember_words
 from app.settings import shown_path
+from pruning.requests.model import ActionRequest
 from pruning.spec.base import Request
 
 Asked = TypeVar("Asked", bound=Request)
@@ -63,7 +64,7 @@ def queued_key(kind: str) -> str:
     return f"queued.{kind}"
 
 
-def queue(request: Request, about: str, command: str) -> None:
+def queue(request: ActionRequest, about: str, command: str) -> None:
     """Queue a job, show a toast and rerun; show an error if it cannot be queued.
 
     The request is of a type in `KINDS`; `about` is the model, plan or folder in the title,
@@ -78,7 +79,7 @@ def queue(request: Request, about: str, command: str) -> None:
             title=kind.title.format(about=about, request=request),
             command=command,
             requested_by=user() or "local",
-            partials=kind.partials(request),
+            partials=request.partials,
         )
         runner().tick()
     except UserError as error:

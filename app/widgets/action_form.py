@@ -14,9 +14,8 @@ import streamlit as st
 from pydantic.fields import FieldInfo
 from streamlit.delta_generator import DeltaGenerator
 
-from analysis.criteria import CRITERIA, NEURON_CRITERIA
+from analysis.criteria import CRITERIA, NEURON_CRITERIA, criterion_label
 from analysis.errors import UserError
-from app.charts.names import criterion_label
 from app.errors import show_error
 from app.loaded import Loaded
 from app.session.data import corpus_label, held_out_corpora
@@ -31,6 +30,7 @@ from app.widgets.job_form import (
 from app.widgets.job_panel import job_panel
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.requests.model import ActionRequest
 from pruning.spec.base import (
     Request,
     bounds,
@@ -114,7 +114,7 @@ def action_form(loaded: Loaded, name: str, about: str, **fixed: str) -> None:
     `fixed` are fields that the page decides, `about` goes into the title. A plan that the action
     takes is the one on screen.
     """
-    kind: type[Request] = action(name).request
+    kind: type[ActionRequest] = action(name).request
     plan = loaded.shown if any(map(is_plan, flat_fields(kind).values())) else None
     prefix = ".".join((name, *fixed.values()))
     with st.form(prefix, border=False):

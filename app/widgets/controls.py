@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.charts.names import criterion_label
+from analysis.criteria import criterion_label
 from app.components.expert_map import Arrangement, Mode
 from app.loaded import Loaded
 from app.session.controls import BESIDE, rows_on

@@ -17,7 +17,8 @@ from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
 from app.widgets.url_values import say_unknown
 from pruning.requests.calibration import CalibrateRequest
-from pruning.spec.base import Request, bounds, validated
+from pruning.requests.model import ActionRequest
+from pruning.spec.base import bounds, validated
 
 Share = TypeVar("Share")
 DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
@@ -35,7 +36,12 @@ def queue_button(label: str, why_not: str = "") -> bool:
 
 
 def offer_job(
-    loaded: Loaded, request: Request, about: str, *, sent: bool, plan: CurrentPlan | None = None
+    loaded: Loaded,
+    request: ActionRequest,
+    about: str,
+    *,
+    sent: bool,
+    plan: CurrentPlan | None = None,
 ) -> None:
     """Queue the job if its form was submitted, and show the equivalent commands.
 

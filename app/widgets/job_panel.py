@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis.errors import UserError
 from app.charts.search import measure_label
-from app.jobs.kinds import KINDS
+from app.jobs.kinds import KINDS, told
 from app.jobs.model import ACTIVE, Job, JobState
 from app.session.job_queue import change_job, job_store, queued_job, runner, user
 from app.session.search_data import read_cached
@@ -162,7 +162,7 @@ def _ended_text(job: Job) -> str:
     """When a job ended, how long it took, and its result."""
     seconds = (job.finished_at or 0) - (job.started_at or 0)
     when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
-    sentence = KINDS[job.kind].sentence(job.result) if job.kind in KINDS and job.result else ""
+    sentence = told(job.kind, job.result) if job.kind in KINDS and job.result else ""
     return f"{when}, {seconds:.1f} s. {sentence}".rstrip()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from analysis.numbers.words import plain, plain_rows
-from pruning.requests.model import ModelRequest
+from pruning.requests.model import ActionRequest
+from pruning.spec.base import validated
 from pruning.tasks import Steps
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from pruning.plan.plan import PruningPlan
 
-Asked = TypeVar("Asked", bound=ModelRequest)
+Asked = TypeVar("Asked", bound=ActionRequest)
 Value = TypeVar("Value")
 Cells = Sequence[Sequence[object]]
 
@@ -116,3 +117,8 @@ class Action(Generic[Asked, Value]):
     def steps(self, given: Given[Asked]) -> Steps[Outcome]:
         """Run it, and tell what came of it."""
         return self.tell(given, (yield from self.run(given.request)))
+
+    def job(self, values: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Run a stored request; what a job keeps of it."""
+        given = given_to_a_job(validated(self.request, values))
+        return (yield from self.steps(given)).plain

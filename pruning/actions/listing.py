@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # when it is asked for.
 STEPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Measure experts": {
+        "calibrate": "Run the model once over each corpus and cache its expert statistics.",
+        "weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and "
+        "cache them.",
         "sensitivity": "Measure how much quality falls when experts are removed from one layer.",
         "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
         "alone.",
@@ -23,6 +26,9 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "their spread.",
     },
     "Plan": {
+        "search": "Search for the best allocation of a budget; interrupt it, and the best so far "
+        "is kept.",
+        "fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.",
         "repair": "Refit what a plan keeps to take over part of what it removes; writes "
         "repaired.json.",
     },
@@ -30,10 +36,15 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "evaluate": "Measure how pruned models differ from the original on held-out text.",
         "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
         "table.",
+        "benchmark": "Run lm-evaluation-harness on a model, on what plans leave of it, or on an "
+        "export.",
         "ask": "Answers of the original model and of pruned ones to a prompt, or the losses of a "
         "text.",
         "variance": "Variance of hidden states after each layer, original against pruned, on 4096 "
         "tokens.",
+    },
+    "Ship": {
+        "export": "Write the pruned checkpoint; the model is never loaded.",
     },
 }
 SENTENCES: Final = {name: words for actions in STEPS.values() for name, words in actions.items()}

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
 from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
-from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
@@ -33,6 +32,9 @@ from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import check_records_folder, run_settings
 from pruning.tasks.repair import repair_run, shared_options
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class SubsetsRequest(RankedRequest, HeldOutRequest):
@@ -147,10 +149,10 @@ def _tell(given: Given[SubsetsRequest], records: list[SubsetRecord]) -> Outcome:
     )
 
 
-def _by_tokens(title: str, summary: pd.DataFrame) -> Table:
+def _by_tokens(title: str, summary: "pd.DataFrame") -> Table:
     """A row for each share of tokens; what is empty or equal in all rows goes without."""
     names = {"calibrated_on": "ranked on", "repaired_on": "repaired on", "count": "plans"}
-    same = [name for name in ("corpus", "repaired_on") if summary[name].nunique() == 1]
+    same = [name for name in ("corpus", "repaired_on") if len(summary[name].unique()) == 1]
     corpora = summary["corpus"].unique()
     where = f" on {corpora[0]}" if len(corpora) == 1 else ""
     repaired = summary["repaired_on"].iloc[0] if "repaired_on" in same else ""

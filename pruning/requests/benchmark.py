@@ -29,7 +29,13 @@ class BenchmarkRequest(ModelRequest):
     """
 
     asked_by = "benchmark"
-    plans: tuple[dict[str, Any], ...] = ()
+    plans: tuple[
+        Annotated[
+            options.Plan,
+            Option("plan.json that is masked in the model; repeatable. Default: none."),
+        ],
+        ...,
+    ] = ()
     repair: options.Repair = False
     tasks: Annotated[
         tuple[

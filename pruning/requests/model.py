@@ -11,21 +11,30 @@ from pruning.spec import options, plan_options
 from pruning.spec.base import Option, Request, command_line, is_plan, option_words, repeated
 
 
-class ModelRequest(Request):
-    """A request about a model."""
+class ActionRequest(Request):
+    """What an action is asked."""
 
-    asked_by: ClassVar[str] = ""  # the equivalent command
+    asked_by: ClassVar[str] = ""  # the action, which is also the equivalent command
     writes: ClassVar[str] = ""  # default name of the file that it writes; empty for none
 
-    model: options.Model
-    revision: options.Revision | None = None
+    @property
+    def partials(self) -> tuple[str, ...]:
+        """What to delete unless a job of it succeeds."""
+        return ()
 
     @property
     def num_plans(self) -> int:
         """How many plans it has."""
         fields = type(self).model_fields
-        plans = [getattr(self, name) for name in fields if is_plan(fields[name]) or name == "plans"]
+        plans = [getattr(self, name) for name in fields if is_plan(fields[name])]
         return sum(len(each) if isinstance(each, tuple) else 1 for each in plans)
+
+
+class ModelRequest(ActionRequest):
+    """A request about a model."""
+
+    model: options.Model
+    revision: options.Revision | None = None
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
         """The equivalent command line; `plans` names the files that hold the request's plans."""
@@ -61,9 +70,14 @@ class ExportOptions(Request):
     verify: options.Verify = False
 
 
-class PrunedRequest(ExportOptions, ModelRequest):
-    """An export of a model by any plan."""
+class ExportRequest(ExportOptions, ModelRequest):
+    """An export of a plan; `recipe` is the text of a recipe.
 
+    The plan is one of `model`, see `plan_for_copy`, whatever `plan_model` it was made for.
+    """
+
+    asked_by = "export"
+    plan: options.Plan
     width_mode: Annotated[
         plan_options.WidthMode | None,
         Option("For plans that remove neurons; every engine reads uniform. Default: uniform."),
@@ -84,9 +98,10 @@ class PrunedRequest(ExportOptions, ModelRequest):
         options.Revision | None,
         Option("Revision of --plan-model, if that is a hub model.", takes="REVISION"),
     ] = None
+    recipe: str = Field(default="", max_length=1 << 20)
 
     @model_validator(mode="after")
-    def _converter_has_its_type(self) -> "PrunedRequest":
+    def _converter_has_its_type(self) -> "ExportRequest":
         if self.llama_cpp and not self.gguf:
             raise ValueError("--llama-cpp goes with --gguf TYPE; add that, or leave it out")
         return self
@@ -98,16 +113,6 @@ class PrunedRequest(ExportOptions, ModelRequest):
             raise ValueError("it goes with --plan-model")
         return value
 
-
-class ExportRequest(PrunedRequest):
-    """An export of a plan; `plan` is the content of plan.json, `recipe` the text of a recipe.
-
-    The plan is one of `model`, see `plan_for_copy`, whatever `plan_model` it was made for.
-    """
-
-    plan: dict[str, Any]
-    recipe: str = Field(default="", max_length=1 << 20)
-
     @field_validator("out")
     @classmethod
     def _hides_no_model(cls, out: Path, info: ValidationInfo) -> Path:
@@ -118,6 +123,11 @@ class ExportRequest(PrunedRequest):
                 f"such as {out.name}-pruned"
             )
         return out
+
+    @property
+    def partials(self) -> tuple[str, ...]:
+        """The folder that is written, until it is complete."""
+        return (f"{self.out}.partial",)
 
     def command(self, plans: Sequence[str] = ("plan.json",), out: str = "") -> str:
         """The equivalent command line; `plans` names the file that holds the plan."""

@@ -12,7 +12,7 @@ from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.machine import Machine
-from pruning.requests.model import ExportRequest, WeightsRequest
+from pruning.requests.model import ActionRequest, ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.questions import QuestionOptions
 from pruning.requests.recipe import Recipe
@@ -213,12 +213,13 @@ def evaluate_request(
     return validated(EvaluateRequest, present)
 
 
-class SearchRequest(Machine):
+class SearchRequest(ActionRequest, Machine):
     """A search for the allocation; `recipe` is the text of a recipe.
 
     `out` is the folder of plan and result; a search that was interrupted is resumed.
     """
 
+    asked_by = "search"
     recipe: str = Field(min_length=1, max_length=1 << 20)
     out: options.SearchFolder
 
@@ -240,7 +241,7 @@ class SearchRequest(Machine):
 
     def command(self, recipe: str = "recipe.yaml") -> str:
         """The equivalent command line; `recipe` names the file that holds the recipe."""
-        return command_line("search", recipe, *option_words(self))
+        return command_line(self.asked_by, recipe, *option_words(self))
 
 
 def search_of_file(path: Path, out: Path, machine: Machine) -> SearchRequest:

@@ -1,7 +1,8 @@
 """Tasks that make statistics: calibration, and the measurement of weights."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.corpora.documents import Document
@@ -163,6 +164,21 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
             first, source = _open(request, model)
             if request.answers == "own":
                 _answering(request, model, source, first)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A run of statistics, and whether it was not in the cache before."""
+
+    run: Run
+    is_new: bool
+
+
+def collected(task: Steps[Run], stats_dir: Path | None) -> Steps[Collected]:
+    """Run a task that makes statistics, and look whether the cache had them."""
+    earlier_ids = {run.manifest.run_id for run in stats_store(stats_dir).runs()}
+    run = yield from task
+    return Collected(run, run.manifest.run_id not in earlier_ids)
 
 
 def calibrate_run(request: CalibrateRequest) -> Steps[Run]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.corpora.early import within_context
 from analysis.errors import PlanError
@@ -54,13 +54,6 @@ from pruning.tasks.sensitivity import sensitivity_run
 if TYPE_CHECKING:
     from pruning.search.sitting import Problem
     from pruning.search.store import SearchResult
-
-
-def search_task(request: SearchRequest) -> Steps[dict[str, Any]]:
-    """Job form of `search_run`."""
-    result = yield from search_run(request)
-    best = result.best_entry
-    return {"out": str(request.out), "fitness": best.fitness, "candidates": len(result.entries)}
 
 
 def search_folder(recipe: Path) -> Path:

@@ -171,7 +171,7 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
     try:
         jobs = queued_jobs()
         for job in jobs:
-            drain(KINDS["evaluate"].run(job.request | {"samples": 3, "seq_len": 9}))
+            drain(KINDS["evaluate"].job(job.request | {"samples": 3, "seq_len": 9}))
         # The last session shows the plan by hand, now measured.
         test.run()
         assert not test.exception

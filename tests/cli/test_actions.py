@@ -22,11 +22,15 @@ from pruning.spec.base import flat_fields, is_plan, validated
 
 _TEXT = {"corpora": ("{blue}",), "samples": 3, "seq_len": 8}
 _ORDER = {**_TEXT, "criterion": "reap", "calibrated_on": ("{red}",)}
-# Action -> the values of its request besides the model; {red}, {blue} and {plan} are files.
+# Action -> the values of its request besides the model; words in braces stand for files.
 ASKED = {
+    "calibrate": {"corpus": "{red}", "tokens": 64, "seq_len": 8},
+    "weights": {},
     "bins": {**_ORDER, "bins": 2},
     "subsets": {**_TEXT, "criteria": ("reap",), "sparsity": "50%", "calibrated_on": ("{red}",)},
     "sensitivity": {**_ORDER, "levels": 2},
+    "search": {"recipe": "{recipe}", "out": "found"},
+    "fit": {"model": "demo", "target_size": "3.5MiB"},
     "repair": {"plan": "{plan}", "corpora": ("{red}",), "tokens": 64, "seq_len": 8},
     "evaluate": {**_TEXT, "plans": ("{plan}",)},
     "sweep": {
@@ -35,9 +39,19 @@ ASKED = {
         "sparsities": ("50%",),
         "calibrated_on": ("{red}",),
     },
+    "benchmark": {"model": "demo", "tasks": ("demo-math-exact",), "limit": 1},
     "variance": {**_TEXT, "plans": ("{plan}",)},
     "ask": {"model": "demo", "prompt": "A room is 7 m by", "max_new_tokens": 2},
+    "export": {"plan": "{plan}", "out": "smaller"},
 }
+_RECIPE = """model: {model}
+corpora: ["{red}"]
+tokens: 64
+seq_len: 8
+criterion: reap
+budget: {{sparsity: 50%}}
+search: {{corpus: "{blue}", samples: 3, population: 6, elites: 2, generations: 1}}
+"""
 every_action = pytest.mark.parametrize("name", SENTENCES)
 
 
@@ -56,19 +70,24 @@ def plan(works, tiny, corpora, stats, here):
 def asked(tiny, corpora, stats, plan):
     """The values of an action's request; plans by their content."""
     places = {"red": str(corpora[0]), "blue": str(corpora[1])}
+    recipe = _RECIPE.format(model=tiny, **places)
+    plan.with_name("recipe.yaml").write_text(recipe)  # as the command of a search names it
 
     def fill(value):
         if value == "{plan}":
             return load_plan(plan).to_dict()
+        if value == "{recipe}":
+            return recipe
         if isinstance(value, tuple):
             return tuple(map(fill, value))
         return value.format(**places) if isinstance(value, str) else value
 
-    return lambda name: {
-        "model": str(tiny),
-        "stats_dir": str(stats),
-        **{field: fill(value) for field, value in ASKED[name].items()},
-    }
+    def values(name):
+        own = {field: fill(value) for field, value in ASKED[name].items()}
+        model = {"model": str(tiny)} if "model" in flat_fields(action(name).request) else {}
+        return {**model, "stats_dir": str(stats), **own}
+
+    return values
 
 
 @every_action
@@ -88,7 +107,7 @@ class TestAction:
 
     def test_command_job_and_python_tell_the_same(self, name, asked, moeprune, stats, here):
         request = validated(action(name).request, asked(name))
-        first = drain(KINDS[name].run(request.model_dump(mode="json")))
+        first = drain(KINDS[name].job(request.model_dump(mode="json")))
         assert first["sentence"]
         assert not first["sentence"].endswith(".")
         assert first["sentence"] not in KINDS[name].title
@@ -96,7 +115,7 @@ class TestAction:
         outcome = moeprune(*words, "--json")
         assert outcome.code == 0, outcome.err
         said = json.loads(outcome.out)
-        again = drain(KINDS[name].run(request.model_dump(mode="json")))
+        again = drain(KINDS[name].job(request.model_dump(mode="json")))
         numbers = without_times(again)
         told = {**without_times(said["result"]), "sentence": again["sentence"]}
         assert {
@@ -108,8 +127,9 @@ class TestAction:
         for line in said["next"]:
             parsed(line)
         options = {key: value for key, value in asked(name).items() if key not in _PLACE}
-        model = Model(request.model, stats_dir=request.stats_dir)
-        assert model.run(name, **options) is not None
+        if "model" in asked(name):  # a recipe names its own
+            model = Model(request.model, stats_dir=request.stats_dir)
+            assert model.run(name, **options) is not None
 
     def test_a_field_that_it_does_not_know_is_named(self, name, asked):
         with pytest.raises(UserError, match="surplus"):

@@ -70,7 +70,7 @@ def test_a_job_asks_the_same_and_can_be_ended(here):
     request = validated(BenchmarkRequest, {"model": "demo", "tasks": TASK, "limit": 2})
     assert request.command() == f"moeprune benchmark demo --task {TASK} --limit 2"
     raw = request.model_dump(mode="json") | {"stats_dir": str(here / "own")}
-    task = KINDS["benchmark"].run(raw)
+    task = KINDS["benchmark"].job(raw)
     phases = []
     for step in task:
         phases.append(step.phase)

@@ -108,4 +108,4 @@ def leak_error(_request):
 
 
 TASKS = (count, boom, refuse, exhaust, opaque, stubborn, write_partial, spawn, silent, allocate)
-KINDS = {task.__name__: SimpleNamespace(run=task) for task in (*TASKS, leak, leak_error)}
+KINDS = {task.__name__: SimpleNamespace(job=task) for task in (*TASKS, leak, leak_error)}

@@ -42,7 +42,7 @@ def make(step: Step, work: Work, on_progress: Callable[[Progress], object]) -> N
             done = int(1000 * (number + each.fraction) / scale)
             on_progress(Progress(each.phase, done, 1000))
 
-        drain(KINDS[order.task].run(values), tell)
+        drain(KINDS[order.task].job(values), tell)
         if order.task == "search":
             criterion = maker.criterion(order)
             work.search(criterion).parent.mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ from analysis.criteria import get_criterion
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
-from app.charts.front_words import loss_text
 from pruning.plan.bits import FORMATS
 from pruning.plan.repair_reference import repaired_name, tokens_words
+from pruning.planning.front_words import loss_text
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
 from pruning.records.quality import (

@@ -6,7 +6,7 @@ from streamlit.column_config import NumberColumn
 
 from analysis.corpora.presets import PRESETS
 from analysis.corpora.spec import corpus_name
-from analysis.criteria import CRITERIA
+from analysis.criteria import CRITERIA, criterion_label
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
@@ -14,7 +14,6 @@ from analysis.stats.groups import Group
 from analysis.stats.manifest import SHARDS, Run
 from app.charts import loss_bins
 from app.charts.loss_bins import WORDS
-from app.charts.names import criterion_label
 from app.charts.overlap_by_tokens import parts_of
 from app.charts.traces import signed
 from app.choices import BLEND, CURVE_BESIDE

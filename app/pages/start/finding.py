@@ -5,12 +5,10 @@ from typing import Any, Final
 
 import streamlit as st
 
-from analysis.criteria import CRITERIA
+from analysis.criteria import CRITERIA, criterion_label
 from analysis.errors import UserError
-from app.charts.front_words import bits_alone
 from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
-from app.charts.names import criterion_label
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
@@ -27,6 +25,7 @@ from app.widgets.plan_bar import chance_warning, loss_of_plan, programs
 from pruning.actions.ask import AskRequest
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
+from pruning.planning.front_words import bits_alone
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.records.quality import (
     LossIncrease,

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 import streamlit as st
 
-from analysis.criteria import NEURON_CRITERIA, Criterion
+from analysis.criteria import NEURON_CRITERIA, Criterion, criterion_label
 from analysis.errors import StatsError, UserError
 from app.charts import kept_by, neuron_cut
 from app.charts.chart import Drawing
 from app.charts.corpus_losses import corpus_losses
 from app.charts.listing import CHARTS
-from app.charts.names import criterion_label
 from app.charts.schedules import sides
 from app.charts.sizes import size_text
 from app.charts.stratification import SCALES

@@ -1,43 +1,70 @@
-"""fit: which experts and how many bits reach a size at the least loss."""
+"""Fit: which experts and how many bits reach a size at the least loss, by stored evaluations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import floor
-from typing import Any
+from typing import Annotated, Any, Final
 
+from pydantic import Field
+
+from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from app.charts.front_words import candidate_name, describe, loss_text, measured_on, range_text
-from app.cli.derive import command
-from app.console import finish, note, show_table
+from pruning.actions.action import Action, Given, Note, Outcome, Table
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import FORMATS
 from pruning.plan.budget import GIB, parse_gib
 from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import format_bytes
+from pruning.planning.front_words import (
+    candidate_name,
+    describe,
+    loss_text,
+    measured_on,
+    range_text,
+)
 from pruning.records.evaluation import EvaluationStore
-from pruning.records.front import stored_front
+from pruning.records.front import Front, stored_front
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairRecord
-from pruning.requests.fit import FitRequest
 from pruning.requests.following import export_command, pruned_name
+from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
+from pruning.spec import options, plan_options
+from pruning.spec.base import Option
+from pruning.tasks import Steps
 
 _COLUMNS = ("way", "size", "loss", "range", "worst", "known by", "layers")
 _GGUF = "model.gguf"
 
 
-@command(FitRequest)
-def fit(request: FitRequest) -> None:
-    """Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.
+class FitRequest(ModelRequest):
+    """Which experts and how many bits reach a size, by stored evaluations."""
 
-    Example: moeprune fit demo --target-size 3.5MiB
-    """
+    asked_by = "fit"
+    target_size: plan_options.TargetSize
+    ways: Annotated[int, Field(strict=True, ge=1, le=100), Option("How many ways to show.")] = 5
+    stats_dir: options.StatsDir | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return floor(parse_gib(str(self.target_size)) * GIB)
+
+
+def _run(request: FitRequest) -> Steps[Front]:
+    yield Progress("reading evaluations", 0, 0)
     model = load_model_index(request.model, revision=request.revision)
-    front = stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
-    nbytes = floor(parse_gib(str(request.target_size)) * GIB)
-    ways = front.ways_to(nbytes).head(request.ways).to_dict("records")
+    return stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
+
+
+def _tell(given: Given[FitRequest], front: Front) -> Outcome:
+    """The best ways, and the commands of the best that engines load at this size."""
+    request = given.request
+    model = load_model_index(request.model, revision=request.revision)
+    ways = front.ways_to(request.nbytes).head(request.ways).to_dict("records")
     alike = [_layers_are_alike(front.plans[way["plan"]]) for way in ways]
     rows = [
         (
@@ -51,49 +78,48 @@ def fit(request: FitRequest) -> None:
         )
         for way, is_alike in zip(ways, alike, strict=True)
     ]
-    show_table(
-        f"at most {format_bytes(nbytes)}",
-        _COLUMNS,
-        rows,
-        spare=("range", "worst"),
-        whole=("size", "range", "worst"),
+    best = alike.index(True) if any(alike) else 0
+    way, (name, size, loss, *_) = ways[best], rows[best]
+    # Exports have a head of their own, the checkpoint as it is has not.
+    is_tied = not way["removed"] and model.tied_embedding is not None
+    notes = [describe(front), measured_on(front), *_caveats(model, way, alike, is_tied=is_tied)]
+    title = f"at most {format_bytes(request.nbytes)}"
+    return Outcome(
+        f"{name}: {size}, loss {loss}",
+        {"ways": [{key: _known(cell) for key, cell in each.items()} for each in ways]},
+        (
+            Table(title, _COLUMNS, rows, ("range", "worst"), ("size", "range", "worst")),
+            *map(Note, notes),
+        ),
+        _commands(request, front.plans[way["plan"]], way, converts=alike[best] and not is_tied),
     )
-    note(describe(front))
-    note(measured_on(front))
+
+
+def _known(cell: Any) -> Any:
+    """A cell of a table; None where it is NaN, which JSON has not."""
+    return cell if cell == cell else None
+
+
+def _caveats(
+    model: MoEModel, way: Mapping[Any, Any], alike: Sequence[bool], *, is_tied: bool
+) -> list[str]:
+    """What engines do not read as it is: of ways by whether their layers are alike, of the best."""
+    notes = []
     if not all(alike):
         words = "Where layers or experts differ in size, only load_pruned loads it this small"
-        note(
-            f"{words}; the commands are of the best that are alike." if any(alike) else f"{words}."
-        )
-    best = alike.index(True) if any(alike) else 0  # the first that engines load at this size
-    name, size, loss, *_ = rows[best]
-    near = FORMATS[ways[best]["bits"]].near if ways[best]["bits"] else ""
+        rest = "; the commands are of the best that are alike." if any(alike) else "."
+        notes.append(f"{words}{rest}")
+    near = FORMATS[way["bits"]].near if way["bits"] else ""
     if "_K" in near and not fits_k_types(model):
-        note(
+        notes.append(
             f"{near} needs rows of 256 weights: llama-quantize takes a larger type for this model."
         )
-    # Exports have a head of their own, the checkpoint as it is has not.
-    is_tied = not ways[best]["removed"] and model.tied_embedding is not None
     if near and is_tied:
-        note(
+        notes.append(
             f"llama.cpp needs the tied embedding of {model.name} written as head, which the size "
             "counts: add it to the checkpoint before you convert it."
         )
-    finish(
-        f"{name}: {size}, loss {loss}",
-        {
-            "ways": [
-                {key: value if value == value else None for key, value in way.items()}
-                for way in ways
-            ]
-        },
-        *_commands(
-            request,
-            front.plans[ways[best]["plan"]],
-            ways[best],
-            converts=alike[best] and not is_tied,
-        ),
-    )
+    return notes
 
 
 def _layers_are_alike(loss: PlanLoss) -> bool:
@@ -153,3 +179,12 @@ def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
         stats_dir=request.stats_dir,
         **(record.settings if record else {}),
     )
+
+
+ACTION: Final = Action(
+    FitRequest,
+    _run,
+    _tell,
+    "fit demo --target-size 3.5MiB",
+    "ways of {about} to {request.target_size}",
+)

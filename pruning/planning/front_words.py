@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from analysis.criteria import criterion_label
 from analysis.ranking.leaderboard import pareto_front
-from app.charts.names import criterion_label
 from pruning.plan.bits import FORMATS, bits_words
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words

@@ -1,0 +1,29 @@
+"""Search: the best allocation of a recipe's budget."""
+
+from typing import TYPE_CHECKING, Final
+
+from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.requests.recipe_steps import SearchRequest
+from pruning.search.store import RESULT_NAME
+from pruning.tasks.search import search_run
+
+if TYPE_CHECKING:
+    from pruning.search.store import SearchResult
+
+
+def _tell(given: Given[SearchRequest], result: "SearchResult") -> Outcome:
+    """How the best compares with the schedules that the search began with."""
+    best, cost, path = result.best_entry, result.cost, given.request.out / RESULT_NAME
+    began = [entry for entry in result.entries if entry.origin not in ("random", "mutation")]
+    rows = [(entry.origin, entry.generation, entry.fitness) for entry in began]
+    rows.append((f"best ({best.origin})", best.generation, best.fitness))
+    measure = str(result.header["fitness"])
+    return Outcome(
+        f"{path}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
+        f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
+        {"search": str(path), measure: best.fitness, **cost},
+        (Table(f"{measure} on the search samples", ("allocation", "generation", measure), rows),),
+    )
+
+
+ACTION: Final = Action(SearchRequest, search_run, _tell, "search recipe.yaml", "{about}")
