@@ -33,7 +33,7 @@ from pruning.planning.make import (
     experts_of,
     file_evidence,
     make_plan,
-    neurons_of,
+    neuron_units_of,
     with_further_notes,
 )
 from pruning.planning.measured import (
@@ -197,7 +197,7 @@ class Study:
         """The neurons that can go under the limits of a spec, with the pools of a scope."""
         spread = SpreadSpec(neuron_scope=str(scope))
         free = spec.model_copy(update={"budget": BudgetSpec(), "spread": spread})
-        return self.cached(neurons_of, self.scores(spec), free)
+        return self.cached(neuron_units_of, self.scores(spec), free)
 
     def ranking_of_search(self, search: KnownSearch) -> Ranking:
         """The ranking that makes the plan of a search: its counts, in its order."""

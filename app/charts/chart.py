@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.theme import add_provenance
-from pruning.plan.plan import EXPERT_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 
 if TYPE_CHECKING:
     from app.loaded import Loaded
@@ -45,6 +45,14 @@ class Chart:
     make: Callable[[Loaded], Drawing]
     granularity: str = EXPERT_GRANULARITY
     at_end: bool = False  # drawn below the rest of its page, which then need not name it
+
+    def of_neurons(self, name: str, title: str) -> Chart:
+        """The same of neurons, in the widest scope if the plan removes experts."""
+
+        def make(loaded: Loaded) -> Drawing:
+            return self.make(loaded.of_neurons())
+
+        return Chart(name, self.page, title, make, NEURON_GRANULARITY)
 
     def draw(self, loaded: Loaded) -> Drawing:
         """The drawing, with its command; a UserError if data is missing."""

@@ -15,7 +15,6 @@ from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, signed, stroke
-from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
 from pruning.planning.measured import removed_by, without_budget
 from pruning.planning.ranking import needs_sensitivity
@@ -49,10 +48,9 @@ def draw(loaded: Loaded) -> Drawing:
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
-@chart("neuron-frontier", "plan", granularity=NEURON_GRANULARITY)
-def draw_neuron_frontier(loaded: Loaded) -> Drawing:
-    """Predicted loss of every size, of neurons."""
-    return draw.make(loaded.of_neurons())
+draw_neuron_frontier = draw.of_neurons(
+    "neuron-frontier", "Predicted loss of every size, of neurons"
+)
 
 
 def frontier_figure(

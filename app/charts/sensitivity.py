@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ from app.charts.chart import Drawing, chart
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, signed, stroke
 from pruning.measures.curves import Sensitivity
-from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.units import Removed
 from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
@@ -82,21 +81,12 @@ def draw_layer_map(loaded: Loaded) -> Drawing:
     return _draw(loaded, sensitivity_map)
 
 
-_OF_NEURONS: Final[Mapping[str, Any]] = {
-    "granularity": NEURON_GRANULARITY,
-}
-
-
-@chart("neuron-sensitivity", "plan", **_OF_NEURONS)
-def draw_neuron_lines(loaded: Loaded) -> Drawing:
-    """Layer sensitivity to the loss of neurons, with the plan's cut."""
-    return _draw(loaded.of_neurons(), sensitivity_lines)
-
-
-@chart("neuron-sensitivity-map", "plan", **_OF_NEURONS)
-def draw_neuron_map(loaded: Loaded) -> Drawing:
-    """What each share of a layer's neurons costs, with the plan's cut."""
-    return _draw(loaded.of_neurons(), sensitivity_map)
+draw_neuron_lines = draw_lines.of_neurons(
+    "neuron-sensitivity", "Layer sensitivity to the loss of neurons, with the plan's cut"
+)
+draw_neuron_map = draw_layer_map.of_neurons(
+    "neuron-sensitivity-map", "What each share of a layer's neurons costs, with the plan's cut"
+)
 
 
 class _Row(NamedTuple):

@@ -94,14 +94,12 @@ def _possible_multiples(page: Page) -> Sequence[int]:
 
 CONTROLS: Final = (
     Control(
-        key="granularity",
         field="granularity",
         usual=EXPERT_GRANULARITY,
         label="Granularity",
         help="**Experts**: remove whole experts.  \n"
         "**Neurons**: make experts narrower; a neuron is a row of gate and up and a column of "
         "down.",
-        widget=st.segmented_control,
         options=(EXPERT_GRANULARITY, NEURON_GRANULARITY),
         words=lambda name: f"{name.capitalize()}s",
         group="granularity",
@@ -126,7 +124,6 @@ CONTROLS: Final = (
         label="Remove a share of",
         help="**Experts** of each layer, or **bytes** of the checkpoint: the fewest experts "
         "that save this much, with the uniform schedule an equal number of each layer.",
-        widget=st.segmented_control,
         options=possible_budgets,
         words=EXPERT_BUDGETS.__getitem__,
         group="budget",
@@ -135,7 +132,6 @@ CONTROLS: Final = (
         look=lambda page: {"disabled": not possible_shrinks(page.model)},
     ),
     Control(
-        key="sparsity",
         field="sparsity",
         usual=50,
         label="Sparsity",
@@ -148,7 +144,6 @@ CONTROLS: Final = (
         on_change=None,
     ),
     Control(
-        key="criterion",
         field="criterion",
         usual=UNIFIED,
         label="Criterion",
@@ -167,7 +162,6 @@ CONTROLS: Final = (
             field="criterion",
             usual=1,
             label=label,
-            widget=st.segmented_control,
             options=exponents,
             group="criterion",
             of="expert",
@@ -190,7 +184,6 @@ CONTROLS: Final = (
         "one backward pass.  \n**CAMERA-P**: output magnitude of the neuron.  \n**Neuron norms**: "
         "weights only, no calibration; a baseline, not from a paper.  \n**Random**: the floor that "
         "others must beat.",
-        widget=st.segmented_control,
         options=tuple(NEURON_CRITERIA),
         words=criterion_label,
         group="criterion",
@@ -212,7 +205,6 @@ CONTROLS: Final = (
         look={"min_value": 0.0, "max_value": MOST_LAMBDA, "step": 0.5, "width": 140},
     ),
     Control(
-        key="neuron_scope",
         field="neuron_scope",
         # Equal widths: the export is smaller and loads everywhere.
         usual=str(NeuronScope.EXPERT),
@@ -221,7 +213,6 @@ CONTROLS: Final = (
         "\n**Per layer** (HEAPr-L): prune the same fraction of every layer.  \n**Per expert**: "
         "prune the same fraction of every expert, so widths stay equal.  \n**Measured**: "
         "per layer, and layers lose what their measured sensitivity says.",
-        widget=st.segmented_control,
         options=possible_scopes,
         words=lambda scope: SCOPES.get(scope) or schedule_label(scope),
         group="criterion",
@@ -229,14 +220,12 @@ CONTROLS: Final = (
         meaning=SCOPE,
     ),
     Control(
-        key="schedule",
         field="schedule",
         usual="uniform",
         label="Schedule",
         help=f"How the budget is split across layers.  \n{_SUMMARIES}  \n**Searched**: "
         "found by a search on the model itself.  \n**By hand**: counts set on the Plan page, "
         "starting from any schedule.",
-        widget=st.segmented_control,
         options=SCHEDULE_NAMES,
         words=schedule_label,
         group="schedule",
@@ -253,7 +242,6 @@ CONTROLS: Final = (
         help="**Neurons** of the routed experts (HEAPr, Algorithm 1), **all parameters** of the "
         "model, embeddings and attention as well (its Figure 2, without padding), or **bytes** of "
         "the export in its width mode.",
-        widget=st.segmented_control,
         options=possible_budgets,
         words=NEURON_BUDGETS.__getitem__,
         group="schedule",
@@ -261,21 +249,18 @@ CONTROLS: Final = (
         meaning=None,
     ),
     Control(
-        key="width_mode",
         field="width_mode",
         usual="uniform",
         label="Widths of the export",
         help="**uniform**: one width for the model, which every program reads.  \n**per-layer**: "
         "one per layer.  \n**ragged**: each expert its own on disk, one per layer when loaded.  \n"
         "Missing neurons are padded with zeros, so all three compute the same.",
-        widget=st.segmented_control,
         options=WIDTH_MODES,
         group="schedule",
         of="neuron",
         on_change=None,
     ),
     Control(
-        key="width_multiple_of",
         field="width_multiple_of",
         usual=DEFAULT_MULTIPLE,
         label="Rounded up to",
@@ -289,7 +274,6 @@ CONTROLS: Final = (
         on_change=None,
     ),
     Control(
-        key="multiple_of",
         field="multiple_of",
         usual=1,
         label="Experts keep a multiple of",
@@ -311,59 +295,48 @@ CONTROLS: Final = (
         look={"width": 340},
     ),
     Control(
-        key="gate",
         field="gate",
         usual="applied",
         label="Gate weights",
         help="Applied: as the model multiplies. Renormalized: divided by the sum of the selected.",
-        widget=st.segmented_control,
         options=GATES,
         words=str.capitalize,
-        group="limits",
         when=reads_gates,
         on_change=None,
     ),
     Control(
-        key="protect",
         field="protect",
         label="Protect layers",
         help="Layers to keep whole." + _OTHERS_LOSE,
         widget=st.text_input,
-        group="limits",
         meaning=LAYERS,
         look=_text_look("e.g. 0,5-7"),
     ),
     Control(
-        key="pin",
         field="pin",
         label="Keep experts whole",
         help="LAYER:EXPERTS that keep all neurons." + _OTHERS_LOSE,
         widget=st.text_input,
-        group="limits",
         of="neuron",
         meaning=EXPERTS,
         look=_text_look("e.g. 3:5,7-9"),
     ),
     Control(
-        key="drop",
         field="drop",
         label="Drop experts",
         help="LAYER:EXPERTS to remove whole, with their router rows." + _OTHERS_LOSE,
         widget=st.text_input,
-        group="limits",
         of="neuron",
         meaning=EXPERTS,
         look=_text_look("e.g. 4:0,2"),
     ),
     Control(
-        key="multiple_of",
         field="multiple_of",
         usual=1,
         label="Multiple of",
         help="Layers keep a multiple of this many experts, as parallel kernels may require.",
         widget=st.selectbox,
         options=_possible_multiples,
-        group="limits",
         of="expert",
         look={"width": 105},
     ),
@@ -373,7 +346,6 @@ CONTROLS: Final = (
         label="Manual counts",
         help="Experts kept per sparse layer, separated by dots.",
         widget=st.text_input,
-        group="limits",
         of="expert",
         meaning=COUNTS,
         look=_counts_look,
@@ -384,13 +356,11 @@ CONTROLS: Final = (
         label="Locked layers",
         help="Layers that stay unchanged when another layer is edited.",
         widget=st.text_input,
-        group="limits",
         of="expert",
         look=_text_look("none", 120),
         on_change=None,
     ),
     Control(
-        key="keep_super",
         field="keep_super",
         usual=False,
         label="Keep super experts",
@@ -398,10 +368,8 @@ CONTROLS: Final = (
         "(arXiv:2507.23279): without three of them Qwen3-30B-A3B repeats itself." + _OTHERS_LOSE,
         widget=st.checkbox,
         options=(False, True),
-        group="limits",
     ),
     Control(
-        key="top_k",
         field="top_k",
         usual=0,  # as many experts per token as the model's own router selects
         label="Experts per token",
@@ -409,7 +377,6 @@ CONTROLS: Final = (
         "such a plan is measured, not predicted.",
         widget=st.selectbox,
         options=lambda page: possible_top_k(page.model),
-        group="limits",
         meaning=OR_NONE,
         look=_top_k_look,
     ),
@@ -421,7 +388,6 @@ CONTROLS: Final = (
         widget=st.selectbox,
         options=lambda page: ("", *fewer_bits(page.model)),
         words=lambda name: FORMATS[name].label if name else "none",
-        group="limits",
         look={"width": 135},
     ),
 )

@@ -128,21 +128,24 @@ SAME: Final = Meaning(
 class Control:
     """A control of the plan: what it asks of the spec, and how it is drawn."""
 
-    key: str  # of the widget and of the session
     field: str = ""  # of the spec and of the URL; beside the spec, the URL has the key
+    key: str = ""  # of the widget and of the session; default: the field
     usual: Any = ""  # of a new session; None: the first option
     label: str
     help: str | None = None
-    widget: Callable[..., Any]
+    widget: Callable[..., Any] = st.segmented_control
     options: Sequence[Any] | Callable[[Page], Sequence[Any]] = ()  # none of a text or number
     words: Callable[[Any], str] = str  # of an option
-    group: Group  # drawn together, in the order of the table
+    group: Group = "limits"  # drawn together, in the order of the table
     of: Literal["", "expert", "neuron"] = ""  # the granularity that has it; empty: both
     when: Callable[[Page], bool] | None = None  # it is drawn; None: always
     meaning: Meaning | None = SAME  # None: another row of the field reads it
     look: Fields | Callable[[Page], Fields] | None = None  # further arguments of the widget
     # None: charts read it too, and an imported file stays open.
     on_change: Callable[[], None] | None = forget_import
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.key or self.field)
 
     def offered(self, page: Page) -> Sequence[Any]:
         """The values that a page offers; empty if any text or number will do."""

@@ -360,8 +360,8 @@ def select_experts(
         saliency=tuple(-_ranks(by_layer.get(layer.index, ranking[:0]), layer) for layer in layers),
     )
     kept: dict[int, tuple[int, ...]] = {}
-    for row, (layer, gone) in enumerate(zip(layers, allocation.removed, strict=True)):
-        stays = kept[layer.index] = units.kept(row, gone)
+    for row, (layer, removed) in enumerate(zip(layers, allocation.removed, strict=True)):
+        stays = kept[layer.index] = units.kept(row, removed)
         pinned = limits.pinned.get(layer.index, frozenset())
         dropped = limits.dropped.get(layer.index, frozenset())
         if pinned - set(stays) or dropped & set(stays):

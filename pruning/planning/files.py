@@ -20,7 +20,7 @@ from pruning.plan.plan import (
     with_top_k,
 )
 from pruning.plan.units import check_total
-from pruning.planning.make import budget_of, experts_of, file_evidence, neurons_for, plan_with
+from pruning.planning.make import budget_of, experts_of, file_evidence, neuron_units_for, plan_with
 from pruning.planning.ranking import recorded
 from pruning.schedules import Evidence, allocate, get_schedule
 from pruning.spec.spec import PlanSpec
@@ -99,4 +99,4 @@ def check_neurons(spec: PlanSpec, model: MoEModel) -> None:
         layer: tuple(np.zeros(width) for width in widths)
         for layer, widths in expert_widths(model).items()
     }
-    budget_of(spec, neurons_for(model, spec, same), model, Evidence())
+    budget_of(spec, neuron_units_for(model, spec, same), model, Evidence())

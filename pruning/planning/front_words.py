@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from math import isnan
-from typing import Any, Final
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Final
 
 from analysis.criteria import criterion_label
 from analysis.ranking.leaderboard import pareto_front
@@ -17,11 +15,14 @@ from pruning.records.front import Front, original_in_bits
 from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import PlanLoss
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 ORIGINAL: Final = "original"
 _REFERENCES: Final = ("8", "4")  # bits of the original that everybody asks for
 
 
-def named(table: pd.DataFrame) -> pd.DataFrame:
+def named(table: "pd.DataFrame") -> "pd.DataFrame":
     """The table of a `Front` with `candidate` and `kind`, a key of the marks."""
     rows = table.to_dict("records")
     kinds = [
@@ -103,7 +104,7 @@ def describe(front: Front) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _next_size(best: pd.DataFrame, nbytes: int) -> int:
+def _next_size(best: "pd.DataFrame", nbytes: int) -> int:
     """The next larger size on the front."""
     larger = best[best["bytes"] > nbytes]["bytes"]
     return int(larger.min()) if len(larger) else nbytes

@@ -66,7 +66,7 @@ PLAN_FILE = "plan.json"  # that commands write and read
 def make_plan(ranking: Ranking, spec: PlanSpec, units: Units | None = None) -> PruningPlan:
     """What a spec keeps of a ranking.
 
-    `units` are `neurons_of` the spec, for a plan of neurons, if they were computed already.
+    `units` are `neuron_units_of` the spec, for a plan of neurons, if they were computed already.
     """
     by_what = plan_neurons if spec.by_neuron else plan_experts
     plan = by_what(ranking, spec, units or units_of(ranking, spec))
@@ -76,7 +76,7 @@ def make_plan(ranking: Ranking, spec: PlanSpec, units: Units | None = None) -> P
 def units_of(ranking: Ranking, spec: PlanSpec) -> Units:
     """What can go under the limits of a spec."""
     if spec.by_neuron:
-        return neurons_of(ranking, spec)
+        return neuron_units_of(ranking, spec)
     return experts_of(ranking.settled(spec), ranking.model)
 
 
@@ -89,13 +89,13 @@ def experts_of(spec: PlanSpec, model: MoEModel) -> Units:
 
 
 @most_results(12)
-def neurons_of(ranking: Ranking, spec: PlanSpec) -> Units:
+def neuron_units_of(ranking: Ranking, spec: PlanSpec) -> Units:
     """The neurons that can go under a spec's scope and limits, whatever its budget."""
     check_cuttable(ranking.model)
-    return neurons_for(ranking.model, ranking.settled(spec), ranking.neurons)
+    return neuron_units_for(ranking.model, ranking.settled(spec), ranking.neurons)
 
 
-def neurons_for(model: MoEModel, spec: PlanSpec, saliency: NeuronScores) -> Units:
+def neuron_units_for(model: MoEModel, spec: PlanSpec, saliency: NeuronScores) -> Units:
     """The same of saliency by layer and expert."""
     kept_experts(model.layers, spec.constraints)  # refuses
     return neuron_units(expert_widths(model), spec.constraints, spec.spread.scope, saliency)
@@ -114,14 +114,14 @@ def budget_of(spec: PlanSpec, units: Units, model: MoEModel, evidence: Evidence)
             return neuron_size_budget(units, model, target, asked.widths, evidence.sensitivity)
         if is_even:
             return even_budget(model, target, units.limits)
-        taken = _taken(spec.spread.schedule, units, evidence)
-        return size_budget(model, target, units.limits, spread=taken)
+        spread = _spread_of(spec.spread.schedule, units, evidence)
+        return size_budget(model, target, units.limits, spread=spread)
     if evidence.counts is None or file is None:
         raise PlanError("No budget was given: a sparsity, a number of experts or a size.")
     return counts_budget(units, evidence.counts, file.name)
 
 
-def _taken(
+def _spread_of(
     schedule: str, units: Units, evidence: Evidence
 ) -> Callable[[int], tuple[int, ...]] | None:
     """Experts that the schedule removes of a number; None if its evidence is not known yet."""

@@ -18,7 +18,7 @@ from pruning.plan.kept_neurons import kept_experts, neurons_left, widths_left
 from pruning.plan.plan import Provenance, PruningPlan, kept_by_layer, model_ref, select_experts
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.plan.units import Removed, Units, expert_units
-from pruning.planning.make import neurons_of, neurons_removed, plan_with
+from pruning.planning.make import neuron_units_of, neurons_removed, plan_with
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.schedules import MEASURED
@@ -116,7 +116,7 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
     # Protected layers do not change the order of the others.
     limits = spec.limits.model_copy(update={"protect": ()})
     free = {"limits": limits, "spread": SpreadSpec(schedule=MEASURED)}
-    units = neurons_of(ranking, spec.model_copy(update=free))
+    units = neuron_units_of(ranking, spec.model_copy(update=free))
     pools, experts = units.by_pool, kept_experts(ranking.model.layers, units.limits)
     layers = tuple(dict.fromkeys(layer for layer, _ in units.experts))
 

@@ -1,25 +1,24 @@
 """A recipe as the requests that the single commands make, and the request to search."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, field_validator
 
 from analysis.corpora.weights import parse_corpus_weight
 from analysis.stats.groups import groups_for, ordered
 from pruning.plan.plan import PruningPlan
-from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.machine import Machine
 from pruning.requests.model import ActionRequest, ExportRequest, WeightsRequest
 from pruning.requests.plan import SpecRequest
-from pruning.requests.questions import QuestionOptions
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.repair import RepairRequest
 from pruning.spec import options
-from pruning.spec.base import Request, command_line, option_words, validated
+from pruning.spec.base import Kind, Request, command_line, option_words, validated
 
 
 def machine_of(recipe: Recipe, asked: Machine) -> Machine:
@@ -41,20 +40,41 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
     ranking = recipe.plan.ranking
     read = ranking.rule.columns(ranking.gate)
     groups = ordered([*groups_for(read), *recipe.calibrate.groups])
-    common = {
-        **_shared(recipe.calibrate, CalibrateOptions),
-        **_shared(recipe, CalibrateRequest),
-        **_shared(machine_of(recipe, machine), CalibrateRequest),
-        "groups": groups,
-    }
     corpora = [part.corpus for part in recipe.plan.corpus_weights]
-    return [validated(CalibrateRequest, {**common, "corpus": corpus}) for corpus in corpora]
+    return [
+        _request(CalibrateRequest, recipe, machine, groups=groups, corpus=corpus)
+        for corpus in corpora
+    ]
 
 
-def _shared(section: Request, kind: type[Request]) -> dict[str, Any]:
-    """The values of a section that a request also has."""
-    names = type(section).model_fields.keys() & kind.model_fields.keys()
-    return {name: getattr(section, name) for name in names}
+# Request -> fields that mean another thing in the recipe, outside of the request's own section.
+_OF_ITS_OWN: Final[Mapping[type[Request], tuple[str, ...]]] = {
+    SensitivityRequest: ("count", "seed", "repair"),
+    EvaluateRequest: ("count", "hidden_states_dir", "repair"),
+}
+
+
+def _request(
+    kind: type[Kind],
+    recipe: Recipe,
+    machine: Machine,
+    section: Request | None = None,
+    **more: Any,
+) -> Kind:
+    """A request of the values that the recipe shares with it.
+
+    Those of its `section` and `more` come before those of the machine, the recipe and its
+    calibration. What is None is left to the request.
+    """
+    values: dict[str, Any] = {}
+    for part in (recipe.calibrate, recipe, machine_of(recipe, machine)):
+        names = type(part).model_fields.keys() & kind.model_fields.keys()
+        values |= {name: getattr(part, name) for name in names - {*_OF_ITS_OWN.get(kind, ())}}
+    if section:
+        names = type(section).model_fields.keys() & kind.model_fields.keys()
+        values |= {name: getattr(section, name) for name in names}
+    values |= more
+    return validated(kind, {name: value for name, value in values.items() if value is not None})
 
 
 def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
@@ -115,29 +135,26 @@ def sensitivity_request(recipe: Recipe, machine: Machine) -> SensitivityRequest 
     budget = {} if recipe.search else plan.budget.amounts
     if plan.by_neuron and (plan.budget.shrink or plan.budget.target_size):
         budget = {}  # bytes of neurons depend on padding
-    values = {
-        **_shared(recipe.calibrate, SensitivityRequest),
-        **_shared(recipe, SensitivityRequest),
-        **_shared(machine_of(recipe, machine), SensitivityRequest),
-        **_shared(section, SensitivityRequest),
-        "corpora": section.corpus,
-        "criterion": plan.ranking.criterion,
-        "granularity": plan.ranking.granularity,
-        "gate": plan.ranking.gate,
-        "calibrated_on": plan.ranking.corpora,
-        "refine": section.refine if budget else 0,
-        "cost": plan.spread.cost,
-        "across": plan.spread.across,
-        "target_dtype": plan.budget.target_dtype,
-        "limits": plan.limits,
-        **budget,
-    }
     for name, several in (("sparsity", "sparsities"), ("shrink", "shrink")):
-        if name in values:
-            values[several] = (values.pop(name),)
-    del values["count"], values["seed"]  # of the calibration
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(SensitivityRequest, present)
+        if name in budget:
+            budget[several] = (budget.pop(name),)
+    return _request(
+        SensitivityRequest,
+        recipe,
+        machine,
+        section,
+        corpora=section.corpus,
+        criterion=plan.ranking.criterion,
+        granularity=plan.ranking.granularity,
+        gate=plan.ranking.gate,
+        calibrated_on=plan.ranking.corpora,
+        refine=section.refine if budget else 0,
+        cost=plan.spread.cost,
+        across=plan.spread.across,
+        target_dtype=plan.budget.target_dtype,
+        limits=plan.limits,
+        **budget,
+    )
 
 
 def export_request(
@@ -172,19 +189,17 @@ def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> Repai
     section = recipe.repair
     if section is None:
         return None
-    values = {
-        **_shared(recipe.calibrate, RepairRequest),
-        **_shared(recipe, RepairRequest),
-        **_shared(machine_of(recipe, machine), RepairRequest),
-        **_shared(section, RepairRequest),
-        "seq_len": section.seq_len or recipe.seq_len,
-        "seed": section.seed or recipe.seed,
+    return _request(
+        RepairRequest,
+        recipe,
+        machine,
+        section,
+        seq_len=section.seq_len or recipe.seq_len,
+        seed=section.seed or recipe.seed,
         # By name, as plans record them, files would be looked for beside the recipe alone.
-        "corpora": section.corpora or recipe.plan.ranking.corpora,
-        "plan": plan.to_dict(),
-    }
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(RepairRequest, present)
+        corpora=section.corpora or recipe.plan.ranking.corpora,
+        plan=plan.to_dict(),
+    )
 
 
 def evaluate_request(
@@ -194,23 +209,15 @@ def evaluate_request(
     section = recipe.evaluate
     if section is None:
         return None
-    values = {
-        **_shared(recipe.calibrate, EvaluateRequest),
-        **_shared(recipe, EvaluateRequest),
-        **_shared(machine_of(recipe, machine), EvaluateRequest),
-        **_shared(section, QuestionOptions),
-        "corpora": (section.corpus,),
-        "measures": section.fitness,
-        "bits": section.bits,
-        "samples": section.samples,
-        "seq_len": section.seq_len,
-        "seed": section.seed,
-        "plans": tuple(plan.to_dict() for plan in plans),
-    }
-    # Keys of the recipe that do not apply to the evaluation.
-    del values["count"], values["hidden_states_dir"], values["repair"]
-    present = {name: value for name, value in values.items() if value is not None}
-    return validated(EvaluateRequest, present)
+    return _request(
+        EvaluateRequest,
+        recipe,
+        machine,
+        section,
+        corpora=(section.corpus,),
+        measures=section.fitness,
+        plans=tuple(plan.to_dict() for plan in plans),
+    )
 
 
 class SearchRequest(ActionRequest, Machine):

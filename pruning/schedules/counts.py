@@ -86,8 +86,8 @@ def _balance(start: Sequence[int], total: int, units: Units) -> Removed:
     missing = total - sum(start)
     ends = zip(start, units.least, units.most, strict=True)
     free = tuple(most - n if missing >= 0 else n - least for n, least, most in ends)
-    left = replace(units, least=(0,) * len(free), most=free)
-    moved, sign = apportion(abs(missing), units.sizes, left), 1 if missing >= 0 else -1
+    movable = replace(units, least=(0,) * len(free), most=free)
+    moved, sign = apportion(abs(missing), units.sizes, movable), 1 if missing >= 0 else -1
     return tuple(n + sign * more for n, more in zip(start, moved, strict=True))
 
 

@@ -27,7 +27,7 @@ from families.published import as_published
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
-from pruning.planning.make import neurons_of
+from pruning.planning.make import neuron_units_of
 from pruning.requests.plan import SpecRequest
 from pruning.study import Study
 from pruning.surgery.export import export_checkpoint
@@ -219,7 +219,7 @@ def test_neurons_of_packed_experts_are_counted_but_neither_measured_nor_cut(quan
     request = SpecRequest(**asked)
     ranking = drain(Study.of(request, described, store).rank(request.plan))
     with pytest.raises(PlanError, match="neurons cannot be cut out of that"):
-        neurons_of(ranking, request.plan)
+        neuron_units_of(ranking, request.plan)
 
 
 @pytest.mark.parametrize(

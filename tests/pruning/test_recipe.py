@@ -9,7 +9,7 @@ from pruning.plan.plan import keep_all
 from pruning.planning.recipes import recipe_template
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import load_recipe, recipe_from_yaml, save_recipe
-from pruning.requests.recipe_steps import evaluate_request, repair_request
+from pruning.requests.recipe_steps import evaluate_request, repair_request, sensitivity_request
 
 GOOD = """\
 model: demo
@@ -320,6 +320,15 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
 def test_numbers_are_taken_as_they_are_written():
     assert recipe_from_yaml(GOOD).plan.budget.sparsity == "0.55"
     assert recipe_from_yaml(GOOD.replace("0.55", "55%")).plan.budget.sparsity == "55%"
+
+
+def test_a_sensitivity_is_measured_beside_a_repair():
+    recipe = recipe_from_yaml(
+        "model: demo\ncorpora: [demo-code]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
+        "schedule: measured\nsensitivity: {corpus: demo-math}\nrepair: {}\n"
+    )
+    asked = sensitivity_request(recipe, Machine())
+    assert (asked.sparsities, asked.repair) == (("50%",), False)
 
 
 def test_a_repair_reads_the_corpora_of_the_recipe_where_they_lie():

@@ -85,8 +85,8 @@ def checked_edit(
     if len(counts) != len(units.layers):
         raise PlanError(_OTHER_FORM)
     kept = {layer.index: count for layer, count in zip(units.layers, counts, strict=True)}
-    gone = [size - count for size, count in zip(units.sizes, counts, strict=True)]
-    for row in units.misfits(gone):
+    removed = [size - count for size, count in zip(units.sizes, counts, strict=True)]
+    for row in units.misfits(removed):
         size = units.sizes[row]
         raise PlanError(
             f"Layer {units.layers[row].index} cannot keep {counts[row]} experts: it keeps from "
@@ -94,9 +94,9 @@ def checked_edit(
         )
     if unknown := sorted(set(locks) - kept.keys()):
         raise PlanError(f"Layer {unknown[0]} cannot be locked: it has no routed experts.")
-    if sum(gone) != budget.total:
+    if sum(removed) != budget.total:
         raise PlanError(
-            f"These counts remove {sum(gone)} experts, but the budget is {budget.total}."
+            f"These counts remove {sum(removed)} experts, but the budget is {budget.total}."
         )
     for layer_index in sorted(set(locks) & set(locked)):
         if kept[layer_index] != before[layer_index]:
