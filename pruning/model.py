@@ -147,9 +147,10 @@ class Model(DisplayMixin):
         return request.out
 
     def run(self, name: str, **options: Any) -> Any:
-        """Run an action, such as `bins`, `sweep` or `subsets`; its records.
+        """Run an action, such as `bins`, `sweep` or `subsets`; what it gives, mostly records.
 
-        Options: those of its command; a plan is a `PruningPlan`, several are a sequence.
+        Options: those of its command; a plan is a `PruningPlan`, several are a sequence. Of
+        `search`, the text of a recipe.
         """
         values = {key: _content(value) for key, value in options.items()}
         return self._drain(action(name).run(self._request(action(name).request, **values)))

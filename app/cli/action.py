@@ -121,4 +121,6 @@ def end(outcome: Outcome, given: Given[Any]) -> None:
     said, numbers = outcome.sentence, outcome.numbers
     if outcome.content is not None:
         said, numbers = f"{given.out}: {said}", {"file": str(given.out), **numbers}
+    if outcome.lies_in is not None:
+        said = f"{said}\n{outcome.lies_in}"
     finish(said, numbers, *outcome.following)

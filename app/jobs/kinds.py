@@ -6,7 +6,7 @@ from typing import Any, Final
 from analysis.errors import sentence
 from pruning.actions.action import Action
 from pruning.actions.listing import SENTENCES, action
-from pruning.spec.base import Request
+from pruning.requests.model import ActionRequest
 
 
 class _Kinds(Mapping[str, Action[Any, Any]]):
@@ -50,6 +50,6 @@ def told(kind: str, result: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (words and sentence(words), where)))
 
 
-def kind_of(request: Request) -> str:
+def kind_of(request: ActionRequest) -> str:
     """The kind of job of a request."""
-    return next(name for name, kind in KINDS.items() if kind.request is type(request))
+    return str(request.asked_by)

@@ -44,6 +44,8 @@ from pruning.spec.base import (
 )
 
 _SHARED: Final = ("calibrated_on", "samples", "skip_bad_rows")
+# Whoever types a command decides on these: see docs/dev/security.md.
+_COMMANDS_ALONE: Final = ("trust_remote_code", "allow_test_set")
 _SPARSITIES: Final = ("25%", "50%", "75%")
 _COLUMNS: Final = 3
 _USUAL: Final = "as usual"  # in place of no value
@@ -73,7 +75,7 @@ class Field:
     def help(self) -> str | None:
         """As the command line explains it."""
         option = option_of(self.info)
-        return option.help.removesuffix(" Repeatable.") if option else None
+        return option.help.replace("; repeatable", "") if option else None
 
     @property
     def takes_one(self) -> bool:
@@ -120,6 +122,10 @@ def action_form(loaded: Loaded, name: str, about: str, **fixed: str) -> None:
     with st.form(prefix, border=False):
         values = _drawn(loaded, kind, prefix, fixed)
         sent = queue_button("Run measurement")
+    fields = flat_fields(kind)
+    if lacking := [name for name in values if values[name] == () and fields[name].is_required()]:
+        st.text(f"Choose {' and '.join(lacking)}.")
+        return
     if plan:
         values |= {field: _plans(kind, field, plan.plan.to_dict()) for field in _plan_fields(kind)}
     try:
@@ -144,16 +150,22 @@ def form_fields(kind: type[Request], fixed: Mapping[str, str]) -> Iterator[str]:
     own = set(inspect.get_annotations(kind)) | set(_SHARED)
     names = [name for name, field in fields.items() if field.is_required() or name in own]
     for name in sorted(names, key=lambda each: not fields[each].is_required()):
-        if name not in fixed and _is_shown(fields[name]):
+        if name not in fixed and _is_shown(name, fields[name]):
             yield name
 
 
-def _is_shown(field: FieldInfo) -> bool:
-    """Whether a widget sets this field; files of the server have none, the model is the page's."""
+def _is_shown(name: str, field: FieldInfo) -> bool:
+    """Whether a widget sets this field: one that is named here, choices, a switch or a number.
+
+    Words are none: they could name files of the server. Nor is what only a command line allows.
+    """
     option = option_of(field)
-    if option is None or option.place or option.words or is_plan(field):
+    if option is None or option.place or option.words or name in _COMMANDS_ALONE:
         return False
-    return Path not in _kinds(field.annotation)
+    if name in _WIDGETS or choices_of(field):
+        return True
+    kinds = set(_kinds(field.annotation))
+    return bool(kinds & {bool, int}) and not kinds & {str, Path}
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
@@ -182,7 +194,7 @@ def _look(field: Field) -> dict[str, Any]:
 
 
 def _by_type(field: Field, place: DeltaGenerator) -> Any:
-    """A field as its type says: choices, a switch, a whole number, or words."""
+    """A field as its type says: choices, a switch or a whole number."""
     default, look = default_of(field.info), _look(field)
     is_optional = default is None and not field.info.is_required()
     if names := choices_of(field.info):
@@ -194,14 +206,9 @@ def _by_type(field: Field, place: DeltaGenerator) -> Any:
         return None if chosen == _USUAL else chosen
     if isinstance(default, bool):
         return place.checkbox(field.label, default, **look)
-    if int in _kinds(field.info.annotation):
-        least, most = bounds(field.kind, field.name)
-        number = place.number_input(field.label, least, most, default, step=1, **look)
-        return None if number is None else int(number)
-    words = place.text_input(field.label, **look).strip()
-    if isinstance(default, tuple):
-        return tuple(words.split())
-    return words or None
+    least, most = bounds(field.kind, field.name)
+    number = place.number_input(field.label, least, most, default, step=1, **look)
+    return None if number is None else int(number)
 
 
 def _criterion(field: Field, place: DeltaGenerator) -> Any:

@@ -115,7 +115,7 @@ def _job(job: Job) -> None:
         elif job.error and not is_private:
             st.text(job.error)
         elif job.state is JobState.DONE:
-            st.text(_ended_text(job))
+            st.text(_ended_text(job, with_result=not is_private))
         if search is not None:
             best, tried = search.result.best_entry.fitness, len(search.result.entries)
             st.text(
@@ -158,11 +158,12 @@ def progress_text(job: Job) -> str:
     return f"{job.phase or 'starting'}{amount}{rest}"
 
 
-def _ended_text(job: Job) -> str:
-    """When a job ended, how long it took, and its result."""
+def _ended_text(job: Job, *, with_result: bool) -> str:
+    """When a job ended, how long it took, and, where one may see it, its result."""
     seconds = (job.finished_at or 0) - (job.started_at or 0)
     when = datetime.fromtimestamp(job.finished_at or 0).astimezone().strftime("%Y-%m-%d %H:%M")
-    sentence = told(job.kind, job.result) if job.kind in KINDS and job.result else ""
+    is_known = with_result and job.kind in KINDS and job.result
+    sentence = told(job.kind, job.result) if is_known and job.result else ""
     return f"{when}, {seconds:.1f} s. {sentence}".rstrip()
 
 

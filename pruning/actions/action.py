@@ -10,8 +10,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from analysis.errors import UserError
 from analysis.numbers.words import plain, plain_rows
 from pruning.requests.model import ActionRequest
 from pruning.spec.base import validated
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from pruning.plan.plan import PruningPlan
 
+# Fields that stored requests of earlier versions have.
+_FORMER: Final = ("names",)
 Asked = TypeVar("Asked", bound=ActionRequest)
 Value = TypeVar("Value")
 Cells = Sequence[Sequence[object]]
@@ -90,6 +93,8 @@ class Outcome:
     following: Sequence[str] = ()  # command lines that come next
     # The content of the file that the request `writes`.
     content: pd.DataFrame | PruningPlan | Mapping[str, Any] | None = None
+    # Where the result lies, below the sentence of a command: others may see a list of jobs.
+    lies_in: Path | None = None
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -120,5 +125,10 @@ class Action(Generic[Asked, Value]):
 
     def job(self, values: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Run a stored request; what a job keeps of it."""
-        given = given_to_a_job(validated(self.request, values))
-        return (yield from self.steps(given)).plain
+        present = {name: value for name, value in values.items() if name not in _FORMER}
+        given = given_to_a_job(validated(self.request, present))
+        value = yield from self.run(given.request)
+        try:
+            return self.tell(given, value).plain
+        except UserError as error:  # all is stored by now, though it cannot be told
+            return {"sentence": f"stored; {error}"}

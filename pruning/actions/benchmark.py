@@ -17,11 +17,15 @@ from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json
 def _tell(given: Given[BenchmarkRequest], records: Sequence[BenchmarkRecord]) -> Outcome:
     """The scores of all candidates, and the command that draws them."""
     return Outcome(
-        counted(len(records), "candidate"),
+        f"{counted(len(records), 'candidate')}, {'; '.join(sorted(_ways(records)))}",
         {"candidates": len(records), **benchmarks_as_json(records)},
         (_scores(records),),
         (_next_command(given.request, records),),
     )
+
+
+def _ways(records: Sequence[BenchmarkRecord]) -> set[str]:
+    return {way_of(record.settings) for record in records}
 
 
 def _scores(records: Sequence[BenchmarkRecord]) -> Table:

@@ -29,7 +29,6 @@ def _tell(given: Given[CalibrateRequest], measured: Collected) -> Outcome:
         f"{manifest.run_id}: {manifest.num_tokens:,} tokens of {manifest.corpus}"
         + (f" ({dropped:,} read and dropped)" if dropped else "")
         + (f", {speed}" if measured.is_new else ", from the cache")
-        + f"\n{run.path}"
     )
     numbers = {"run": manifest.run_id, "path": str(run.path), "tokens": manifest.num_tokens}
     flags = option_words(request, only=("revision", "stats_dir"))
@@ -40,6 +39,7 @@ def _tell(given: Given[CalibrateRequest], measured: Collected) -> Outcome:
         {**numbers, "dropped_tokens": dropped, "cached": not measured.is_new},
         _other_name(corpus_name(request.corpus), run),
         (next_plan(request.model, *by, *usual_budget(model), *flags),),
+        lies_in=run.path,
     )
 
 

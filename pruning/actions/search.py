@@ -19,10 +19,12 @@ def _tell(given: Given[SearchRequest], result: "SearchResult") -> Outcome:
     rows.append((f"best ({best.origin})", best.generation, best.fitness))
     measure = str(result.header["fitness"])
     return Outcome(
-        f"{path}: {cost['candidates']:,} candidates in {cost['seconds']:,.0f} s, "
+        f"{measure} {best.fitness:.4f} of the best of {cost['candidates']:,} candidates in "
+        f"{cost['seconds']:,.0f} s, "
         f"{cost['whole_layers'] / max(1, cost['layers']):.2f}x fewer layers than whole forwards",
         {"search": str(path), measure: best.fitness, **cost},
         (Table(f"{measure} on the search samples", ("allocation", "generation", measure), rows),),
+        lies_in=path,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.criteria import get_criterion
@@ -56,6 +56,16 @@ class SubsetsRequest(RankedRequest, HeldOutRequest):
     stream_layers: options.StreamLayers = False
     hidden_states_dir: options.HiddenStatesDir | None = None
 
+    @model_validator(mode="after")
+    def _read_text(self) -> "SubsetsRequest":
+        for criterion in self.criteria:
+            if get_criterion(criterion).source != "routed":
+                raise PlanError(
+                    f"{criterion} reads no calibration tokens, so parts of them say nothing; give "
+                    "one that does, such as reap."
+                )
+        return self
+
 
 SEEDS = (42, 43, 44)  # of the text of repairs
 
@@ -95,11 +105,6 @@ def _ranking(
     store: StatsStore,
 ) -> Ranking:
     """A criterion on all tokens of corpora."""
-    if get_criterion(criterion).source != "routed":
-        raise PlanError(
-            f"{criterion} reads no calibration tokens, so parts of them say nothing; give one that "
-            "does, such as reap."
-        )
     spec = request.spec_by(criterion, sparsity=request.sparsity).changed(corpora=corpora)
     return Study.of(request, model, store).ranking(spec)
 

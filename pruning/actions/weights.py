@@ -28,10 +28,11 @@ def _tell(given: Given[WeightsRequest], measured: Collected) -> Outcome:
     flags = option_words(request, only=("revision", "stats_dir"))
     words = f"{run.manifest.made.get('seconds')} s" if measured.is_new else "from the cache"
     return Outcome(
-        f"{name}: weights of {experts:,} experts, {words}\n{run.path}",
+        f"{name}: weights of {experts:,} experts, {words}",
         {"run": name, "path": str(run.path), "experts": experts, "zero_experts": empty},
         (zeros,) if empty else (),
         (next_plan(request.model, "--criterion", "aimer", *usual_budget(model), *flags),),
+        lies_in=run.path,
     )
 
 

@@ -10,6 +10,8 @@ from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.session.job_queue import job_store
+from pruning.actions.action import Given
+from pruning.actions.listing import action
 from pruning.benchmarks.record import (
     BenchmarkScore,
     BenchmarkStore,
@@ -18,7 +20,8 @@ from pruning.benchmarks.record import (
     new_benchmark,
 )
 from pruning.plan.plan import keep_all
-from pruning.tasks.benchmark import benchmarks_as_json
+from pruning.requests.benchmark import BenchmarkRequest
+from pruning.spec.base import validated
 
 BENCHMARKS = "Benchmarks"
 
@@ -118,12 +121,13 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         store.save(made)
         with job_store().transaction() as jobs:
             jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
-        job_store().finish(job.id, JobState.DONE, result=benchmarks_as_json([made]))
+        told = action("benchmark").tell(Given(validated(BenchmarkRequest, job.request)), [made])
+        job_store().finish(job.id, JobState.DONE, result=told.plain)
         test.run()
     assert not test.exception
     assert test.selectbox(key="bench.way").value == "lm-eval, float32"
     assert test.dataframe[0].value["candidate"].tolist() == ["Original model"]
-    said = "Scores of 1 candidate are under Evaluate, Benchmarks: lm-eval, float32."
+    said = "1 candidate, lm-eval, float32. See Evaluate, Benchmarks."
     assert any(text.value.endswith(said) for text in test.text)
     # Once: what the user chooses afterwards stays.
     test.selectbox(key="bench.way").set_value("lm-eval").run()

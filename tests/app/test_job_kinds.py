@@ -20,7 +20,7 @@ LISTED = {
 }
 # Kind and result of a job that is done -> what the list says of it.
 SAID = [
-    ("calibrate", {"sentence": "a-run: 64 tokens of a\n/runs"}, "a-run: 64 tokens of a; /runs."),
+    ("calibrate", {"sentence": "a-run: 64 tokens of a"}, "a-run: 64 tokens of a."),
     ("calibrate", {"run_id": "of an earlier version"}, ""),
     ("weights", {"sentence": "a-run: weights of 7 experts"}, "a-run: weights of 7 experts."),
     ("evaluate", {"sentence": "1 evaluation"}, "1 evaluation. See Evaluate, This model."),
@@ -36,7 +36,7 @@ SAID = [
     ("bins", {"sentence": "of 0.9"}, "Of 0.9. See Explore, Evidence."),
     ("bins", {"bins": "of an earlier version"}, "See Explore, Evidence."),
     ("subsets", {"sentence": "36 evaluations"}, "36 evaluations. See Explore, Evidence."),
-    ("search", {"sentence": "a/search.json: 7 candidates"}, "a/search.json: 7 candidates."),
+    ("search", {"sentence": "esap 0.5 of the best of 7"}, "Esap 0.5 of the best of 7."),
     ("search", {"candidates": 7, "fitness": 0.5}, ""),  # of an earlier version
     ("sensitivity", {"sentence": "1 corpus measured"}, "1 corpus measured."),
     (

@@ -102,7 +102,7 @@ def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
     said = works(*own, "--import", "second.json", "-o", "taken.json")
     assert "piqa" in said
     assert "arc_easy" not in said
-    assert "taken.json: 1 candidate\n" in said
+    assert "taken.json: 1 candidate, " in said
     (taken,) = json.loads((here / "taken.json").read_text())["benchmarks"]
     assert [score["task"] for score in taken["scores"]] == ["piqa"]
     # Kept are both.
