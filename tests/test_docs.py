@@ -29,6 +29,7 @@ from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 
 ROOT = Path(__file__).parent.parent
+DEV = ROOT / "docs" / "dev"
 README = (ROOT / "README.md").read_text()
 
 
@@ -288,7 +289,7 @@ def test_the_site_lists_every_page():
 
 
 def test_the_files_that_guides_for_developers_name_exist():
-    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "dev").glob("adding-*.md")]
+    pages = [ROOT / "CONTRIBUTING.md", DEV / "security.md", *DEV.glob("adding-*.md")]
     named = [
         (page.name, name)
         for page in pages
@@ -298,6 +299,22 @@ def test_the_files_that_guides_for_developers_name_exist():
     ]
     assert len(named) > 60
     assert [(page, name) for page, name in named if not list(ROOT.glob(name))] == []
+
+
+def test_the_tests_that_the_page_on_security_names_exist():
+    named = re.findall(
+        r"`((?:tests/[\w/]*/)?(?:test_\w+\.py)?)(?:::(\w+))?`", (DEV / "security.md").read_text()
+    )
+    named = [pair for pair in named if any(pair)]
+    assert len(named) > 50
+    missing = []
+    for file, name in named:
+        # See below its table: where they are without a folder or a file.
+        place = file if "/" in file else f"tests/app/{file or 'test_security.py'}"
+        text = (ROOT / place).read_text() if (ROOT / place).is_file() else ""
+        if not text or (name and not re.search(rf"^def {name}\(", text, flags=re.M)):
+            missing.append((place, name))
+    assert missing == []
 
 
 def test_the_documentation_of_users_stays_short():

@@ -1,6 +1,6 @@
 """The URL of a plan: how its spec differs from that of a new session."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -127,15 +127,18 @@ class _Link:
             controls["schedule"] = SEARCH
         problems, page = [], Page({}, self.model, self.corpora)
         for name, value in self.beside.items():
-            known = list(filter(None, BESIDE[name].offered(page)))
-            if known and value not in ("", *known):
-                problems.append(_unknown(BESIDE[name].label.lower(), controls.pop(name), known))
+            row = BESIDE[name]
+            known = list(filter(None, row.offered(page)))
+            # A list may be empty; a text has none.
+            if row.options and value not in ("", *known):
+                problems.append(_unknown(row.label.lower(), controls.pop(name), known))
         return controls, problems
 
 
-def _unknown(what: str, value: str, known: Iterable[str]) -> str:
+def _unknown(what: str, value: str, known: Sequence[str]) -> str:
     """A line on a value of the URL that does not exist, and on those that do."""
-    return literal(f"There is no {what} {value[:_MOST_SAID]!r} here, but {', '.join(known)}.")
+    others = f", but {', '.join(known)}" if known else ""
+    return literal(f"There is no {what} {value[:_MOST_SAID]!r} here{others}.")
 
 
 def _usual_spec(granularity: str, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:

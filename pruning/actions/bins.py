@@ -106,7 +106,7 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
             record_store.save(record := record.with_known())
         return record
     # Beside any bin the original model is measured, which may be all that lacks.
-    missing = [each for each in bins if not record.knows(each.plan.digest)] or bins[:1]
+    missing = [part for part in bins if not record.knows(part.plan.digest)] or bins[:1]
     started, done = time.monotonic(), len(bins) - len(missing)
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
@@ -114,10 +114,10 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         with closing(full):
-            for number, each in enumerate(missing, done):
+            for number, part in enumerate(missing, done):
                 yield Progress("removing bins", number, len(bins), "bins")
-                task = run_candidate(loaded, model.family, each.plan, full, measured)
-                plans = sums_of_plan(model, each.plan, drain(task), samples)
+                task = run_candidate(loaded, model.family, part.plan, full, measured)
+                plans = sums_of_plan(model, part.plan, drain(task), samples)
                 record = record.with_bin(plans)
                 # At once, so that a killed run loses no bin.
                 record_store.table.add_plans(

@@ -35,7 +35,7 @@ def _tell(given: Given[EvaluateRequest], records: Sequence[EvaluationRecord]) ->
     request = given.request
     model = load_model_index(request.model, revision=request.revision)
     plans = plans_by_file(given, request.plans, model)
-    facts = [each.plan for each in records[: len(records) // len(request.corpora)]]
+    facts = [record.plan for record in records[: len(records) // len(request.corpora)]]
     candidates = candidate_names(
         plans_by_name(plans) or {"original": keep_all(model)},
         facts,
@@ -50,7 +50,7 @@ def _tell(given: Given[EvaluateRequest], records: Sequence[EvaluationRecord]) ->
     warnings = random_warnings(dict(zip(names, records, strict=False)), losses)
     return Outcome(
         f"{counted(len(records), 'evaluation')}{loss_words}",
-        {"evaluations": [_numbers(each) for each in records]},
+        {"evaluations": [_numbers(record) for record in records]},
         (*evaluation_tables(records, names * len(request.corpora)), *map(Note, warnings)),
         (_next_command(request, model, given.plans[candidates[best]] if plans else None),),
         result_json(records),

@@ -43,19 +43,19 @@ def _tables(records: Sequence[EvaluationRecord]) -> Iterator[Table]:
 
     Several corpora have one more: the mean of what each plan adds to the loss.
     """
-    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
+    measured = [name for name in MEASURES if any(name in record.metrics for record in records)]
     columns = ("criterion", "sparsity", *(MEASURES[name].label for name in measured))
-    corpora = list(dict.fromkeys(str(each.corpus["name"]) for each in records))
+    corpora = list(dict.fromkeys(str(record.corpus["name"]) for record in records))
     plans = len(records) // len(corpora)
     for number, corpus in enumerate(corpora):
         of_corpus = records[number * plans : (number + 1) * plans]
         cells = [
             (
-                *_swept(each),
-                *(_mean(each.metrics.get(name), name) for name in measured),
-                "-" if (more := loss_increase(each)) is None else f"{more:+z.4f}",
+                *_swept(record),
+                *(_mean(record.metrics.get(name), name) for name in measured),
+                "-" if (more := loss_increase(record)) is None else f"{more:+z.4f}",
             )
-            for each in of_corpus
+            for record in of_corpus
         ]
         title = "\n" * (number > 0) + f"{corpus}, {of_corpus[0].settings['dtype']}"
         yield Table(title, (*columns, "loss increase"), cells)
@@ -69,7 +69,7 @@ def _means(
     """What plans add to the loss over corpora: the smaller budget first, then the best."""
     if not increases:
         return
-    budgets = list(dict.fromkeys(each.plan.sparsity for each in plans))
+    budgets = list(dict.fromkeys(record.plan.sparsity for record in plans))
     order = sorted(
         increases,
         key=lambda number: (budgets.index(plans[number].plan.sparsity), increases[number].mean),

@@ -77,7 +77,10 @@ def sparsity_budget(
     if units.what == NEURONS:
         # Multiples are all that restricts a single share; the other constraints restrict the sum.
         least = tuple(number % units.step for number in pools.least)
-        bounds = replace(pools, least=least, most=pools.sizes)
+        # Whole steps apart, so rounded up: no share is above its size.
+        ends = zip(pools.sizes, least, strict=True)
+        most = tuple(size + (low - size) % units.step for size, low in ends)
+        bounds = replace(pools, least=least, most=most)
     exact = tuple(num_removed(size, rho) for size in pools.sizes)
     shares = bounds.rounded_down(exact)
     if not even or is_set or bounds.misfits(shares):

@@ -48,8 +48,9 @@ def parse_scope(text: str) -> NeuronScope:
 class Units:
     """Rows of like units: a row is a layer of experts, or an expert of neurons.
 
-    A row loses least, least + step, ... or most of its units, the least salient first. What a pool
-    of rows loses together comes from the row where the next step has the least saliency.
+    A row loses least, least + step, ... or most of its units, the least salient first; a ValueError
+    if most is none of these. What a pool of rows loses together comes from the row where the next
+    step has the least saliency.
     """
 
     sizes: tuple[int, ...]  # units of each row
@@ -65,6 +66,12 @@ class Units:
     limits: Constraints = field(default_factory=Constraints)  # that the bounds follow from
     # Of each row, higher = keep; empty if nothing ranks them yet.
     saliency: tuple[FloatArray, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.step > 1:  # of neurons there are thousands of rows
+            for least, most in zip(self.least, self.most, strict=True):
+                if (most - least) % self.step:
+                    raise ValueError(f"{least} and {most} are not whole steps of {self.step} apart")
 
     @cached_property
     def cache_key(self) -> tuple[object, ...]:

@@ -41,8 +41,9 @@ def spread_evenly(units: Units, budget: Budget, _: Evidence) -> Removed:
     What a full pool of neurons keeps the others lose; a layer of experts that cannot lose its share
     is refused, unless a constraint on it is why.
     """
-    floors = budget.floors
-    if floors and not units.misfits(floors):
+    # Shares are those of these rows, or of others.
+    floors = budget.floors if len(budget.floors) == len(units.sizes) else ()
+    if floors and sum(floors) == budget.total and not units.misfits(floors):
         return floors
     if floors and (outliers := _out_of_bounds(units, floors)):
         row = outliers[0]

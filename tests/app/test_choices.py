@@ -9,6 +9,7 @@ from permanent_names import EXPONENTS
 from analysis.drain import drain
 from app.session.data import settings
 from builders import ROWS
+from layouts.small_packed import small_packed
 from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import flat_fields
 from pruning.spec.spec import PlanSpec
@@ -137,6 +138,14 @@ def test_what_stands_beside_the_spec_is_named_too(open_page, name, known):
     test = open_page("plan", refused="'zzz' here, but ", **{name: "zzz"}, sparsity="25%")
     assert any(known in text for text in texts(test.warning))
     assert test.select_slider(key="sparsity").value == 25
+
+
+def test_a_value_is_named_where_a_model_has_none_to_offer(open_page, tmp_path, monkeypatch):
+    # Of 2.3 bits a weight with its scales, below which nothing is simulated.
+    small_packed(tmp_path / "models" / "packed", "awq", bits=2)
+    monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", str(tmp_path / "models"))
+    open_page("plan", model="packed", refused="There is no simulated bits '4' here.", bits="4")
+    open_page("plan", model="packed", refused="There is no search 'x' here.", searched="x")
 
 
 # Page -> parameters of its views and lists; each has a value that none has.

@@ -81,6 +81,26 @@ def test_every_value_goes_to_the_spec_through_the_url_and_back(page_of, granular
     assert len(specs) == (len(values_of(row, page)) - beginnings if row.field else 1)
 
 
+# What pages, links and sessions know a control by.
+KEYS = {
+    EXPERT_GRANULARITY: {
+        *("granularity", "corpus", "budget", "sparsity", "criterion", "b", "alpha", "beta"),
+        *("schedule", "searched", "gate", "protect", "multiple_of", "counts", "locked"),
+        *("keep_super", "top_k", "bits"),
+    },
+    NEURON_GRANULARITY: {
+        *("granularity", "corpus", "budget", "sparsity", "neurons", "lambda", "neuron_scope"),
+        *("width_mode", "width_multiple_of", "multiple_of", "gate", "protect", "pin", "drop"),
+        *("keep_super", "top_k", "bits"),
+    },
+}
+
+
+@pytest.mark.parametrize("granularity", KEYS)
+def test_pages_have_these_controls(granularity):
+    assert {row.key for row in CONTROLS if row.of in ("", granularity)} == KEYS[granularity]
+
+
 def test_a_row_gives_a_field_that_no_other_gives():
     for granularity in (EXPERT_GRANULARITY, NEURON_GRANULARITY):
         rows = [row for row in CONTROLS if row.of in ("", granularity)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from exports import keeping
-from page_texts import command
+from page_texts import command, command_lines, texts
 
 from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
@@ -98,7 +98,11 @@ def test_a_plan_is_benchmarked_by_the_commands_shown(open_page):
 
 def test_results_of_elsewhere_are_imported_by_the_command_shown(open_page):
     test = open_page("evaluate", model="once", results=BENCHMARKS)
-    assert "--plan plan.json" in command(test, "benchmark", "--import results.json")
+    shown = [line for line in command_lines(test) if "--import results.json" in line]
+    # Without a plan, scores count as the original model's.
+    assert ["--plan plan.json" in line for line in shown] == [False, True]
+    heads = [text for text in texts(test.text) if text.startswith("Scores of ")]
+    assert heads == ["Scores of the original model:", "Scores of this plan:"]
 
 
 def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept, store):

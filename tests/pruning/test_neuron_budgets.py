@@ -14,11 +14,12 @@ from neuron_cases import select_neurons, units_of
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
-from pruning.plan.budget import count_budget, rounding_note, sparsity_budget
+from pruning.plan.budget import Budget, count_budget, rounding_note, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.kept_neurons import kept_experts, neurons_left
 from pruning.plan.units import NeuronScope, Units, neuron_units
 from pruning.planning.make import neurons_removed
+from tools.benchmarks.measured_schedule import in_parts
 
 SCOPES = list(NeuronScope)
 
@@ -223,6 +224,37 @@ def test_widths_that_are_no_multiple_lose_the_rest_first():
 def test_the_nearest_number_and_the_smaller_of_two():
     units = Units((40,) * 7, (3,) * 7, (35,) * 7, 8)  # 3, 11, 19, 27, 35
     assert units.nearest((0, 7, 8, 15, 16, 34, 40)) == (3, 3, 11, 11, 19, 35, 35)
+
+
+def test_rows_lose_whole_steps():
+    with pytest.raises(ValueError, match=r"^3 and 34 are not whole steps of 8 apart$"):
+        Units((40, 40), (3, 3), (35, 34), 8)
+
+
+@pytest.mark.parametrize("share", ["50%", "97%", "99.9%"])
+def test_an_expert_whose_width_is_no_multiple_may_be_kept_whole(share):
+    limits = Constraints(multiple_of=4, pinned={1: frozenset({0})})
+    units = units_of(scores_of([[10, 8]], 0), NeuronScope.EXPERT, limits)
+    # Expert 0 keeps all 10, so expert 1 loses what both are to lose, and at most its 8.
+    if share == "50%":
+        assert neurons_removed(units, sparsity_budget(units, share)) == (0, 8)
+    else:
+        with pytest.raises(PlanError, match="at most 8"):
+            sparsity_budget(units, share)
+
+
+def test_the_parts_of_a_row_are_whole_steps():
+    units = Units((100, 64), (3, 0), (99, 64), 4)
+    # A fifth of 64 is 12.8, and a whole step below that 12: 3 + 96, 0 + 60.
+    parts = in_parts(units, 5)
+    assert (parts.step, parts.least, parts.most) == (12, (3, 0), (99, 60))
+    assert in_parts(units, 99) == units
+
+
+@pytest.mark.parametrize("floors", [(4, 4, 4), (4, 4, 4, 0), (4, 4, 4, 4, 0)])
+def test_shares_of_other_rows_or_of_another_sum_are_not_taken(floors):
+    units = units_of(scores_of([[8, 8], [8, 8]], 0), NeuronScope.EXPERT)
+    assert neurons_removed(units, Budget(16, "count", "", floors)) == (4, 4, 4, 4)
 
 
 LAYERS = (MoELayer(1, 4, 2), MoELayer(4, 4, 1))

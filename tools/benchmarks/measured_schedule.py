@@ -42,7 +42,7 @@ from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import apportion
 from pruning.plan.budget import sparsity_budget
-from pruning.plan.units import Removed, expert_units
+from pruning.plan.units import Removed, Units, expert_units
 from pruning.planning.measured import Order, order_of
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
@@ -153,9 +153,7 @@ class Trial:
     @cached_property
     def space(self) -> Space:
         """What EvoESAP searches; neurons in steps of 1/32 of a layer, as experts on the demo."""
-        units = self.order.units
-        step = max(units.step, min(units.sizes) // PARTS)
-        return Space(replace(units, step=step), self.total)
+        return Space(in_parts(self.order.units, PARTS), self.total)
 
     def layers_run(self) -> float:
         """Layer evaluations of the measurements so far, each on all samples that choose."""
@@ -182,6 +180,15 @@ class Trial:
         """Uniform."""
         layers = len(self.order.units.sizes)
         return (self.total // layers,) * layers
+
+
+def in_parts(units: Units, parts: int) -> Units:
+    """The same in steps of so many parts of the smallest row; bounds are rounded to these."""
+    step = max(min(units.sizes) // parts // units.step, 1) * units.step
+    ends = zip(units.least, units.most, strict=True)
+    return replace(
+        units, step=step, most=tuple(most - (most - least) % step for least, most in ends)
+    )
 
 
 def part_of(sequences: TokenSequences, rows: slice) -> TokenSequences:

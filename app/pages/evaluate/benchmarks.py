@@ -64,8 +64,8 @@ def benchmark_part(loaded: Loaded) -> None:
         dtype = str(results.loc[results["way"] == way, "dtype"].iloc[0])
     with st.container(border=True):
         run_form(loaded, dtype)
-    st.markdown("**Import** a results file that lm-evaluation-harness wrote elsewhere:")
-    show_command(_import_command(loaded))
+    st.markdown("**Import** a results file that lm-evaluation-harness wrote elsewhere.")
+    _import_commands(loaded)
 
 
 def _show_new(results: pd.DataFrame) -> None:
@@ -276,11 +276,14 @@ def exports_of(loaded: Loaded) -> dict[str, Path]:
     return folders
 
 
-def _import_command(loaded: Loaded) -> str:
-    """The command that imports results of the current plan, else of the model."""
-    words = ["benchmark", data.shown_model(loaded.model)]
+def _import_commands(loaded: Loaded) -> None:
+    """Show the command that imports results of the original model, and that of the current plan."""
+    plans: dict[str, tuple[str, ...]] = {"Scores of the original model:": ()}
     if loaded.shown:
-        words += ["--plan", str(loaded.shown.file or "plan.json")]
-    if stats_dir := data.shown_stats_dir():
-        words += ["--stats-dir", str(stats_dir)]
-    return command_line(*words, "--import", "results.json")
+        plans["Scores of this plan:"] = ("--plan", str(loaded.shown.file or "plan.json"))
+    stats_dir = data.shown_stats_dir()
+    where = ("--stats-dir", str(stats_dir)) if stats_dir else ()
+    for whose, plan in plans.items():
+        st.text(whose)
+        words = ("benchmark", data.shown_model(loaded.model), *plan, *where)
+        show_command(command_line(*words, "--import", "results.json"))
