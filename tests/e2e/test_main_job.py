@@ -333,7 +333,7 @@ def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     if not job(tab, "demo on demo-math").is_visible():
         unfold(tab, "Data and jobs")
     expect(job(tab, "demo on demo-math")).to_contain_text("done", timeout=JOB_MS)
-    expect(job(tab, "demo on demo-math")).to_contain_text("are in the cache")
+    expect(job(tab, "demo on demo-math")).to_contain_text("65,536 tokens of demo-math")
     (run,) = (path for path in (dashboard.root / "stats").iterdir() if path.is_dir())
     assert run.name.startswith("demo-demo-math-")
     # The newer run of the same size is the one in use.
