@@ -6,6 +6,7 @@ A new action adds a row to `ASKED`: the least that it asks for, small.
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,12 @@ every_action = pytest.mark.parametrize("name", SENTENCES)
 
 def test_every_action_has_a_row_here():
     assert set(ASKED) == set(SENTENCES)
+
+
+@pytest.fixture
+def stats(stats, tmp_path):
+    """A copy: actions write their runs and records there."""
+    return shutil.copytree(stats, tmp_path / "stats")
 
 
 @pytest.fixture
