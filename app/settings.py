@@ -53,7 +53,9 @@ class Settings:
         """As `from_environment`; a UserError names a variable that is set to a file."""
         for name in ("STATS_DIR", "STATE_DIR", "EXPORT_ROOT", "MODELS_ROOT"):
             folder = Path(environment.get(f"MOEPRUNE_{name}") or Path.cwd())
-            there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+            there = next(
+                parent for parent in (folder, *folder.absolute().parents) if parent.exists()
+            )
             if not there.is_dir():
                 raise UserError(
                     f"MOEPRUNE_{name}: {there} is a file; name a folder, or unset the variable."

@@ -298,7 +298,7 @@ class Study:
         if self.curves.is_empty:
             return False
         records, _ = self.records(SensitivityStore)
-        return any(each.order["granularity"] == granularity for each in records)
+        return any(record.order["granularity"] == granularity for record in records)
 
     def order(self, ranking: Ranking) -> Order:
         """The order in which layers lose experts or neurons."""

@@ -9,7 +9,7 @@ from pruning.schedules import Evidence, allocate
 
 def sensitivity_of(*costs):
     """What was measured: a list for each layer, the costs of losing 0, 1, 2 ... experts."""
-    curves = tuple(Curve(np.arange(len(each)), np.array(each, dtype=float)) for each in costs)
+    curves = tuple(Curve(np.arange(len(cost)), np.array(cost, dtype=float)) for cost in costs)
     return Sensitivity((Curves(curves, {}),))
 
 

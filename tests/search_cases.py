@@ -126,5 +126,5 @@ def searched(folder, wanted=None, fitness=None, published=None, **more):
 
 def essence(outcome):
     """What of an outcome must not depend on interruptions."""
-    scores = {number: each.samples.tolist() for number, each in outcome.scores.items()}
+    scores = {number: score.samples.tolist() for number, score in outcome.scores.items()}
     return outcome.candidates, scores, outcome.generations, outcome.best, outcome.is_finished

@@ -176,7 +176,7 @@ def faint_words(tab: Page) -> list[str]:
 def violations(tab: Page) -> dict[str, list[str]]:
     """Rules of accessibility that are broken seriously -> by which elements."""
     return {
-        each["id"]: [node["html"][:200] for node in each["nodes"]]
-        for each in Axe().run(tab).response["violations"]
-        if each["impact"] in ("serious", "critical")
+        violation["id"]: [node["html"][:200] for node in violation["nodes"]]
+        for violation in Axe().run(tab).response["violations"]
+        if violation["impact"] in ("serious", "critical")
     }

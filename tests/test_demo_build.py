@@ -105,7 +105,7 @@ def test_the_first_weights_look_up_what_followed_before(tokenizer):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         outputs = model(ids, output_attentions=True)
-    first, second = (each[:, 0] for each in outputs.attentions[:2])
+    first, second = (attention[:, 0] for attention in outputs.attentions[:2])
     places = torch.arange(41, 79)
     assert first[:, places, places - 1].mean() > 0.6
     assert second[:, places, places - 39].mean() > 0.9
@@ -142,7 +142,7 @@ def test_a_digest_of_texts_is_that_of_every_document():
         {**numbers, "demo-math": [2, 1]},
         {"demo-math": [1, 2]},
     ]
-    assert len({texts_digest(each) for each in (numbers, *others)}) == 4
+    assert len({texts_digest(other) for other in (numbers, *others)}) == 4
 
 
 def test_records_are_of_the_list_of_held_out_documents(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_build_is_a_model_with_its_list_and_its_losses(tmp_path, few, monkeypa
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     for name, numbers in listed.items():
         documents = (demo_document(demo_text(name, number)) for number in numbers[:2])
-        encoded = [encode(each, tokenizer, ChatFormat(), name).ids for each in documents]
+        encoded = [encode(document, tokenizer, ChatFormat(), name).ids for document in documents]
         ids = np.concatenate(encoded)
         rows = torch.from_numpy(ids[: len(ids) // 64 * 64].reshape(-1, 64).astype(np.int64))
         with torch.no_grad():

@@ -27,5 +27,5 @@ def test_no_held_out_document_shares_a_long_run_of_tokens_with_training(corpus):
 
     held_out = set().union(*map(runs, held_out_numbers()[corpus][::5]))
     assert len(held_out) > 10_000
-    shared = [each for each in range(TRAINING_DOCUMENTS) if not held_out.isdisjoint(runs(each))]
+    shared = [index for index in range(TRAINING_DOCUMENTS) if not held_out.isdisjoint(runs(index))]
     assert shared == []

@@ -87,9 +87,9 @@ def test_the_table_has_every_shipped_record_and_no_other():
     assert shipped_keys == listed
     files = {path for path in (ROOT / CACHED).rglob("*") if path.is_file()}
     files -= set((ROOT / CACHED / "published").iterdir())
-    records = [each for rivals in shipped(STEPS).values() for each in rivals]
-    shards = {shard_of(_place(each), each.whole.kind) for each in records if each.whole}
-    assert files <= shards | {path for each in records for path in _paths(each)}
+    records = [rival for rivals in shipped(STEPS).values() for rival in rivals]
+    shards = {shard_of(_place(record), record.whole.kind) for record in records if record.whole}
+    assert files <= shards | {path for record in records for path in _paths(record)}
 
 
 def _place(record: Stored) -> Path:
@@ -99,7 +99,7 @@ def _place(record: Stored) -> Path:
 
 def test_the_table_ships_the_rows_that_records_read_and_no_other():
     by_place = defaultdict[Path, list[Stored]](list)
-    for each in (each for rivals in shipped(STEPS).values() for each in rivals):
+    for each in (rival for rivals in shipped(STEPS).values() for rival in rivals):
         if each.whole:
             by_place[_place(each)].append(each)
     for place, records in by_place.items():
@@ -107,7 +107,7 @@ def test_the_table_ships_the_rows_that_records_read_and_no_other():
         shard = shard_of(place, whole.kind).read_bytes().splitlines(keepends=True)
         ships = rows_of(map(Block.from_line, shard))
         assert max(ships.values()) == 1
-        assert ships == rows_of(whole.blocks(each.name for each in records))
+        assert ships == rows_of(whole.blocks(record.name for record in records))
 
 
 def test_batches_of_a_set_ship_as_one_block(tmp_path):
@@ -118,7 +118,7 @@ def test_batches_of_a_set_ship_as_one_block(tmp_path):
     assert len(batches) > 2 * len(whole)
     (tmp_path / FOLDER).mkdir()
     shard = tmp_path / FOLDER / "shard.jsonl"
-    shard.write_bytes(b"".join(each.to_line() for each in batches))
+    shard.write_bytes(b"".join(batch.to_line() for batch in batches))
     again = Whole(tmp_path, "sensitivity")
     assert sorted(map(values_of, again.blocks(names))) == sorted(map(values_of, whole))
     # Without one record, what the others read stays.
@@ -169,7 +169,7 @@ def test_steps_need_what_earlier_ones_make():
     for step in STEPS:
         assert set(needs[step.name]) <= set(earlier), step.name
         earlier.append(step.name)
-        others = {key for each in STEPS for key in [*each.keys()]}
+        others = {key for step in STEPS for key in [*step.keys()]}
         # A plan by curves reads those of every corpus that has some.
         missing = {key for key in step.needs() - others if key.kind != "sensitivity"}
         assert not missing, step.name
@@ -211,14 +211,18 @@ def test_steps_are_rebuilt_to_the_rounding_of_the_machine(built):
     for step in built.steps:
         others = shipped([step])
         records = made(step, built.work.stats)
-        assert {each.key for each in records} == {*step.keys()}
-        for each in records:
-            (other,) = others[each.key]
-            assert (each.name, each.raw["digest"]) == (other.name, other.raw["digest"])
-            assert each.raw.get("plan") == other.raw.get("plan")
+        assert {record.key for record in records} == {*step.keys()}
+        for record in records:
+            (other,) = others[record.key]
+            assert (record.name, record.raw["digest"]) == (other.name, other.raw["digest"])
+            assert record.raw.get("plan") == other.raw.get("plan")
             # Another machine adds in another order; an expert may then be chosen for another.
-            numbers = [each for each in differences(each, other) if each.share < math.inf]
-            assert max((each.share for each in numbers), default=0) < 1e-2
+            numbers = [
+                difference
+                for difference in differences(record, other)
+                if difference.share < math.inf
+            ]
+            assert max((number.share for number in numbers), default=0) < 1e-2
 
 
 def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
@@ -299,7 +303,7 @@ def test_rows_that_other_records_read_stay(built, tmp_path):
 
 def plans_in(stats):
     shards = [path.read_bytes() for path in Measurements([stats]).shards]
-    lines = [line for each in shards for line in each.splitlines(keepends=True)]
+    lines = [line for shard in shards for line in shard.splitlines(keepends=True)]
     return {Block.from_line(line).plan for line in lines if line.endswith(b"\n")}
 
 
@@ -327,7 +331,7 @@ def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
     (old.parent / "other.jsonl").write_text("{}")
     assert ship(built, tmp_path) == [tmp_path / CACHED]
     assert paper.read_text() == "as it was"
-    written = {each.relative_to(tmp_path) for each in tmp_path.rglob("*") if each.is_file()}
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     names = {"demo.jsonl", "demo-evaluations.jsonl", "manifest.json", "weights.parquet"}
     assert {each.name for each in written} >= names
     assert not (old.parent / "other.jsonl").exists()
@@ -339,7 +343,7 @@ def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
     # Of the table, the rows of these records: two plans, and the original model once.
     lines = (tmp_path / CACHED / FOLDER / "demo-evaluations.jsonl").read_bytes().splitlines(True)
     blocks = [Block.from_line(line) for line in lines]
-    assert [each.plan for each in blocks].count(ORIGINAL) == 1
+    assert [block.plan for block in blocks].count(ORIGINAL) == 1
     assert len(blocks) == 1 + len(RANDOM)
     (shard, *_) = EvaluationStore([tmp_path / CACHED]).table.shards
     shard.unlink()
@@ -360,9 +364,11 @@ def test_a_number_of_the_table_is_compared_to_its_last_digit(built, tmp_path):
             if block.plan == record.plan_digest:
                 sums = block.sums["nll"].sums
                 sums[0] = np.nextafter(sums[0], np.inf)
-        path.write_bytes(b"".join(each.to_line() for each in blocks))
+        path.write_bytes(b"".join(block.to_line() for block in blocks))
     (after,) = [each for each in made(compared, stats) if each.name == before.name]
-    assert {each.name for each in differences(before, after)} >= {f"sums.{record.plan_digest}.nll"}
+    assert {difference.name for difference in differences(before, after)} >= {
+        f"sums.{record.plan_digest}.nll"
+    }
 
 
 def test_a_check_names_what_differs(built, tmp_path):
@@ -428,7 +434,7 @@ def test_an_empty_folder_gives_the_same_digits_again(tmp_path, built):
     work.prepare()
     Build(work, TINY, "", built.keys).run()
     again = {each.key: each for step in TINY for each in made(step, work.stats)}
-    assert [differences(each, again[each.key]) for each in records] == [[]] * len(records)
+    assert [differences(record, again[record.key]) for record in records] == [[]] * len(records)
 
 
 def test_the_command_needs_a_process(tmp_path):

@@ -228,14 +228,14 @@ def test_the_citation_has_the_papers_and_the_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (cited["version"], cited["license"]) == (project["version"], project["license"])
     assert cited["authors"] == project["authors"]
-    titles = [each["title"].lower() for each in cited["references"]]
+    titles = [reference["title"].lower() for reference in cited["references"]]
     words = (
         "one-shot",
         *(PAPERS[name].split(",")[0].lower() for name in PAPERS if name != "unified"),
     )
     assert len(titles) == len(PAPERS)
     assert all(any(word in title for title in titles) for word in words)
-    numbers = str([each.get("identifiers") for each in cited["references"]])
+    numbers = str([reference.get("identifiers") for reference in cited["references"]])
     assert all(each in numbers for each in re.findall(r"arXiv:[\d.]+", str(PAPERS)))
 
 
@@ -248,7 +248,7 @@ def test_the_jobs_of_the_forge_run_ci_and_both_ends_of_the_versions():
     assert matrix["versions"] == ["lowest", "newest"]
     assert matrix["python"][0] == "3.11"
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert {each["repo"] for each in hooks} == {"local"}  # nothing is fetched
+    assert {hook["repo"] for hook in hooks} == {"local"}  # nothing is fetched
 
 
 def test_every_relative_link_of_the_documentation_leads_to_a_file():
@@ -266,7 +266,7 @@ def links_of(page: Path) -> set[Path]:
     """The pages that a page leads to; a folder stands for all pages in it."""
     targets = re.findall(r"\]\(([^)#:]+)", page.read_text())
     places = {(page.parent / target).resolve() for target in targets}
-    inside = {each for place in places if place.is_dir() for each in place.glob("*.md")}
+    inside = {path for place in places if place.is_dir() for path in place.glob("*.md")}
     return {place for place in places | inside if place.suffix == ".md"}
 
 

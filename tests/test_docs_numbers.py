@@ -79,7 +79,7 @@ def losses(model):
     """Of the evaluations without the grid, which has every other plan."""
     records = EvaluationStore((SHIPPED_STATS,)).records()
     own = shipped_lines("evaluations")
-    return plan_losses([each for each in records if each.record_id in own])
+    return plan_losses([record for record in records if record.record_id in own])
 
 
 @pytest.fixture(scope="module")
@@ -196,27 +196,29 @@ def loss_of_ean(schedule):
     """Mean loss increase of EAN on the blend at 50% with a schedule of the grid."""
     stored = stored_losses(EvaluationStore((SHIPPED_STATS,)), load_model_index("demo").identity)
     (loss,) = (
-        each
-        for each in losses_at(stored, 0.5)
-        if (each.facts.criterion, each.facts.schedule, len(each.facts.corpora))
+        loss
+        for loss in losses_at(stored, 0.5)
+        if (loss.facts.criterion, loss.facts.schedule, len(loss.facts.corpora))
         == ("ean", schedule, 3)
-        and each.facts.granularity == "expert"
+        and loss.facts.granularity == "expert"
     )
     return loss.mean
 
 
 def test_what_is_said_of_right_answers():
     records = list(shipped_results())
-    records = [each for each in records if "right_answers" in each and "bits" not in each["plan"]]
+    records = [
+        record for record in records if "right_answers" in record and "bits" not in record["plan"]
+    ]
 
     def share(criterion, corpora, marks="right", *, repaired=False):
         shares = [
-            np.mean(each["right_answers"][marks])
-            for each in records
-            if each["plan"]["criterion"].partition(":")[0] == criterion
-            and (each["plan"]["sparsity"], each["plan"]["schedule"]) == ("50%", "uniform")
-            and sorted(each["plan"]["corpora"]) == corpora
-            and ("repair" in each["plan"]) == repaired
+            np.mean(record["right_answers"][marks])
+            for record in records
+            if record["plan"]["criterion"].partition(":")[0] == criterion
+            and (record["plan"]["sparsity"], record["plan"]["schedule"]) == ("50%", "uniform")
+            and sorted(record["plan"]["corpora"]) == corpora
+            and ("repair" in record["plan"]) == repaired
         ]
         assert len(shares) == (80 if criterion == "random" else 4)
         return np.mean(shares)
@@ -254,11 +256,11 @@ def test_what_is_said_of_one_corpus():
 def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
     """One half of the documents chooses among plans that none chose, the other judges it."""
     plans = [
-        each
-        for each in losses_at(losses, 0.5)
-        if each.facts.granularity == "expert"
-        and each.facts.schedule not in ("search", "measured")
-        and not (each.is_random or each.facts.repair)
+        loss
+        for loss in losses_at(losses, 0.5)
+        if loss.facts.granularity == "expert"
+        and loss.facts.schedule not in ("search", "measured")
+        and not (loss.is_random or loss.facts.repair)
     ]
     chosen, second = sorted(plans, key=lambda each: halves(each)[0].mean)[:2]
     made = (chosen.facts.criterion, len(chosen.facts.corpora), chosen.facts.schedule)
@@ -275,13 +277,13 @@ def test_the_page_on_repair_has_what_ships_with_intervals_by_documents(model):
     losses = stored_losses(EvaluationStore((SHIPPED_STATS,)), model.identity)
     page = " ".join((DOCS / "concepts" / "repair.md").read_text().split())
     blend = {
-        (each.facts.criterion, each.is_repaired): each
-        for each in losses_at(losses, 0.5)
-        if not (each.way or each.is_random)
-        and (each.facts.granularity, each.facts.schedule) == ("expert", "uniform")
-        and len(each.facts.corpora) == 3
+        (loss.facts.criterion, loss.is_repaired): loss
+        for loss in losses_at(losses, 0.5)
+        if not (loss.way or loss.is_random)
+        and (loss.facts.granularity, loss.facts.schedule) == ("expert", "uniform")
+        and len(loss.facts.corpora) == 3
     }
-    assert {each.num_documents for each in blend["reap", False].samples.values()} == {64}
+    assert {sample.num_documents for sample in blend["reap", False].samples.values()} == {64}
     assert "The 64 samples of each corpus are of 64 documents" in page
     usual = [name for name, corpus in DEMO_CORPORA.items() if corpus.is_usual]
     for name in ("reap", "ean"):

@@ -71,7 +71,11 @@ def test_ci_runs_what_the_page_names():
 
 
 def test_the_classifiers_are_the_interpreters_that_are_tried():
-    said = {each.rpartition(" ")[2] for each in PROJECT["classifiers"] if ":: Python :: 3." in each}
+    said = {
+        classifier.rpartition(" ")[2]
+        for classifier in PROJECT["classifiers"]
+        if ":: Python :: 3." in classifier
+    }
     page = (ROOT / "docs" / "reference" / "versions.md").read_text()
     rows = re.findall(r"^\| Python (3\.\d+)\.\d+ \|", page, re.MULTILINE)
     assert set(rows) == said

@@ -137,7 +137,7 @@ def report_of(recipe: Recipe, path: Path, steps: Sequence[Step], exported: Path)
     folder = str(recipe.export.out) if recipe.export else ""
     serving = serve_commands(served, folder, model.dtype) if folder else []
     before, after = sizes.bytes_before, sizes.bytes_after
-    seconds = [(f"`{each.command}`", f"{each.seconds / 60:.1f}") for each in steps]
+    seconds = [(f"`{step.command}`", f"{step.seconds / 60:.1f}") for step in steps]
     checks = f"{result['level']}, {result['checks']} checks" if result.get("verified") else "no"
     facts = {
         "Model": f"{model.name}, identity {model.identity[:16]}",

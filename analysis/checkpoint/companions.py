@@ -53,7 +53,7 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\.(\w+)[\w.]*[ \t]+import\b|import[ \
 
 def companions_of(folder: Path, patterns: Iterable[str] = COMPANION_FILES) -> list[str]:
     """Names of the companions in a checkpoint's folder, relative to it, in order."""
-    files = {path for each in patterns for path in folder.glob(each) if path.is_file()}
+    files = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
@@ -95,10 +95,10 @@ def missing_vocabulary(folder: Path) -> list[str]:
     for file in tokenizer_code(folder):
         for node in ast.walk(_syntax(folder / file)):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-                targets = {getattr(each, "id", "").lower() for each in node.targets}
+                targets = {getattr(target, "id", "").lower() for target in node.targets}
                 values = node.value.values if "vocab_files_names" in targets else []
-                constants = [each.value for each in values if isinstance(each, ast.Constant)]
-                names += [each for each in constants if isinstance(each, str)]
+                constants = [value.value for value in values if isinstance(value, ast.Constant)]
+                names += [constant for constant in constants if isinstance(constant, str)]
     file_names = [name for name in dict.fromkeys(names) if Path(name).name == name]
     return [name for name in file_names if not (folder / name).is_file()]
 

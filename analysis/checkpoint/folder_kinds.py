@@ -24,7 +24,7 @@ def _cache(path: Path) -> str:
     roots = [path] if path.name == "snapshots" else [path / "snapshots"]
     for models in ("models--*", "hub/models--*"):  # the second in HF_HOME
         roots += sorted(path.glob(f"{models}/snapshots"))
-    snapshots = [each for root in roots for each in _folders(root)]
+    snapshots = [folder for root in roots for folder in _folders(root)]
     if not snapshots:
         return ""
     return f"is a folder of the hub's cache; give a snapshot in it: {_named(snapshots)}."
@@ -82,7 +82,7 @@ def _original(path: Path) -> str:
 
 def _above(path: Path) -> str:
     """A folder whose folders are checkpoints."""
-    below = [each for each in _folders(path) if (each / _CONFIG).is_file()]
+    below = [folder for folder in _folders(path) if (folder / _CONFIG).is_file()]
     has_own = (path / _CONFIG).is_file()
     return (
         "" if has_own or not below else f"has no {_CONFIG}; give a folder in it: {_named(below)}."
@@ -105,7 +105,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _named(folders: Iterable[Path]) -> str:
-    names = [str(each) for each in folders]
+    names = [str(folder) for folder in folders]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return " or ".join(names[:_SHOWN]) + more
 

@@ -70,7 +70,9 @@ def _tensor_entry(name: str, shard: str, raw: Any, data_start: int) -> TensorEnt
     start, end = raw["data_offsets"]
     dtype, shape = raw["dtype"], raw["shape"]
     numbers = [start, end, *shape]
-    if not isinstance(dtype, str) or any(type(each) is not int or each < 0 for each in numbers):
+    if not isinstance(dtype, str) or any(
+        type(number) is not int or number < 0 for number in numbers
+    ):
         raise ValueError(f"{name} has a dtype, a shape or offsets of a wrong kind")
     return TensorEntry(name, shard, dtype, tuple(shape), data_start + start, data_start + end)
 

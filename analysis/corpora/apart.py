@@ -124,7 +124,7 @@ def open_apart(
             texts = [" ".join(texts_of(content)) or str(content) for content in contents]
             texts += [document.text] if document.text else []
             digests = map(document_digest, texts if documents else ())
-            task = next((documents[each] for each in digests if each in documents), None)
+            task = next((documents[digest] for digest in digests if digest in documents), None)
             if task and not allowed:
                 raise CorpusError(_refusal(corpus, f"holds a document of the benchmark {task}"))
             if task and task not in benchmarks:

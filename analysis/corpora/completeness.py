@@ -82,7 +82,7 @@ def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
         texts += [("an argument", text) for text in _leaves(_parsed(function.get("arguments")))]
     if not texts and not turn.get("content"):
         texts = [("the reasoning", str(turn[name])) for name in REASONING if turn.get(name)]
-    yield from (each for each in texts if each[1].strip())
+    yield from (text for text in texts if text[1].strip())
 
 
 def _content_texts(content: Any) -> list[str]:

@@ -75,7 +75,7 @@ def conversation_in(row: Mapping[str, Any], fields: Fields, where: str) -> Conve
 def _says_something(turn: Turn) -> bool:
     content = turn.get("content")
     texts: list[Any] = [*texts_of(content)] or [content]
-    is_text = any(not isinstance(each, str) or each.strip() for each in texts if each)
+    is_text = any(not isinstance(text, str) or text.strip() for text in texts if text)
     return is_text or any(turn.get(name) for name in ("tool_calls", *REASONING))
 
 
@@ -197,7 +197,9 @@ def _standard_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     if function is call:
         wrapper = {"id": call["id"]} if "id" in call else {}
         function = {key: value for key, value in call.items() if key not in ("id", "type")}
-    name = next((each for each in _ARGUMENTS if function.get(each) not in (None, "")), None)
+    name = next(
+        (argument for argument in _ARGUMENTS if function.get(argument) not in (None, "")), None
+    )
     arguments = {} if name is None else function[name]
     others = {key: value for key, value in function.items() if key not in _ARGUMENTS}
     kind = wrapper.get("type") or "function"
@@ -220,7 +222,7 @@ def _tools(value: Any, what: str) -> tuple[Mapping[str, Any], ...]:
         return ()
     tools = [_parsed(each) if isinstance(each, str) else each for each in value or ()]
     is_list = isinstance(value, list)
-    if not is_list or not all(isinstance(each, Mapping) and each for each in tools):
+    if not is_list or not all(isinstance(tool, Mapping) and tool for tool in tools):
         raise CorpusError(
             f"{what} must be a list of tools as objects, or its JSON; name the field that holds "
             "them, as ,tools=NAME after the corpus."
@@ -258,12 +260,12 @@ def _with_calls(turn: dict[str, Any], what: str) -> dict[str, Any]:
         return turn
     calls = _parsed(calls) if isinstance(calls, str) else calls
     is_list_of_calls = isinstance(calls, list) and all(
-        isinstance(each, Mapping) and isinstance(function_of(each).get("name"), str)
-        for each in calls
+        isinstance(call, Mapping) and isinstance(function_of(call).get("name"), str)
+        for call in calls
     )
     if not is_list_of_calls:
         raise CorpusError(f"{what}: tool_calls must be a list of calls with name and arguments.")
-    return {**turn, "tool_calls": [_standard_call(each) for each in calls]}
+    return {**turn, "tool_calls": [_standard_call(call) for call in calls]}
 
 
 def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -315,9 +317,9 @@ def _part(part: Any, what: str) -> Mapping[str, Any]:
 def texts_of(content: Any) -> list[str]:
     """The texts of a content of parts; empty of another."""
     parts = content if isinstance(content, list) else ()
-    if not all(isinstance(each, Mapping) and each.get("type") == "text" for each in parts):
+    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
         return []
-    return [each["text"] for each in parts]
+    return [part["text"] for part in parts]
 
 
 def shown(value: Any) -> str:

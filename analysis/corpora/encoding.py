@@ -338,7 +338,7 @@ def check_token_ids(corpus: str, largest: int, model: "MoEModel") -> None:
 def largest_token_id(documents: Iterable[Document], most: int) -> int:
     """The largest id in the first documents, up to `most` tokens; 0 if they are text."""
     read, largest = 0, 0
-    readable = (each for each in documents if each.problem is None)
+    readable = (document for document in documents if document.problem is None)
     for document in takewhile(lambda each: each.input_ids is not None, readable):
         ids = document.input_ids
         if ids is not None and len(ids):

@@ -24,7 +24,7 @@ BENCHMARKED: Final = 500
 def held_out_numbers(checkpoint: Path = DEMO_CHECKPOINT) -> dict[str, tuple[int, ...]]:
     """Corpus -> the numbers of its held-out documents, those for evaluations first."""
     numbers = json.loads((checkpoint / HELD_OUT_FILE).read_bytes())
-    return {corpus: tuple(each) for corpus, each in numbers.items()}
+    return {corpus: tuple(number) for corpus, number in numbers.items()}
 
 
 def benchmark_texts(corpus: str) -> Sequence[GeneratedText]:

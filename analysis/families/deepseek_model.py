@@ -141,7 +141,7 @@ class DeepseekForCausalLM(DeepseekOcr2TextPreTrainedModel, GenerationMixin):  # 
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.vocab_size)
-        others = {name: each for name, each in outputs.items() if name != "last_hidden_state"}
+        others = {name: output for name, output in outputs.items() if name != "last_hidden_state"}
         return MoeCausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
 

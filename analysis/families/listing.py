@@ -177,7 +177,7 @@ def _is_sparse(family: MoEFamily, config: Config) -> bool:
 def _sign_of_experts(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """A sign of experts where nothing is looked for: a part that counts some, or a tensor."""
     parts = (key for key, part in config.items() if isinstance(part, dict))
-    counting = (key for key in parts if any(config[key].get(each) for each in COUNT_KEYS))
+    counting = (key for key in parts if any(config[key].get(count_key) for count_key in COUNT_KEYS))
     tensors = (name for name in shapes if "experts" in name and "shared" not in name)
     # Keys alone say little where tensors are known: leftovers stand in dense configurations too.
     keys = (key for key in config if "expert" in key and config[key] and not shapes)

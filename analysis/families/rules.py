@@ -43,7 +43,9 @@ def count_of(config: Config, key: str) -> int:
 
 def check_per_layer(counts: object, key: str, depth: int, sparse: Collection[int]) -> None:
     """Refuse what is no list with a number for each layer, 0 for those that are not in `sparse`."""
-    if not isinstance(counts, list) or not all(type(each) is int and each >= 0 for each in counts):
+    if not isinstance(counts, list) or not all(
+        type(count) is int and count >= 0 for count in counts
+    ):
         raise CheckpointError(
             f"config.json gives {key} = {counts!r}; it must be a list of whole numbers."
         )

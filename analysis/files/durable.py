@@ -114,7 +114,7 @@ def unwritable(folder: Path) -> str:
     """Why nothing can be written to a folder, which may be absent; empty if something can."""
     if shipped := shipped_folder(folder):
         return f"{shipped} ships with the program"
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{there} is a file"
     try:

@@ -21,4 +21,4 @@ def shipped_folder(path: Path) -> Path | None:
     """The shipped folder that a path, which may be absent, is or lies in; None if it is in none."""
     real = path.resolve()
     folders = (shipped_stats(), DEMO_CHECKPOINT)
-    return next((each for each in folders if real.is_relative_to(each.resolve())), None)
+    return next((folder for folder in folders if real.is_relative_to(folder.resolve())), None)

@@ -46,7 +46,9 @@ def lacking_parts(model: MoEModel) -> tuple[Lack, ...]:
         for (projection, _), experts in alike.items():
             all_parts = sorted(set().union(*(parts[projection, expert] for expert in experts)))
             for part in all_parts:
-                lacking = sorted(each for each in experts if part not in parts[projection, each])
+                lacking = sorted(
+                    expert for expert in experts if part not in parts[projection, expert]
+                )
                 if lacking:
                     name = model.family.projections[projection]
                     others = len(experts) - len(lacking)

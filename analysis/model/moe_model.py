@@ -213,7 +213,7 @@ class MoEModel:
     def has_fp4(self) -> bool:
         """Whether a byte of an expert holds two weights, as in DeepSeek-V4."""
         configs = (self.quantisation_settings, self.checkpoint.config, self.config)
-        return any(each.get("expert_dtype") == "fp4" for each in configs)
+        return any(config.get("expert_dtype") == "fp4" for config in configs)
 
     @cached_property
     def _packed_bits(self) -> int:

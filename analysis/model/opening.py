@@ -32,7 +32,7 @@ def resolve_model(model: str, *, revision: str | None = None) -> Path:
         if hub_id := _HUB_URL.fullmatch(model):
             raise CheckpointError(f"{model} is a URL; give its hub id, {hub_id[1]}.")
         siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-        names = {DEMO_MODEL, *(str(each) for each in siblings if each.is_dir())}
+        names = {DEMO_MODEL, *(str(sibling) for sibling in siblings if sibling.is_dir())}
         raise CheckpointError(
             f"{model} is not a directory; give the folder of a checkpoint, a hub id such as "
             f"allenai/OLMoE-1B-7B-0125-Instruct, or {DEMO_MODEL!r}."

@@ -88,22 +88,22 @@ def loaded_widths(model: MoEModel) -> dict[int, int] | None:
     limits = model.config.get(WIDTHS_KEY)
     if limits is None:
         return None
-    check_per_layer(limits, WIDTHS_KEY, model.depth, [each.index for each in model.layers])
+    check_per_layer(limits, WIDTHS_KEY, model.depth, [layer.index for layer in model.layers])
     for layer, widths in expert_widths(model).items():
         if max(widths, default=0) > limits[layer]:
             raise CheckpointError(
                 f"config.json gives {WIDTHS_KEY}[{layer}] = {limits[layer]}, but an expert of that "
                 f"layer has {max(widths)} neurons."
             )
-    return {each.index: limits[each.index] for each in model.layers}
+    return {layer.index: limits[layer.index] for layer in model.layers}
 
 
 def is_stacked(model: MoEModel) -> bool:
     """Whether all experts of a layer are stored in one tensor."""
     return any(
         item.slot.kind is SlotKind.STACKED
-        for each in model.layers
-        for item in model.located[each.index]
+        for layer in model.layers
+        for item in model.located[layer.index]
     )
 
 
@@ -125,7 +125,7 @@ def quantised_role(model: MoEModel) -> str:
 
 @lru_cache(maxsize=8)
 def _roles(model: MoEModel) -> frozenset[str]:
-    items = (item for each in model.layers for item in model.located[each.index])
+    items = (item for layer in model.layers for item in model.located[layer.index])
     return frozenset(item.slot.role for item in items if item.slot.kind is not SlotKind.ROUTER)
 
 
@@ -137,7 +137,7 @@ def shared_tensors(model: MoEModel) -> Mapping[str, tuple[TensorEntry, int]]:
     shared = model.family.shared
     if shared is None or shared.width_key != model.family.width_key:
         return {}
-    sparse, family = {each.index for each in model.layers}, model.family
+    sparse, family = {layer.index for layer in model.layers}, model.family
     blocks = any_of({family.disk_block, family.module_block})
     modules = any_of({shared.on_disk, "shared_experts"})
     pattern = re.compile(

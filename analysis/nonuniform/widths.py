@@ -87,7 +87,10 @@ def _filled(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
 
 def filling_up(conversions: Sequence[Any]) -> list[Any]:
     """Conversions of a checkpoint's tensors that pad experts before they are stacked."""
-    return [_with_filling(each) if _stacks_experts(each) else each for each in conversions]
+    return [
+        _with_filling(conversion) if _stacks_experts(conversion) else conversion
+        for conversion in conversions
+    ]
 
 
 def _stacks_experts(conversion: Any) -> bool:

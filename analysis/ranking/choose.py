@@ -85,11 +85,13 @@ def _check_known(
             continue
         namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
         files = " and ".join(
-            f"{each} (read from {path})" if (path := path_hint(by_corpus[each])) else each
-            for each in namesakes
+            f"{namesake} (read from {path})"
+            if (path := path_hint(by_corpus[namesake]))
+            else namesake
+            for namesake in namesakes
         )
         if "," in name and set(parts := name.split(",")) <= by_corpus.keys():
-            words = " ".join(f"--calibrated-on {each}" for each in parts)
+            words = " ".join(f"--calibrated-on {part}" for part in parts)
             problem = f"{name!r} is several corpora; name each by its own option: {words}."
         elif not namesakes:
             problem = unknown_name(kind, name, by_corpus)
@@ -176,7 +178,8 @@ def notes_on_others(
         of_corpus = [
             other
             for other in runs
-            if [each.name for each in other.manifest.corpora] == [each.name for each in corpora]
+            if [corpus.name for corpus in other.manifest.corpora]
+            == [corpus.name for corpus in corpora]
         ]
         if len(of_corpus) > 1:
             notes.append(
@@ -213,8 +216,8 @@ def routed_runs(
     if runs_by_id := _named_runs(store, model, corpora, run_ids):
         return [Part(run) for run in runs_by_id]
     by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
-    corpora = [each.among(by_corpus) for each in corpora]
-    names = [each.corpus for each in corpora]
+    corpora = [corpus.among(by_corpus) for corpus in corpora]
+    names = [corpus.corpus for corpus in corpora]
     chosen = _pick(
         by_corpus,
         names,
@@ -224,7 +227,7 @@ def routed_runs(
         f"{model.name} was calibrated on",
     )
     _check_known(by_corpus, names, f"calibrated corpus of {model.name}")
-    weights = [each.weight for each in corpora] or [1.0]
+    weights = [corpus.weight for corpus in corpora] or [1.0]
     return [Part(by_corpus[name], weight) for name, weight in zip(chosen, weights, strict=True)]
 
 

@@ -107,10 +107,12 @@ def overlap_of_parts(
             f"{criterion.label} cannot rank on a part of the tokens, of which a run keeps sums "
             "alone; choose another criterion, such as reap."
         )
-    masks = [pruned_by(criterion, each, gate, sparsity) for each in parts]
+    masks = [pruned_by(criterion, part, gate, sparsity) for part in parts]
     return pd.DataFrame(
         {
-            "tokens": [sum(each.num_counted for each in part.manifest.corpora) for part in parts],
+            "tokens": [
+                sum(corpus.num_counted for corpus in part.manifest.corpora) for part in parts
+            ],
             "overlap": [set_overlap(mask, masks[-1]) for mask in masks],
             "chance": chance_overlap(parts[-1].grid, sparsity),
         }
@@ -193,7 +195,7 @@ def exponent_effects(means: pd.DataFrame) -> pd.DataFrame:
 
 def effects_over_models(means: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Table of `exponent_effects` over models, equally weighted."""
-    effects = pd.concat([exponent_effects(each) for each in means], ignore_index=True)
+    effects = pd.concat([exponent_effects(mean) for mean in means], ignore_index=True)
     return effects.groupby(["component", "value"], as_index=False, sort=False).agg(
         {"overlap": "mean", "lowest": "min", "highest": "max", "variants": "sum"}
     )

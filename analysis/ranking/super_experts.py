@@ -35,7 +35,7 @@ class SuperExperts:
     @property
     def experts(self) -> dict[int, frozenset[int]]:
         """Layer -> super experts; only layers that have some."""
-        return {layer: frozenset(each) for layer, each in self.multiples.items()}
+        return {layer: frozenset(multiple) for layer, multiple in self.multiples.items()}
 
 
 def super_experts(runs: Sequence[Run]) -> SuperExperts:

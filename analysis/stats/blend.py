@@ -122,11 +122,14 @@ class Mixture(Numbered):
         manifests = [run.manifest for run in self.runs]
         manifest = replace(
             manifests[0],
-            run_id="+".join(each.run_id for each in manifests),
+            run_id="+".join(manifest.run_id for manifest in manifests),
             digest=digest_of(
-                {each.digest: weight for each, weight in zip(manifests, weights, strict=True)}
+                {
+                    manifest.digest: weight
+                    for manifest, weight in zip(manifests, weights, strict=True)
+                }
             ),
-            corpora=tuple(corpus for each in manifests for corpus in each.corpora),
+            corpora=tuple(corpus for manifest in manifests for corpus in manifest.corpora),
             made={},
         )
         # The samples of all runs, weighted like the sums of their run.

@@ -60,7 +60,9 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         facts["groups_left_out"] = sorted(left_out)
     merged = RunManifest(
         kind="routed",
-        run_id=run_name(first.model.name, *sorted(each.name for each in corpora), digest=digest),
+        run_id=run_name(
+            first.model.name, *sorted(corpus.name for corpus in corpora), digest=digest
+        ),
         digest=digest,
         model=first.model,
         corpora=corpora,
@@ -74,7 +76,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         if all(name in run.manifest.files for run in runs)
     }
     samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
-    more = {name: _sum_tables(each) for name, each in tables.items()}
+    more = {name: _sum_tables(table) for name, table in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
     stats = [load_expert_stats(run).table for run in runs]
     total = _sum_tables(stats)

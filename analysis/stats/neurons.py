@@ -80,7 +80,7 @@ def expert_columns(table: pd.DataFrame, grid: Grid) -> pd.DataFrame:
         "neuron_norm_sum": np.sqrt(table["output_sq"]),
         "neuron_peak_sum": table["output_max"],
     }
-    return pd.DataFrame({name: sum_by_expert(each, table, grid) for name, each in terms.items()})
+    return pd.DataFrame({name: sum_by_expert(term, table, grid) for name, term in terms.items()})
 
 
 def sum_by_expert(values: ArrayLike, table: pd.DataFrame, grid: Grid) -> FloatArray:

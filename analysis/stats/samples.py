@@ -82,7 +82,7 @@ def joined_stats(parts: Sequence[SampleStats]) -> SampleStats:
         return np.concatenate([getattr(part, name) for part in parts])
 
     squares = zip(*(part.transitions for part in parts), strict=True)
-    together = tuple(sum(each[1:], start=each[0]) for each in squares)
+    together = tuple(sum(square[1:], start=square[0]) for square in squares)
     tokens = np.concatenate([part.num_tokens for part in parts])
     sums = stacked("activation"), stacked("probability"), stacked("loss")
     return SampleStats(parts[0].grid, tokens, *sums, transitions=together)

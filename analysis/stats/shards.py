@@ -57,9 +57,9 @@ def stats_of(run: Run, shards: range) -> ExpertStats:
         )
     # The corpora as if only these shards had been fed: token i of N is in shard i * 8 // N.
     counted = [
-        -(-shards.stop * each.num_counted // TOKEN_SHARDS)
-        - -(-shards.start * each.num_counted // TOKEN_SHARDS)
-        for each in run.manifest.corpora
+        -(-shards.stop * corpus.num_counted // TOKEN_SHARDS)
+        - -(-shards.start * corpus.num_counted // TOKEN_SHARDS)
+        for corpus in run.manifest.corpora
     ]
     part = f"{len(shards)}of{TOKEN_SHARDS}" + (f"from{shards.start}" if shards.start else "")
     manifest = replace(

@@ -59,7 +59,7 @@ def _read_manifest(path: Path, state: tuple[int, ...] | None) -> RunManifest:
     texts = {"run_id": raw["run_id"], "digest": raw["digest"], "dtype": settings["dtype"]}
     texts |= {"name": model.name, "identity": model.identity, "model_type": model.model_type}
     texts |= {f"digest of {name}": digest for name, digest in files.items()}
-    texts |= {f"group {each!r}": each for each in raw["groups"]}
+    texts |= {f"group {group!r}": group for group in raw["groups"]}
     numbers = {key: settings[key] for key in ("seq_len", "seed") if key in settings}
     for kind, values in ((str, texts), (int, numbers)):
         for name, value in values.items():

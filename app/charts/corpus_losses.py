@@ -19,7 +19,7 @@ def corpus_losses(changes: Mapping[str, Mapping[str, float]], marked: str, about
     `changes`: calibration -> corpus -> loss increase in nats per token, lower is better; `marked`
     is the calibration of the bars.
     """
-    rows = [(name, *each) for name, change in changes.items() for each in change.items()]
+    rows = [(name, *entry) for name, change in changes.items() for entry in change.items()]
     table = pd.DataFrame(rows, columns=["calibrated_on", "corpus", "change"])
     worst = table.sort_values("change", kind="stable").iloc[-1]
     alt = (

@@ -44,9 +44,9 @@ _OTHER: Final = {False: "#6b4c3b", True: "#c9a995"}
 _FILLS: Final = ("", "-open", "-dot", "-open-dot")
 _CRITERIA: Final = CRITERIA | NEURON_CRITERIA
 _CRITERION_BY_NAME: Final = {
-    word: each
-    for each in (*_CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
-    for word in (each.label, each.name)
+    word: criterion
+    for criterion in (*_CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
+    for word in (criterion.label, criterion.name)
 }
 _LONGEST_FIRST: Final = "|".join(map(re.escape, sorted(_CRITERION_BY_NAME, key=len, reverse=True)))
 _SERIES: Final = re.compile(rf"({_LONGEST_FIRST})((?:,| on | \(| \+ ).*)?", re.DOTALL)
@@ -102,7 +102,7 @@ def _look(criterion: Criterion, dark: bool) -> Look:
 
 def _spare(name: str) -> tuple[str, str, int] | None:
     """A free look for a criterion without one of its own; None if none is left."""
-    unnamed = [each for each in _CRITERIA if each not in (*_PALETTE, "random")]
+    unnamed = [criterion for criterion in _CRITERIA if criterion not in (*_PALETTE, "random")]
     return dict(zip(unnamed, _SPARE, strict=False)).get(name)
 
 
@@ -116,10 +116,10 @@ def _mix_colors(exponents: tuple[int, int, int], dark: bool) -> str:
     Weights are 1 / distance^2 of (alpha, beta).
     """
     colors, weights = [], []
-    for each in _CRITERIA.values():
-        if each.exponents is not None and each.exponents[0] == exponents[0]:
-            color = _in_theme(_PALETTE[each.name], dark)
+    for criterion in _CRITERIA.values():
+        if criterion.exponents is not None and criterion.exponents[0] == exponents[0]:
+            color = _in_theme(_PALETTE[criterion.name], dark)
             colors.append(hex_to_rgb(color))
-            weights.append(1 / float(np.square(np.subtract(each.exponents, exponents)).sum()))
+            weights.append(1 / float(np.square(np.subtract(criterion.exponents, exponents)).sum()))
     mean = np.average(colors, axis=0, weights=weights).round().astype(int)
     return "#{:02x}{:02x}{:02x}".format(*mean)

@@ -62,7 +62,7 @@ def evaluation_results(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     names.
     """
     table = evaluation_table(records)
-    ways = dict(zip([each.record_id for each in records], record_ways(records), strict=True))
+    ways = dict(zip([record.record_id for record in records], record_ways(records), strict=True))
     table = table.assign(series="", way=table["evaluation"].map(ways).astype(str))
     draws = table["criterion"].map(is_random).astype(bool)
     rows = table.to_dict("records")
@@ -149,7 +149,7 @@ def pool_draws(results: pd.DataFrame) -> pd.DataFrame:
     pools = groups.tail(1).set_index(keys)
     several, means = (groups.size() > 1).reindex(pools.index), groups["mean"]
     draws = (SampleValues(means.get_group(key).to_numpy()) for key in pools.index)
-    bounds = [interval_or_none(each) for each in draws]
+    bounds = [interval_or_none(draw) for draw in draws]
     low, high = np.array(bounds, dtype=np.float64).T
     pools = pools.assign(
         criterion=RANDOM.name,

@@ -42,9 +42,9 @@ def record_of(
 
     ranking = (granularity, criterion, "saliency")
     matches = [
-        each
-        for each in records
-        if (each.ranked.granularity, each.ranked.criterion, each.ranked.how.order) == ranking
+        record
+        for record in records
+        if (record.ranked.granularity, record.ranked.criterion, record.ranked.how.order) == ranking
     ]
     return max(matches, key=preference, default=None)
 
@@ -80,8 +80,10 @@ def _draw(loaded: Loaded, granularity: str) -> Drawing:
     name = ranking.criterion
     record = record_of(records, granularity, name, ranking.corpora)
     if record is None:
-        rankings = [each.ranked for each in records if each.ranked.granularity == granularity]
-        others = sorted({each.criterion for each in rankings if each.how.order == "saliency"})
+        rankings = [record.ranked for record in records if record.ranked.granularity == granularity]
+        others = sorted(
+            {ranking.criterion for ranking in rankings if ranking.how.order == "saliency"}
+        )
         advice = f"--criterion takes those that were: {', '.join(others)}" if others else "none was"
         raise StatsError(
             f"{loaded.choices.ranking_criterion.label} was not measured against the loss of "

@@ -212,12 +212,12 @@ def random_losses(losses: Iterable[PlanLoss]) -> pd.DataFrame:
     Loss increase in nats per token, mean over corpora, of the draw that loses least and most.
     """
     draws = defaultdict(list)
-    for each in losses:
-        is_original = not (each.facts.removed or each.facts.bits)
-        is_random = each.is_random and not (each.is_repaired or each.facts.bits)
-        is_random &= each.facts.granularity == EXPERT_GRANULARITY
-        if (is_random or is_original) and not (each.way or each.missing):
-            draws[int(each.facts.columns["bytes"])].append(each.mean)
+    for loss in losses:
+        is_original = not (loss.facts.removed or loss.facts.bits)
+        is_random = loss.is_random and not (loss.is_repaired or loss.facts.bits)
+        is_random &= loss.facts.granularity == EXPERT_GRANULARITY
+        if (is_random or is_original) and not (loss.way or loss.missing):
+            draws[int(loss.facts.columns["bytes"])].append(loss.mean)
     rows = [(size, min(means), max(means)) for size, means in sorted(draws.items())]
     return pd.DataFrame(rows, columns=["bytes", "low", "high"])
 

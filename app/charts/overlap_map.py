@@ -121,7 +121,7 @@ def variant_grid(
             "range": [_BLOCK_STEP + 2.56, -0.56],
         },
         annotations=[
-            *(_words(*each, dark) for each in cells.items()),
+            *(_words(*entry, dark) for entry in cells.items()),
             *(annotation(0, b * _BLOCK_STEP - 0.5, head, **above) for b, head in enumerate(heads)),
         ],
         shapes=edges,
@@ -175,7 +175,7 @@ def describe(table: pd.DataFrame, pruned: int) -> str:
 
 def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) -> str:
     """Name the variants whose overlap is about the largest; see `too_near`."""
-    near = [each for each in overlaps if too_near(overlaps[best], overlaps[each], pruned)]
+    near = [overlap for overlap in overlaps if too_near(overlaps[best], overlaps[overlap], pruned)]
     rivals = sorted((each for each in near if each != best), key=lambda each: -overlaps[each])
     if not rivals:
         return ""

@@ -127,7 +127,7 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
 
 def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
     names = [in_html(str(each)) for each in points["candidate"]]
-    sizes = [size_text(float(each)) for each in points["bytes"]]
+    sizes = [size_text(float(byte)) for byte in points["bytes"]]
     has_interval = points["low"].notna() & points["high"].notna()
     value = points["value"]
     low, high = (points[each].where(has_interval, value) for each in ("low", "high"))

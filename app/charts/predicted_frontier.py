@@ -44,7 +44,7 @@ def draw(loaded: Loaded) -> Drawing:
         table = with_plan(table, order, removed, error)
     by_neuron = recipe.by_neuron
     alt = describe(table, corpora_text(error.curves), by_neuron=by_neuron)
-    about = loaded.about(", ".join(each.name for each in error.curves.curves))
+    about = loaded.about(", ".join(curve.name for curve in error.curves.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 
@@ -140,7 +140,7 @@ def describe(table: pd.DataFrame, where: str, *, by_neuron: bool = False) -> str
         )
     padding, what = (" without padding", "neurons") if by_neuron else ("", "experts")
     this = "".join(
-        f"This plan {_cost(each)}. " for each in table[table["series"] == SHOWN].to_dict("records")
+        f"This plan {_cost(row)}. " for row in table[table["series"] == SHOWN].to_dict("records")
     )
     return (
         f"At {size_text(float(row['bytes']))}{padding}, {row['removed']:,} {what} "

@@ -46,7 +46,7 @@ def search_of(loaded: Loaded) -> KnownSearch:
     candidates, name = searches(loaded), loaded.choices.ranking_criterion.name
     search = best_fitting(candidates, name, candidates[0].removed)
     if search is None:
-        criteria = ", ".join(sorted({each.criterion for each in candidates}))
+        criteria = ", ".join(sorted({candidate.criterion for candidate in candidates}))
         raise StatsError(
             f"No search of {loaded.model.name} on this budget is by {name}; known: {criteria}."
         )

@@ -38,7 +38,9 @@ def sensitivity_of(loaded: Loaded) -> Sensitivity:
 
 def corpora_text(sensitivity: Sensitivity) -> str:
     """The corpora and samples of curves, for a sentence."""
-    return ", ".join(sorted(f"{each.corpus} ({each.count.words})" for each in sensitivity.curves))
+    return ", ".join(
+        sorted(f"{curve.corpus} ({curve.count.words})" for curve in sensitivity.curves)
+    )
 
 
 def sensitivity_table(
@@ -50,7 +52,7 @@ def sensitivity_table(
     """
     rows = []
     for place, (layer, size) in enumerate(sizes.items()):
-        curves, pruned = [each.layers[place] for each in sensitivity.curves], cut[place]
+        curves, pruned = [curve.layers[place] for curve in sensitivity.curves], cut[place]
         at_cut = float(np.mean([curve.at(pruned) for curve in curves]))
         for removed in np.unique(np.concatenate([curve.removed for curve in curves])).tolist():
             added = float(np.mean([curve.at(removed) for curve in curves]))
@@ -65,7 +67,7 @@ def _draw(loaded: Loaded, figure: Callable[..., go.Figure]) -> Drawing:
     table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, loaded.model))
     is_in_order = loaded.shown is None or loaded.predicted is not None
     alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)
-    about = loaded.about(loaded.about_plan(), ", ".join(each.name for each in sensitivity.curves))
+    about = loaded.about(loaded.about_plan(), ", ".join(curve.name for curve in sensitivity.curves))
     return Drawing(partial(figure, table), table, alt, about)
 
 

@@ -69,9 +69,9 @@ def draw(loaded: Loaded) -> Drawing:
             loaded.study.ranking(loaded.spec_by(get_criterion(name))) for name in choice.criteria
         )
     }
-    table = pd.concat([_panel(loaded, each) for each in rankings.values()], ignore_index=True)
+    table = pd.concat([_panel(loaded, ranking) for ranking in rankings.values()], ignore_index=True)
     figure = partial(stratification_figure, table, scale=choice.scale, marked=loaded.choices.expert)
-    runs = [run.manifest.run_id for each in rankings.values() for run in each.choice.runs]
+    runs = [run.manifest.run_id for ranking in rankings.values() for run in ranking.choice.runs]
     facts = (*dict.fromkeys(runs), f"colours: {choice.scale}", f"cut: {loaded.sparsity}")
     return Drawing(
         figure,

@@ -75,9 +75,9 @@ def shown_lens(loaded: Loaded) -> LensRecord:
             "--text` does it."
         )
     if name:
-        matches = [each for each in records if each.record_id == name]
+        matches = [record for record in records if record.record_id == name]
         if not matches:
-            ids = ", ".join(each.record_id for each in records)
+            ids = ", ".join(record.record_id for record in records)
             raise StatsError(f"There is no lens {name!r}; known: {ids}.")
         return matches[0]
     return most_lost(records, shown_digest(loaded))
@@ -86,9 +86,9 @@ def shown_lens(loaded: Loaded) -> LensRecord:
 def most_lost(records: Sequence[LensRecord], digest: str) -> LensRecord:
     """The text that a plan loses most of; the first if it was run on none."""
     losses = {
-        each.record_id: text_loss_increase(each, plan)
-        for each in records
-        if (plan := each.of_plan(digest))
+        record.record_id: text_loss_increase(record, plan)
+        for record in records
+        if (plan := record.of_plan(digest))
     }
     return max(records, key=lambda each: losses.get(each.record_id, -np.inf))
 
@@ -105,7 +105,7 @@ def shown_plan(loaded: Loaded, record: LensRecord) -> LensPlan:
     """The plan on screen, as it was run on a text."""
     plan = record.of_plan(shown_digest(loaded))
     if plan is None:
-        names = "; ".join(plan_name(each) for each in record.plans)
+        names = "; ".join(plan_name(plan) for plan in record.plans)
         raise StatsError(
             f"This plan has not been run on the text {record.record_id}; run there: {names}. "
             "`moeprune ask --text` with --plan adds it."

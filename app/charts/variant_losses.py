@@ -50,11 +50,16 @@ def draw(loaded: Loaded) -> Drawing:
 def losses_by_spec(store: EvaluationStore, identity: str) -> Mapping[str, PlanLoss]:
     """Spec -> the stored loss of its plan, measured as most were, as it is and on every corpus."""
     return {
-        _key(each.facts.spec): each
-        for each in stored_losses(store, identity)
-        if not (each.way or each.missing or each.is_repaired or each.facts.bits)
+        _key(stored_loss.facts.spec): stored_loss
+        for stored_loss in stored_losses(store, identity)
+        if not (
+            stored_loss.way
+            or stored_loss.missing
+            or stored_loss.is_repaired
+            or stored_loss.facts.bits
+        )
         # A search began with this spec, which does not make its plan.
-        and each.facts.schedule != SEARCH
+        and stored_loss.facts.schedule != SEARCH
     }
 
 

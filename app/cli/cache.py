@@ -44,7 +44,7 @@ def list_runs(*, stats_dir: StatsDir | None = None) -> None:
     costs = cost_rows(finished_runs, identity="")
     for row in costs:
         groups = (row["groups"] or "").split(",")
-        row[_MORE_GROUPS] = ", ".join(each for each in groups if each != "routed")
+        row[_MORE_GROUPS] = ", ".join(group for group in groups if group != "routed")
     columns = [_MORE_GROUPS if name == "groups" else name for name in LISTED_COSTS]
     rows = [[row[name] for name in columns] for row in costs]
     cells = [["-" if value in (None, "") else value for value in row] for row in rows]

@@ -27,8 +27,8 @@ def calibrate(
     """The action on each corpus, after all of them were opened."""
     request = requests[0]  # what is wrong with the model is said before torch is imported
     load_model_index(request.model, revision=request.revision)
-    first = set(each_once(each.corpus for each in requests))
-    requests = [each for each in requests if each.corpus in first]
+    first = set(each_once(request.corpus for request in requests))
+    requests = [request for request in requests if request.corpus in first]
     if len(requests) > 1:  # a single one is opened at once anyway
         follow(check_corpora(requests))
     if dry_run:

@@ -23,7 +23,7 @@ Row = tuple[str, str]  # what a person types, and what it means
 
 def paragraphs(text: str) -> tuple[list[str], str]:
     """The paragraphs of a command's help, each on one line, and its example."""
-    every = [" ".join(each.split()) for each in text.split("\n\n")]
+    every = [" ".join(word.split()) for word in text.split("\n\n")]
     examples = [each.removeprefix(EXAMPLE) for each in every if each.startswith(EXAMPLE)]
     return [each for each in every if not each.startswith(EXAMPLE)], "".join(examples)
 
@@ -68,7 +68,7 @@ def _lines(command: Any, ctx: Any) -> Iterator[str]:
     said, example = paragraphs(command.help or "")
     params = command.get_params(ctx)
     places = [each for each in params if each.param_type_name == "argument"]
-    words = [each.metavar or each.name.upper() for each in places]
+    words = [place.metavar or place.name.upper() for place in places]
     is_group = isinstance(command, TyperGroup)
     yield " ".join(["Usage:", ctx.command_path, *words, *["COMMAND"] * is_group, "[OPTIONS]"])
     for each in said:
@@ -78,17 +78,17 @@ def _lines(command: Any, ctx: Any) -> Iterator[str]:
         lines = wrap(example, _width() - 6, break_on_hyphens=False, break_long_words=False)
         yield from _section("Example", [(" \\\n    ".join(lines), "")])
     if places:
-        helps = [each.help or "" for each in places]
+        helps = [place.help or "" for place in places]
         yield from _section("Arguments", zip(words, helps, strict=True))
     options = [each for each in params if each.param_type_name == "option"]
     if is_group:
         names = command.list_commands(ctx)
         commands = [command.get_command(ctx, name) for name in names]
-        rows = [(each.name, paragraphs(each.help or "")[0][0]) for each in commands]
-        headings = [each.rich_help_panel or "Commands" for each in commands]
+        rows = [(command.name, paragraphs(command.help or "")[0][0]) for command in commands]
+        headings = [command.rich_help_panel or "Commands" for command in commands]
         yield from _by_heading(rows, headings, max(map(len, names)) + 4)
-    headings = [getattr(each, "rich_help_panel", None) or "Options" for each in options]
-    yield from _by_heading([_row(each) for each in options], headings)
+    headings = [getattr(option, "rich_help_panel", None) or "Options" for option in options]
+    yield from _by_heading([_row(option) for option in options], headings)
     yield from _section("With every command, anywhere on its line", EVERYWHERE.items())
 
 

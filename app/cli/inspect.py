@@ -65,8 +65,8 @@ def inspect(
     )
     for caveat in outline.caveats if outline else ():
         out.print(f"  {caveat}")
-    for each in source_notes(model):
-        out.print(f"  {each}")
+    for source_note in source_notes(model):
+        out.print(f"  {source_note}")
     for assumption in model.family.assumptions:
         out.print(f"  assumed: {assumption}")
     sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
@@ -74,9 +74,11 @@ def inspect(
     if tied := model.tied_embedding:
         rows.append((str(ModelPart.TIED_HEAD), f"0 B, {format_bytes(tied.nbytes)} in exports"))
     cuts = uniform_cuts(model)
-    show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*each) for each in cuts])
+    show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*cut) for cut in cuts])
     show_table("\nSize on disk", ("part", "bytes"), rows)
-    readers = [(each.engine, each.reads, each.reason) for each in verdicts(contents_of(model))]
+    readers = [
+        (verdict.engine, verdict.reads, verdict.reason) for verdict in verdicts(contents_of(model))
+    ]
     show_table("\nCompatibility of the checkpoint as it is", ("program", "status", "why"), readers)
     message = f"\n{_what_can_go(model.layers)}"
     following = []
@@ -124,7 +126,7 @@ def _cut_row(share: str, cut: Counted | None) -> tuple[object, ...]:
 def _facts(model: MoEModel) -> dict[str, object]:
     counts = sorted({layer.num_experts for layer in model.layers})
     family, layer = model.family, model.layers[0]
-    slots = [item.slot for each in model.layers for item in model.located[each.index]]
+    slots = [item.slot for layer in model.layers for item in model.located[layer.index]]
     routed = {slot.role for slot in slots if slot.kind is SlotKind.ROUTER}
     added = sorted(routed & set(family.correction_biases))
     facts = {
@@ -176,7 +178,7 @@ def _layers(model: MoEModel) -> str:
 
 def _width(model: MoEModel) -> str:
     """Neurons of an expert, on disk, and of the experts of a layer when loaded."""
-    widths = {width for each in expert_widths(model).values() for width in each}
+    widths = {width for expert_width in expert_widths(model).values() for width in expert_width}
     if not widths:  # quantised in blocks, whose shapes do not say
         return str(model.config.get(model.family.width_key, "unknown"))
     least, most = min(widths), max(widths)
@@ -222,8 +224,8 @@ def _heads(model: MoEModel) -> str:
 
 def _what_can_go(layers: Sequence[MoELayer]) -> str:
     layer = layers[0]
-    spare = sum(each.num_experts - each.least_kept for each in layers)
-    most = spare / sum(each.num_experts for each in layers)
+    spare = sum(layer.num_experts - layer.least_kept for layer in layers)
+    most = spare / sum(layer.num_experts for layer in layers)
     message = f"Whole experts can be pruned up to a sparsity of {most:.4g}: each router "
     if layer.num_groups > 1:
         return message + (

@@ -100,7 +100,7 @@ def plot(
             Weighing(request.weights, request.transitions),
             request.clusters,
         )
-        criteria = tuple(each.name for each in panels) or USUAL_STRATA.criteria
+        criteria = tuple(panel.name for panel in panels) or USUAL_STRATA.criteria
         choices = {
             "results": ResultChoice.asked(request),
             "strata": StrataChoice(criteria, request.scale),

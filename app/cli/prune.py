@@ -78,8 +78,8 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
     if recipe.search is None:
         store = stats_store(machine.stats_dir)
         if measured := sensitivity_request(recipe, machine):
-            for each in follow(sensitivity_run(measured, parts)).corpora:
-                out.print(f"sensitivity {each.record.corpus['name']}: {each.record.record_id}")
+            for corpus in follow(sensitivity_run(measured, parts)).corpora:
+                out.print(f"sensitivity {corpus.record.corpus['name']}: {corpus.record.record_id}")
         asked = spec_request(recipe, machine)
         plan, _ = follow(Study.of(asked, model, store).make(asked.plan, parts))
         notes = plan.notes
@@ -105,7 +105,7 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
     say_notes(notes)
     if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
         records = follow(evaluate_run(evaluation))
-        names = [f"{each.name}{bits_words(bit)}" for each in plans for bit in evaluation.bits]
+        names = [f"{plan.name}{bits_words(bit)}" for plan in plans for bit in evaluation.bits]
         show(evaluation_tables(records, names))
         result = path.with_name(f"{path.stem}.result.json")
         write_result(result, result_json(records))

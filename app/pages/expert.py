@@ -153,8 +153,8 @@ def _layer_losses(loaded: Loaded, place: Place) -> pd.DataFrame | None:
     if number == 0 or number > levels[-1]:
         return None
     rows = [
-        (number, each.corpus, each.layers[layer].at(number - 1), each.layers[layer].at(number))
-        for each in loaded.sensitivity.curves
+        (number, curve.corpus, curve.layers[layer].at(number - 1), curve.layers[layer].at(number))
+        for curve in loaded.sensitivity.curves
     ]
     return pd.DataFrame(rows, columns=["number", "corpus", "before", "without"])
 
@@ -187,11 +187,11 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
     Left out are those whose making was not recorded, and repairs, which drop the same experts.
     """
     losses = [
-        each
-        for each in loaded.study.losses
-        if each.facts.removed is not None and abs(each.facts.removed - removed) < _SAME_SIZE
-        if each.facts.granularity == EXPERT_GRANULARITY
-        if each.facts.is_plain and not (each.is_repaired or each.missing or each.is_random)
+        loss
+        for loss in loaded.study.losses
+        if loss.facts.removed is not None and abs(loss.facts.removed - removed) < _SAME_SIZE
+        if loss.facts.granularity == EXPERT_GRANULARITY
+        if loss.facts.is_plain and not (loss.is_repaired or loss.missing or loss.is_random)
     ]
     searched = {}
     for known in loaded.study.searches:
@@ -202,10 +202,10 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
             continue
         searched[plan.digest] = plan
     pairs = []
-    for each in sorted(losses, key=lambda each: each.mean)[:_MOST_PLANS]:
-        found = searched.get(each.plan) or _made_again(loaded, each)
+    for loss in sorted(losses, key=lambda each: each.mean)[:_MOST_PLANS]:
+        found = searched.get(loss.plan) or _made_again(loaded, loss)
         if found is not None:
-            pairs.append((each, found))
+            pairs.append((loss, found))
     return pairs
 
 
@@ -227,7 +227,7 @@ def _all_ranks(loaded: Loaded, place: Place) -> pd.DataFrame:
 
 
 def _ranks(loaded: Loaded, place: Place) -> None:
-    count = next(each.num_experts for each in loaded.model.layers if each.index == place[0])
+    count = next(layer.num_experts for layer in loaded.model.layers if layer.index == place[0])
     st.markdown(f"**Rank under every criterion**, of {count}; 1 is kept first.")
     summary = rank_summary(_all_ranks(loaded, place), loaded.fraction)
     if loaded.percent == 0:  # nothing is pruned, or the page has no sparsity

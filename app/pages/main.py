@@ -62,8 +62,8 @@ st.set_page_config(
 apply_page_style()
 require_login()
 pages = [
-    page_at(name, draw_page, f":material/{each.icon}:", is_listed=each.is_listed)
-    for name, each in PAGES.items()
+    page_at(name, draw_page, f":material/{page.icon}:", is_listed=page.is_listed)
+    for name, page in PAGES.items()
 ]
 pages.append(page_at(FIRST, draw_page, is_bare=False, is_listed=False))  # as links may spell it
 page = st.navigation(pages, position="top")

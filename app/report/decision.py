@@ -60,7 +60,9 @@ class DecisionReport:
 
 def answer_pair(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | None:
     """The newest answers of the original and the plan with this digest, if any."""
-    matches = [each for each in records if each.plan_digest == digest and len(each.answers) > 1]
+    matches = [
+        record for record in records if record.plan_digest == digest and len(record.answers) > 1
+    ]
     if not matches:
         return None
     newest = max(matches, key=lambda each: each.created_at)

@@ -22,7 +22,7 @@ def read_place(text: object, layers: Sequence[MoELayer]) -> Place | None:
     if match is None:
         return None
     layer, expert = (int(part) for part in match.groups())
-    counts = {each.index: each.num_experts for each in layers}
+    counts = {layer.index: layer.num_experts for layer in layers}
     return (layer, expert) if expert < counts.get(layer, 0) else None
 
 
@@ -88,5 +88,5 @@ def expert_control(layers: Sequence[MoELayer]) -> None:
     )
     if text and read_place(text, layers) is None:
         first, last = layers[0].index, layers[-1].index
-        most = max(each.num_experts for each in layers)
+        most = max(layer.num_experts for layer in layers)
         st.text(f"No such expert here: layers {first} to {last}, experts 0 to {most - 1}.")

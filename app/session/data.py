@@ -162,7 +162,7 @@ def usual_corpora(loaded: Loaded) -> list[str]:
     local_corpora = [*(DEMO_CORPORA if loaded.model.name == DEMO_MODEL else ()), *corpus_files()]
     calibrated = {bare_name(corpus) for corpus in loaded.runs}
     return local_corpora or [
-        each for each in calibration_corpora() if bare_name(each) in calibrated
+        corpus for corpus in calibration_corpora() if bare_name(corpus) in calibrated
     ]
 
 
@@ -211,7 +211,7 @@ def records_of(loaded: Loaded, kind: type[RecordStore[Kept]]) -> list[Kept]:
 def usual_dtype(loaded: Loaded) -> str:
     """The dtype in which most plans of the model were evaluated."""
     records = records_of(loaded, EvaluationStore)
-    dtypes = Counter(str(each.settings["dtype"]) for each in records).most_common(1)
+    dtypes = Counter(str(record.settings["dtype"]) for record in records).most_common(1)
     return dtypes[0][0] if dtypes else "auto"
 
 

@@ -79,7 +79,7 @@ class _Link:
         usual = _usual_spec(granularity, self.model, self.corpora)
         controls, problems = self._of_spec(self.words, usual)
         if "criterion" in problems and not usual.by_neuron:
-            others = {name: each for name, each in self.words.items() if name != "criterion"}
+            others = {name: word for name, word in self.words.items() if name != "criterion"}
             best = {**USUAL, **_best_controls(self.model, self.corpora)}
             controls, rest = self._of_spec(others, asked_spec(best, self.model, self.corpora))
             message = f"{problems['criterion']} The rest of the URL changes the opening plan."
@@ -106,7 +106,7 @@ class _Link:
         return controls, problems
 
     def _with_all(self, words: Mapping[str, Sequence[str]], usual: PlanSpec) -> dict[str, Any]:
-        if long := [name for name, each in words.items() if sum(map(len, each)) > MOST_TEXT]:
+        if long := [name for name, word in words.items() if sum(map(len, word)) > MOST_TEXT]:
             raise PlanError(f"{long[0]} is longer than {MOST_TEXT:,} characters.")
         spec = spec_of_words(words, usual)
         # Before names are compared, which would read a file of that name: a server must not read a
@@ -152,14 +152,14 @@ def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
     have a name: of 17 variants the best on half of the samples is the best by luck, too.
     """
     losses = [
-        each
-        for each in losses_at(losses_of(model), _SHARE)
-        if (spec := each.facts.asked) is not None
+        loss
+        for loss in losses_at(losses_of(model), _SHARE)
+        if (spec := loss.facts.asked) is not None
         and spec.ranking.criterion in CRITERIA
-        and not (each.is_random or each.is_repaired or spec.by_neuron)
+        and not (loss.is_random or loss.is_repaired or spec.by_neuron)
     ]
-    losses = [each for each in losses if not (each.way or each.missing)]
-    losses = [each for each in losses if _has_equal_layers(each)] or losses
+    losses = [loss for loss in losses if not (loss.way or loss.missing)]
+    losses = [loss for loss in losses if _has_equal_layers(loss)] or losses
     for best in sorted(losses, key=lambda each: (each.mean, each.plan)):
         try:
             return controls_for(best.facts.asked, model, corpora) if best.facts.asked else {}

@@ -53,11 +53,11 @@ def controls_of_measured(loaded: Loaded, digest: str, bits: str = "") -> dict[st
         PlanError: no control asks for all of it, its repair is not here, or the statistics that it
             was made of have changed.
     """
-    losses = [each for each in loaded.study.losses if each.plan == digest]
+    losses = [loss for loss in loaded.study.losses if loss.plan == digest]
     if not losses:
         raise PlanError(f"No plan of digest {digest[:8]} was measured.")
     # The same plan may have been asked for in several ways.
-    loss = next((each for each in losses if not why_not_shown(loaded, each)), losses[0])
+    loss = next((loss for loss in losses if not why_not_shown(loaded, loss)), losses[0])
     controls = controls_of_facts(loss.facts, loaded.model, list(loaded.runs))
     plan = _plan_of(loaded, controls)
     if loss.facts.repair:
@@ -117,7 +117,7 @@ def _plan_of(loaded: Loaded, controls: Mapping[str, Any]) -> CurrentPlan:
 
 
 def _check_known(loaded: Loaded, record_id: str) -> None:
-    if record_id not in {each.record_id for each in records_of(loaded, RepairStore)}:
+    if record_id not in {record.record_id for record in records_of(loaded, RepairStore)}:
         raise PlanError(
             f"Its repair {record_id} is not in the statistics folder; `moeprune repair` makes it "
             "again."

@@ -98,7 +98,7 @@ def _check_size(folder: Path, name: str) -> None:
     except UnsupportedModelError:
         return  # of a hub model the headers may tell
     depth = family.depth(family.text_config(config))
-    experts = max((each.num_experts for each in family.layers(config)), default=0)
+    experts = max((layer.num_experts for layer in family.layers(config)), default=0)
     if depth > MAX_LAYERS or experts > MAX_EXPERTS:
         raise UserError(
             f"{name} has {depth} layers of up to {experts} experts; the pages show at most "

@@ -42,7 +42,7 @@ def shown_unasked(
 ) -> list[Worded]:
     """Those that ship, those of words in `own`, and those with an id in `linked`, in order."""
     ids = _ids_in(store, settings().store.shipped).union(linked)
-    return [each for each in records if each.record_id in ids or prompt_of(each) in own]
+    return [record for record in records if record.record_id in ids or prompt_of(record) in own]
 
 
 def chosen_records(
@@ -74,7 +74,7 @@ def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
 def own_last(records: Sequence[AnswerRecord] | Sequence[LensRecord]) -> str:
     """The id of the newest record of what this session sent last; empty if there is none."""
     last = own_words()[-1:]
-    own_records = [each for each in records if prompt_of(each) in last]
+    own_records = [record for record in records if prompt_of(record) in last]
     return max(own_records, key=lambda each: each.created_at).record_id if own_records else ""
 
 
@@ -91,4 +91,4 @@ def _ids_in(
 ) -> frozenset[str]:
     """The ids of the records in a folder that nothing writes to; none without a folder."""
     records = store([folder]).records() if folder else []
-    return frozenset(each.record_id for each in records)
+    return frozenset(record.record_id for record in records)

@@ -30,7 +30,7 @@ def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, Repair
     records = [each for each in _of_plan(loaded, current_plan) if store.is_whole(each)]
     words: dict[str, RepairRecord] = {}
     for record in sorted(records, key=lambda each: each.created_at, reverse=True):
-        names = [each.name for each in record.corpora]
+        names = [corpus.name for corpus in record.corpora]
         where = ", ".join(names) if len(names) < 3 else f"{len(names)} corpora"
         name = f"repaired on {where}, {record.reference.tokens:,} tokens"
         words[name if name not in words else f"{name} ({record.digest[:8]})"] = record
@@ -51,19 +51,20 @@ def changed_repairs(loaded: Loaded, current_plan: CurrentPlan) -> list[str]:
 
 def _of_plan(loaded: Loaded, current_plan: CurrentPlan) -> list[RepairRecord]:
     digest = current_plan.plan.in_own_bits.unrepaired.digest
-    return [each for each in records_of(loaded, RepairStore) if each.plan_digest == digest]
+    return [record for record in records_of(loaded, RepairStore) if record.plan_digest == digest]
 
 
 def with_repair(loaded: Loaded, current_plan: CurrentPlan, record: RepairRecord) -> CurrentPlan:
     """The plan with this repair, and the request that makes it, as command lines show it."""
     plan, settings = current_plan.plan, record.settings
-    is_even = len({each.num_tokens for each in record.corpora}) == 1
-    files = _files([each.name for each in record.corpora])
+    is_even = len({corpus.num_tokens for corpus in record.corpora}) == 1
+    files = _files([corpus.name for corpus in record.corpora])
     corpora = [
         corpus_weight_text(
-            files.get(each.name) or each.path or each.name, 1 if is_even else each.num_tokens
+            files.get(corpus.name) or corpus.path or corpus.name,
+            1 if is_even else corpus.num_tokens,
         )
-        for each in record.corpora
+        for corpus in record.corpora
     ]
     fields = {
         "model": shown_model(loaded.model),

@@ -241,7 +241,7 @@ def slider_steps(model: MoEModel, budget: str, *, by_neuron: bool) -> list[int]:
 
 def blend_controls(weights: Mapping[str, float]) -> dict[str, str | int]:
     """The controls of a blend; weights that are no steps of a slider are rounded to some."""
-    most, positive = max(weights.values()), {each for each in weights.values() if each}
+    most, positive = max(weights.values()), {weight for weight in weights.values() if weight}
     if len(positive) == 1:
         scale = EQUAL_SHARE / most
     else:

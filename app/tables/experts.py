@@ -98,7 +98,7 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
         criterion = get_criterion(name)
         for source, stats in sources.of(criterion).items():
             ranked = rank(criterion, stats, gate)
-            row = [each.index for each in ranked.grid.layers].index(layer)
+            row = [layer.index for layer in ranked.grid.layers].index(layer)
             position = int(np.flatnonzero(ranked.order[row] == expert)[0]) + 1
             count = int(ranked.grid.counts[row])
             rows.append(

@@ -55,12 +55,12 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
     if (chance := random_at(losses, share)) is None:
         return QualityReading((), over)
     rivals = [
-        each
-        for each in losses
-        if each.facts.is_plain
-        and not (each.way or each.missing or each.is_repaired)
-        and (each.facts.granularity, each.facts.schedule) == _KIND
-        and abs((each.facts.removed or 0) - share) < _SAME_SHARE
+        loss
+        for loss in losses
+        if loss.facts.is_plain
+        and not (loss.way or loss.missing or loss.is_repaired)
+        and (loss.facts.granularity, loss.facts.schedule) == _KIND
+        and abs((loss.facts.removed or 0) - share) < _SAME_SHARE
     ]
     for each in rivals:
         facts = each.facts

@@ -214,9 +214,9 @@ def reasons_table(engine_verdicts: Sequence[Verdict], key: str) -> None:
     st.text("Format: safetensors, in the layout and with the keys of the original.")
     st.dataframe(
         {
-            "program": [each.engine for each in engine_verdicts],
-            "status": [str(each.reads) for each in engine_verdicts],
-            "why": [each.reason for each in engine_verdicts],
+            "program": [engine_verdict.engine for engine_verdict in engine_verdicts],
+            "status": [str(engine_verdict.reads) for engine_verdict in engine_verdicts],
+            "why": [engine_verdict.reason for engine_verdict in engine_verdicts],
         },
         hide_index=True,
         column_config={"program": TextColumn(width=150)},  # the longest is not cut

@@ -146,7 +146,7 @@ def neurons_missing_part(loaded: Loaded) -> None:
     before: dict[str, int] = {}
     if run := loaded.runs.get(corpus_name(corpus)):
         settings = run.manifest.settings
-        before = {"tokens": sum(each.num_tokens for each in run.manifest.corpora)}
+        before = {"tokens": sum(corpus.num_tokens for corpus in run.manifest.corpora)}
         before |= {key: settings[key] for key in ("seq_len", "seed") if key in settings}
     fields = {**own_model(loaded), "corpus": corpus, "groups": groups, **before}
     label, icon = "Collect statistics of neurons", ":material/play_arrow:"

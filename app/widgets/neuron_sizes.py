@@ -88,7 +88,9 @@ def width_modes_part(loaded: Loaded, sizes: NeuronSizes) -> None:
                     args=({control: value},),
                 )
     refused = next(
-        each.refused for each in sizes.options if each.mode == loaded.choices.spec.budget.width_mode
+        option.refused
+        for option in sizes.options
+        if option.mode == loaded.choices.spec.budget.width_mode
     )
     if refused:
         st.warning(literal(refused), icon=":material/warning:")

@@ -145,7 +145,7 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
 
     `key` is the widget's, `look` are arguments of `st.button`.
     """
-    measured = (name for each in loaded.study.losses[:1] for name in each.corpora)
+    measured = (name for loss in loaded.study.losses[:1] for name in loss.corpora)
     compared = set(map(bare_name, measured))
     texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
     texts = texts or usual_corpora(loaded)
@@ -171,7 +171,7 @@ def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: 
 def _answers_count(loaded: Loaded, corpora: Sequence[str]) -> bool:
     """Whether these corpora have a check of their own, and plans were asked already."""
     has_check = any(parse_corpus(corpus).check for corpus in corpora)
-    return has_check and any(each.right for each in loaded.study.losses)
+    return has_check and any(loss.right for loss in loaded.study.losses)
 
 
 def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:

@@ -68,9 +68,9 @@ def repair_part(loaded: Loaded, current_plan: CurrentPlan, *, with_jobs: bool = 
     own = plan.repair.record_id if plan.repair else ""
     records = list(known_repairs(loaded, current_plan).values())
     if own and current_plan.repaired_by is None:  # from a file, which has no choice
-        records = [each for each in records if each.record_id == own]
+        records = [record for record in records if record.record_id == own]
     for record in records:
-        fitted = sum(each.damping is not None for each in record.layers)
+        fitted = sum(layer.damping is not None for layer in record.layers)
         where = "used here" if record.record_id == own else "choose it under Repair in the sidebar"
         st.markdown(
             f":material/healing: {fitted} of {len(record.layers)} layers "

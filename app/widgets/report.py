@@ -32,7 +32,7 @@ def report_part(loaded: Loaded, page: str) -> None:
     """The downloads for the page at the URL path `page`: a report and its charts."""
     granularity = loaded.choices.spec.ranking.granularity
     views = [
-        each for each in CHARTS.values() if (each.page, each.granularity) == (page, granularity)
+        chart for chart in CHARTS.values() if (chart.page, chart.granularity) == (page, granularity)
     ]
     if loaded.choices.criterion is None:
         views = []
@@ -103,6 +103,6 @@ def _without_words_of_others(
     """With a text that may be shown beside those in `own`, and the charts that it leaves."""
     texts = shown_unasked(lenses(loaded), LensStore, own)
     if not texts:
-        return loaded, [each for each in views if each.name not in TEXT_CHARTS]
+        return loaded, [view for view in views if view.name not in TEXT_CHARTS]
     results = replace(loaded.choices.results, text=most_lost(texts, shown_digest(loaded)).record_id)
     return loaded.choosing(results=results), views

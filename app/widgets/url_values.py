@@ -46,6 +46,6 @@ def _line(label: str, value: str, listed: str) -> str:
 def _listed(options: Sequence[Any], words: Callable[[Any], str]) -> str:
     if isinstance(options, range):
         return f"{options[0]} to {options[-1]}"
-    names = [literal(words(each)) for each in options]
+    names = [literal(words(option)) for option in options]
     rest = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

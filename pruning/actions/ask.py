@@ -183,8 +183,8 @@ class _Lenses:
 
     def is_done(self, record: LensRecord) -> bool:
         """Whether the record has the original model and every plan."""
-        done = {each.plan_digest for each in record.plans}
-        return record.is_measured and all(each.digest in done for each in self.plans)
+        done = {plan.plan_digest for plan in record.plans}
+        return record.is_measured and all(plan.digest in done for plan in self.plans)
 
     def run(self, running: Any, ids: Sequence[int], start: int) -> Steps[LensRecord]:
         """Run what the record of these tokens lacks, and store it."""

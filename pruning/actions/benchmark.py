@@ -40,7 +40,7 @@ def _scores(records: Sequence[BenchmarkRecord]) -> Table:
         found = [candidate.get(key) for candidate in scores]
         questions = next((score.num_samples for score in found if score and score.num_samples), "-")
         rows.append((*key, questions, *map(_in_words, found)))
-    names = ["original" if each.candidate == FULL else each.candidate for each in records]
+    names = ["original" if record.candidate == FULL else record.candidate for record in records]
     return Table("", ("task", "metric", "questions", *names), rows)
 
 

@@ -14,7 +14,7 @@ def evaluation_tables(
     records: Sequence[EvaluationRecord], names: Sequence[str]
 ) -> Iterator[Table | Note]:
     """A row for each plan and corpus, for several of both a table for each corpus; then notes."""
-    measured = [name for name in MEASURES if any(name in each.metrics for each in records)]
+    measured = [name for name in MEASURES if any(name in record.metrics for record in records)]
     rows = [
         (
             name,
@@ -38,9 +38,11 @@ def evaluation_tables(
     for number, (name, cells) in enumerate(tables.items()):
         title = "\n" * (number > 0) + name
         yield Table(title, columns, cells, last[1:], (*labels, "original loss"))
-    for name, each in corpora.items():
-        yield Note(f"{name}: {each.count.words}, {each.corpus['drawn']}; {each.settings['dtype']}")
-        yield Note(f"{name}: [] {each.count.interval_words}")
+    for name, corpus in corpora.items():
+        yield Note(
+            f"{name}: {corpus.count.words}, {corpus.corpus['drawn']}; {corpus.settings['dtype']}"
+        )
+        yield Note(f"{name}: [] {corpus.count.interval_words}")
     for name, record in zip(names, records, strict=True):
         if answers := record.right_answers:
             where = f"{name}, {record.corpus['name']}"
@@ -70,7 +72,9 @@ def loss_increases(records: Sequence[EvaluationRecord], plans: int) -> dict[int,
     """
     increases = {}
     for number in range(plans):
-        added = {str(each.corpus["name"]): loss_increase(each) for each in records[number::plans]}
+        added = {
+            str(record.corpus["name"]): loss_increase(record) for record in records[number::plans]
+        }
         known = {name: more for name, more in added.items() if more is not None}
         if len(known) == len(added):
             increases[number] = LossIncrease(known)

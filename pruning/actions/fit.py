@@ -168,7 +168,7 @@ def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
     directories = stats_store(request.stats_dir).directories
     folder = Repair(facts.repair, digest="").place(directories)
     record = folder and RepairRecord.read(folder.with_suffix(".json"))
-    files = {each.name: each.path for each in record.corpora} if record else {}
+    files = {corpus.name: corpus.path for corpus in record.corpora} if record else {}
     as_ranked = facts.repaired_on == facts.corpora
     return RepairRequest(
         model=request.model,

@@ -91,7 +91,7 @@ def _run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     draws = yield from drawn_corpora(request, model, store)
     from pruning.engine.run import Evaluations, run_evaluations
 
-    settings = run_settings(request, max(each.sequences.longest for each in draws))
+    settings = run_settings(request, max(draw.sequences.longest for draw in draws))
     work = Evaluations(model, plans, draws, ("nll",), settings, SubsetStore(store.directories))
     records = yield from run_evaluations(work)
     return [record for record in records if isinstance(record, SubsetRecord)]

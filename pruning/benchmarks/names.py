@@ -36,6 +36,6 @@ def harness_names() -> Iterator[str]:
     for place in spec.submodule_search_locations or () if spec else ():
         for folder, _, files in os.walk(f"{place}/tasks"):
             # Included files have no ending.
-            for name in (each for each in files if each.endswith("yaml") or "." not in each):
+            for name in (file for file in files if file.endswith("yaml") or "." not in file):
                 for either in _NAMING.findall(Path(folder, name).read_bytes()):
                     yield b"".join(either).strip(b"\"'").decode(errors="replace")

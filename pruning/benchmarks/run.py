@@ -202,7 +202,7 @@ def _silence_harness() -> Iterator[None]:
     Nor does the hub's client tell of every try: what failed at last is in the error.
     """
     loggers = [logging.getLogger(name) for name in ("lm_eval", "huggingface_hub")]
-    levels, bar = [each.level for each in loggers], lm_eval.api.task.tqdm
+    levels, bar = [logger.level for logger in loggers], lm_eval.api.task.tqdm
     asks = lm_eval.evaluator.get_git_commit_hash, lm_eval.evaluator.add_env_info
     for logger in loggers:
         logger.setLevel(logging.ERROR)

@@ -81,7 +81,7 @@ def _select_fewer(
     """Let routers select at most so many experts."""
     for parts in routers:
         modules = {parts.block, *parts.router.modules()}
-        named = (each for each in modules if "top_k" in each.__dict__)
+        named = (module for module in modules if "top_k" in module.__dict__)
         holders: list[tuple[Any, str]] = [(each, "top_k") for each in named]
         if family.shares_top_k:
             holders = [(parts.router.config, family.top_k_key)]

@@ -125,18 +125,18 @@ def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
     dtype = resolve_dtype(work.settings.dtype, work.model)
     settings = {"dtype": dtype, "seed": work.settings.seed}
     new = partial(work.store.kind.new, work.model, settings=settings, routing=work.routing)
-    return [[new(plan, each.corpus) for plan in fitted] for each in work.draws]
+    return [[new(plan, draw.corpus) for plan in fitted] for draw in work.draws]
 
 
 def _as_lines(record: EvaluationRecord) -> list[str]:
     """A record and its numbers, to share with other processes."""
     model, where = record.model.identity, record.where
     blocks = chain.from_iterable(
-        each.blocks(model, plan, where, each.made) for plan, each in record.numbers.items()
+        number.blocks(model, plan, where, number.made) for plan, number in record.numbers.items()
     )
     return [
         record.to_line() if record.is_measured else "",
-        *(each.to_line().decode() for each in blocks),
+        *(block.to_line().decode() for block in blocks),
     ]
 
 
@@ -144,9 +144,11 @@ def _from_lines(record: EvaluationRecord, lines: Sequence[str]) -> EvaluationRec
     line, *rest = lines
     known = record.from_json(line, record.record_id) if line else record
     blocks = [Block.from_line(each.encode()) for each in rest]
-    plans = {each.plan: [other for other in blocks if other.plan == each.plan] for each in blocks}
+    plans = {
+        block.plan: [other for other in blocks if other.plan == block.plan] for block in blocks
+    }
     sums = {plan: merged(each, record.where) for plan, each in plans.items()}
-    return known.with_numbers({plan: each for plan, each in sums.items() if each})
+    return known.with_numbers({plan: sum_ for plan, sum_ in sums.items() if sum_})
 
 
 def how_made(settings: CalibrationSettings, seconds: float | None = None) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         return [_asked(work, record, processes) for row in records for record in row]
     yield Progress("loading the model", 0, total, "evaluations")
     batch_size = work.settings.batch_size
-    samples = [make_samples(each.sequences, batch_size, processes) for each in work.draws]
+    samples = [make_samples(draw.sequences, batch_size, processes) for draw in work.draws]
     if not work.settings.placement.stream_layers:
         with offload_space(work.settings.placement) as offload:
             longest = max(work.draws, key=lambda each: each.sequences.longest)
@@ -193,7 +195,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
             return (yield from _measure(work, records, samples, candidates, processes))
 
     facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
-    facts += [each.sequences.digest for each in work.draws]
+    facts += [draw.sequences.digest for draw in work.draws]
     with partial_folder(work.store.folder, facts, processes) as at:
         wanted = [any(rows) for rows in zip(*missing, strict=True)]
         plans = EvaluationPlans(work.plans, tuple(compress(work.plans, wanted)))

@@ -214,10 +214,10 @@ class Ends:
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """`final_hidden` of the candidate; None is the original model."""
         corpora = self.through.corpora
-        batches = [sum(1 for _ in each.batches()) for each in corpora]
-        before = sum(batches[: next(n for n, each in enumerate(corpora) if each is samples)])
+        batches = [sum(1 for _ in corpus.batches()) for corpus in corpora]
+        before = sum(batches[: next(n for n, corpus in enumerate(corpora) if corpus is samples)])
         number = self._number(plan)
-        branch = next(each for each in self.branches if number in each.plans)
+        branch = next(branch for branch in self.branches if number in branch.plans)
         batch_place = batch.number // samples.processes.world
         place = branch.slot * sum(batches) + before + batch_place
         hidden_BTD = self.through.hidden.get(place).to(self.through.skeleton.device)
@@ -229,7 +229,7 @@ class Ends:
         return self.through.layers(self._number(plan))
 
     def _number(self, plan: PruningPlan | None) -> int:
-        digests = [each.digest for each in self.through.plans]
+        digests = [plan.digest for plan in self.through.plans]
         return 0 if plan is None else digests.index(plan.digest) + 1
 
     def clear(self) -> None:

@@ -79,7 +79,7 @@ class Block:
             self.samples,
             some.documents or (None,) * len(self.samples),
             some.counts.tolist(),
-            [each.sums.tolist() for each in self.sums.values()],
+            [sum_.sums.tolist() for sum_ in self.sums.values()],
             dict(self.made),
         )
         raw = dict(zip(COLUMNS, values, strict=True))
@@ -165,14 +165,14 @@ def _of(value: Any, kind: type, name: str) -> Any:
 
 def _tuple_of(raw: Mapping[str, Any], name: str, kind: type) -> tuple[Any, ...]:
     values = _of(raw[name], list, name)
-    if strange := [each for each in values if type(each) is not kind]:
+    if strange := [value for value in values if type(value) is not kind]:
         raise ValueError(f"{name} has {strange[0]!r}")
     return tuple(values)
 
 
 def _documents(values: Any) -> tuple[int, ...] | None:
     """The document of each sample; None if they are unknown, as of windows of one text."""
-    if isinstance(values, list) and not any(each is not None for each in values):
+    if isinstance(values, list) and not any(value is not None for value in values):
         return None
     return _tuple_of({"document": values}, "document", int)
 

@@ -50,8 +50,8 @@ class PlanSums:
     @property
     def _plain(self) -> object:
         values = {
-            name: (each.sums.tolist(), each.counts.tolist(), each.documents)
-            for name, each in self.sums.items()
+            name: (sum_.sums.tolist(), sum_.counts.tolist(), sum_.documents)
+            for name, sum_ in self.sums.items()
         }
         return self.kept, self.samples, values
 
@@ -60,8 +60,8 @@ class PlanSums:
     ) -> list[Block]:
         """Its sums as blocks: one for all measures of the same positions."""
         alike = defaultdict[bytes, dict[str, SampleSums]](dict)
-        for name, each in self.sums.items():
-            alike[each.counts.tobytes()][name] = each
+        for name, sum_ in self.sums.items():
+            alike[sum_.counts.tobytes()][name] = sum_
         count = len(self.samples)
         return [
             Block(model, plan, self.kept, where, count, self.samples, sums, made)
@@ -75,7 +75,7 @@ class PlanSums:
     def without(self, measures: Iterable[str]) -> PlanSums:
         """The others of its sums."""
         return replace(
-            self, sums={name: each for name, each in self.sums.items() if name not in measures}
+            self, sums={name: sum_ for name, sum_ in self.sums.items() if name not in measures}
         )
 
 
@@ -250,7 +250,7 @@ def merged(blocks: Iterable[Block], where: SampleSet) -> PlanSums | None:
         if not block.is_whole or block.where.digest != where.digest:
             continue
         first = first or block
-        for name, each in block.sums.items():
+        for name, sum_ in block.sums.items():
             if block.where.seed == where.seed or not MEASURES[name].draws:
-                sums.setdefault(name, each)
+                sums.setdefault(name, sum_)
     return PlanSums(first.kept, first.samples, sums, first.made) if first and sums else None

@@ -117,7 +117,7 @@ def solve(layers: Sequence[LayerChoices]) -> Solutions:
     chosen = tuple(layers)
     steps = [(each.removed - each.removed[0]) * each.weight for each in chosen]
     unit = int(np.gcd.reduce(np.concatenate(steps))) or 1
-    most = sum(int(each[-1]) for each in steps) // unit
+    most = sum(int(step[-1]) for step in steps) // unit
     if len(chosen) * (most + 1) > MOST_CELLS:
         raise PlanError(
             f"{len(chosen)} layers with {most} steps in all are too many for an exact allocation; "
@@ -201,8 +201,8 @@ def solve_worst(corpora: OnCorpora) -> WorstSolutions:
     """See the module. Ties go to the first weighting."""
     programs = [solve(weighted(corpora, weights)) for weights in weightings(len(corpora))]
     totals = programs[0].totals
-    bounds = [each.costs[(totals - each.least) // each.unit] for each in programs]
-    allocations = np.stack([each.all_removed() for each in programs])
+    bounds = [program.costs[(totals - program.least) // program.unit] for program in programs]
+    allocations = np.stack([program.all_removed() for program in programs])
     worst = np.stack(
         [np.max([_costs(layers, removed) for layers in corpora], axis=0) for removed in allocations]
     )
@@ -239,7 +239,7 @@ def _changes(corpora: OnCorpora, removed: IntArray) -> tuple[FloatArray, IntArra
         (layer.removed - int(count)) * layer.weight
         for layer, count in zip(corpora[0], removed, strict=True)
     ]
-    offsets = np.unique(np.concatenate([*steps, *(-each for each in steps)]))
+    offsets = np.unique(np.concatenate([*steps, *(-step for step in steps)]))
     change_CLU = np.full((len(corpora), len(steps), len(offsets)), np.inf)
     for corpus, layers in enumerate(corpora):
         for position, (layer, step) in enumerate(zip(layers, steps, strict=True)):

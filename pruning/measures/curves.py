@@ -236,9 +236,9 @@ class Sensitivity(Numbered):
     def to_dict(self) -> dict[str, Any]:
         """What plans record of it, as plain JSON."""
         return {
-            "sensitivity": [each.name for each in self.curves],
-            "corpora": [each.corpus for each in self.curves],
-            "samples": [each.samples for each in self.curves],
+            "sensitivity": [curve.name for curve in self.curves],
+            "corpora": [curve.corpus for curve in self.curves],
+            "samples": [curve.samples for curve in self.curves],
             "cost": self.measure,
             **({"across": self.across} if len(self.curves) > 1 else {}),
         }
@@ -248,22 +248,22 @@ class Sensitivity(Numbered):
         measured = self.measured().get(removed)
         origin, cost = ("Measured", measured) if measured is not None else ("Predicted", None)
         cost = self.predicted(removed) if cost is None else cost
-        where = ", ".join(f"{each.corpus} ({each.count.words})" for each in self.curves)
+        where = ", ".join(f"{curve.corpus} ({curve.count.words})" for curve in self.curves)
         which = f", {self.across} of" if len(self.curves) > 1 else " on"
         added = "loss increase" if self.measure == "nll" else self.measure.upper()
         return f"{origin} {added}: {from_cost(self.measure, cost):.4f}{which} {where}"
 
     def measured(self) -> dict[Removed, float]:
         """Cost of each whole allocation that was measured on every corpus."""
-        shared = set.intersection(*(set(each.measured) for each in self.curves))
+        shared = set.intersection(*(set(curve.measured) for curve in self.curves))
         return {
-            removed: self.over([each.measured[removed] for each in self.curves])
+            removed: self.over([curve.measured[removed] for curve in self.curves])
             for removed in shared
         }
 
     def predicted(self, removed: Sequence[int]) -> float:
         """The cost of an allocation by the curves."""
-        return self.over([each.predicted(removed) for each in self.curves])
+        return self.over([curve.predicted(removed) for curve in self.curves])
 
     def over(self, costs: Sequence[float]) -> float:
         """The mean or the worst of what something costs on each corpus."""
@@ -288,7 +288,7 @@ class Sensitivity(Numbered):
         """The cheapest allocations for every budget at once, on the grid."""
         if units not in self._solved:
             step = units.step * _stride(units)
-            corpora = [each.choices(units, step) for each in self.curves]
+            corpora = [curve.choices(units, step) for curve in self.curves]
             even = (1 / len(corpora),) * len(corpora)
             is_worst = self.across == "worst" and len(corpora) > 1
             solved = solve_worst(corpora) if is_worst else solve(weighted(corpora, even))

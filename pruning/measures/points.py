@@ -93,7 +93,7 @@ class Points:
 
     def documents(self, samples: Sequence[str]) -> tuple[int, ...] | None:
         """The document of each sample; None unless all are known."""
-        numbers = [self._documents[each] for each in samples if each in self._documents]
+        numbers = [self._documents[sample] for sample in samples if sample in self._documents]
         return tuple(numbers) if len(numbers) == len(samples) else None
 
     def knows(self, removed: Removed, samples: Iterable[str]) -> bool:

@@ -95,7 +95,7 @@ def _digest(document: Document) -> str:
 
 def digests_of(documents: Iterator[Document]) -> frozenset[str]:
     """Digests of the questions of documents; rows without a document have none."""
-    return frozenset(_digest(each) for each in documents if each.problem is None)
+    return frozenset(_digest(document) for document in documents if document.problem is None)
 
 
 def draw_questions(

@@ -218,7 +218,7 @@ def check_possible(name: str, *values: float, sign: int = 1) -> None:
     Other names, such as variances, are of numbers from 0. `sign`: values are measures times it.
     """
     bounds = MEASURES[name].bounds if name in MEASURES else (0.0, math.inf)
-    least, most = sorted(each * sign + 0.0 for each in bounds)
+    least, most = sorted(bound * sign + 0.0 for bound in bounds)
     for value in values:
         if not least - _ROUNDING <= value <= most + _ROUNDING or math.isinf(value):
             raise ValueError(f"its {name} is {value:g}, which is not in [{least:g}, {most:g}]")
@@ -322,12 +322,13 @@ def interval_of(corpora: Sequence[SampleValues], seed: int = 42) -> FloatArray:
     The result is (2, ...): low, high; NaN if a corpus has a single document, of which there is no
     telling how others differ.
     """
-    draws = _draws(seed, tuple(each.num_clusters for each in corpora))
+    draws = _draws(seed, tuple(corpus.num_clusters for corpus in corpora))
     means = np.mean(
-        [each.resampled_means(times) for each, times in zip(corpora, draws, strict=True)], axis=0
+        [corpus.resampled_means(times) for corpus, times in zip(corpora, draws, strict=True)],
+        axis=0,
     )
     interval = np.percentile(means, MIDDLE, axis=0)
-    if any(each.num_documents < 2 for each in corpora):
+    if any(corpus.num_documents < 2 for corpus in corpora):
         return np.full_like(interval, np.nan)
     return np.asarray(interval)
 

@@ -329,7 +329,7 @@ class RecordStore(Generic[Kept]):
             yield from self.kind.read_lines(path)
 
     def _files_of_lines(self) -> Iterator[Path]:
-        return (path for each in self._folders for path in sorted(each.glob(f"*{_LINES}")))
+        return (path for folder in self._folders for path in sorted(folder.glob(f"*{_LINES}")))
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
@@ -337,7 +337,7 @@ def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
     try:
         with os.scandir(folder) as entries:
             names = (".json", _LINES)
-            files = [(each.name, each.stat()) for each in entries if each.name.endswith(names)]
+            files = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(names)]
     except FileNotFoundError:  # no record yet, or one deleted a moment ago
         return []
     return sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in files)

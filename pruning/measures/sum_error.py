@@ -92,11 +92,11 @@ class SumError(Numbered):
         rng = np.random.default_rng(42)
         common = rng.standard_normal((_DRAWS, 1))
         drawn = {}
-        for each in self.curves.curves:
+        for curve in self.curves.curves:
             specific = rng.standard_normal((_DRAWS, 1))
             errors = np.sqrt(_SHARED) * common + np.sqrt(1 - _SHARED) * specific
-            new = (documents or {}).get(each.corpus)
-            drawn[each.corpus] = self._draws(each, plans, (rng, errors), new)
+            new = (documents or {}).get(curve.corpus)
+            drawn[curve.corpus] = self._draws(curve, plans, (rng, errors), new)
         by_corpus = {corpus: _band(*each) for corpus, each in drawn.items()}
         medians, draws = (np.mean(each, axis=0) for each in zip(*drawn.values(), strict=True))
         return _band(medians, draws), by_corpus
@@ -104,7 +104,7 @@ class SumError(Numbered):
     def measured(self, removed: Removed) -> float:
         """The mean over all corpora of the curves; NaN if it was not measured on one of them."""
         measured = self.known.get(removed, {})
-        losses = [measured.get(each.corpus, np.nan) for each in self.curves.curves]
+        losses = [measured.get(curve.corpus, np.nan) for curve in self.curves.curves]
         return float(np.mean(losses))
 
     def is_guess(self, removed: Removed) -> bool:
@@ -170,7 +170,7 @@ class SumError(Numbered):
 
     @cached_property
     def _pairs(self) -> dict[str, _Pairs]:
-        return {each.corpus: _pairs(each, self.known) for each in self.curves.curves}
+        return {curve.corpus: _pairs(curve, self.known) for curve in self.curves.curves}
 
 
 class _Pairs(NamedTuple):

@@ -48,7 +48,7 @@ _FORMATS = (
     BitsFormat("3", 3, 4, "minimum", "", "Q3_K_M"),
     BitsFormat("2", 2, 4, "minimum", "", "Q2_K"),
 )
-FORMATS: Final = {each.name: each for each in _FORMATS}  # the most bits first
+FORMATS: Final = {format_.name: format_ for format_ in _FORMATS}  # the most bits first
 BitsName = Literal["16", "8", "6", "5", "4", "mxfp4", "3", "2"]
 BITS: Final[tuple[BitsName, ...]] = get_args(BitsName)  # as they are, and the formats
 

@@ -112,7 +112,7 @@ def rounding_note(budget: Budget, sizes: Sequence[int], things: str = "experts")
     if budget.kind != "sparsity":
         return budget.least or None
     rho, size = parse_sparsity(budget.text), sum(sizes)
-    if (exact := sum(num_removed(each, rho) for each in sizes)) == budget.total:
+    if (exact := sum(num_removed(size, rho) for size in sizes)) == budget.total:
         return None
     return (
         f"{budget.text} is {exact} of {size} {things}, which cannot go exactly; rounded down, "

@@ -57,9 +57,9 @@ class Constraints:
         """Plain JSON; empty without constraints."""
         usual = Constraints()
         return {
-            each.name: _plain(getattr(self, each.name))
-            for each in fields(self)
-            if getattr(self, each.name) != getattr(usual, each.name)
+            field.name: _plain(getattr(self, field.name))
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(usual, field.name)
         }
 
 
@@ -113,7 +113,9 @@ def ranges(numbers: Iterable[int]) -> str:
     """Integers as the command line takes them, see `parse_numbers`: 0,5-7."""
     runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     groups = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in groups)
+    return ",".join(
+        f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups
+    )
 
 
 def parse_numbers(text: str, *, what: str) -> frozenset[int]:

@@ -223,7 +223,7 @@ def _kept(
                 f"{ranges(by_index)}."
             )
         layer = by_index[index]
-        for expert in (each for experts in lists.values() for each in experts):
+        for expert in (expert for experts in lists.values() for expert in experts):
             if not 0 <= expert < layer.num_experts:
                 raise PlanError(
                     f"it names expert {expert} of layer {index}, which has {layer.num_experts} "
@@ -247,7 +247,7 @@ def _kept_of_layer(
             )
         return lists[_Says.NOTHING]
     if stay is None:
-        return tuple(each for each in range(layer.num_experts) if each not in (go or ()))
+        return tuple(index for index in range(layer.num_experts) if index not in (go or ()))
     if go is None:
         return stay
     if both := sorted(set(stay) & set(go)):

@@ -58,7 +58,7 @@ class Repair:
 
     def place(self, directories: Iterable[Path]) -> Path | None:
         """The folder of its files, if one of these statistics folders has its record."""
-        records = (each / REPAIRS / f"{self.record_id}.json" for each in directories)
+        records = (directory / REPAIRS / f"{self.record_id}.json" for directory in directories)
         return next((path.with_suffix("") for path in records if path.is_file()), None)
 
     @property
@@ -150,7 +150,7 @@ def repair_from_json(raw: object) -> Repair | None:
 
 
 def _are_facts(corpora: list[Any], tokens: int) -> bool:
-    return tokens > 0 and tokens is not True and all(isinstance(each, str) for each in corpora)
+    return tokens > 0 and tokens is not True and all(isinstance(corpus, str) for corpus in corpora)
 
 
 def content_digest(

@@ -174,7 +174,7 @@ def find_sensitivity(
 ) -> Sensitivity | None:
     """The sensitivity of an order on the corpora asked for, else on all measured ones."""
     every, spread = order_sensitivity(ranking, spec, known), spec.spread
-    by_corpus = {each.corpus: each for each in every.curves} if every else {}
+    by_corpus = {curve.corpus: curve for curve in every.curves} if every else {}
     names = tuple(name_among(by_corpus, corpus) for corpus in spread.measured_on)
     corpora = names or tuple(sorted(by_corpus))
     if not corpora or any(corpus not in by_corpus for corpus in corpora):

@@ -47,7 +47,7 @@ def predict(error: SumError, removed: Removed) -> PredictedLoss:
     mean, by_corpus = error.bands(np.array([removed]))
     return PredictedLoss(
         {corpus: float(band.median[0]) for corpus, band in by_corpus.items()},
-        samples=min(each.samples for each in error.curves.curves),
+        samples=min(curve.samples for curve in error.curves.curves),
         low=float(mean.low[0]),
         high=float(mean.high[0]),
         ranges={
@@ -105,12 +105,12 @@ def sum_error(ranking: Ranking, curves: Sensitivity, evaluations: EvaluationStor
     These are evaluations on held-out texts, and else the measurements of refinements.
     """
     losses: dict[Removed, dict[str, float]] = {}
-    for each in curves.curves:
-        for removed, loss in each.measured.items():
+    for curve in curves.curves:
+        for removed, loss in curve.measured.items():
             if any(removed):
-                losses.setdefault(removed, {})[each.corpus] = loss
+                losses.setdefault(removed, {})[curve.corpus] = loss
     for removed, measured in _evaluated(ranking, evaluations):
-        change = {each.corpus: measured.change.get(each.corpus) for each in curves.curves}
+        change = {curve.corpus: measured.change.get(curve.corpus) for curve in curves.curves}
         own = {corpus: loss for corpus, loss in change.items() if loss is not None}
         losses[removed] = {**losses.get(removed, {}), **own}
     return SumError(curves, {removed: by for removed, by in losses.items() if by})

@@ -260,7 +260,7 @@ def weights_measured(
 def recorded(spec: PlanSpec, ranking: Ranking | None = None) -> dict[str, Any]:
     """A spec as plain JSON for records: corpora as they were read, files by their names."""
     choices = [ranking.choice, ranking.tokens] if ranking else []
-    corpora = next((each.corpora for each in choices if each and each.corpora), ())
+    corpora = next((choice.corpora for choice in choices if choice and choice.corpora), ())
     spread = spec.spread
     changes: dict[str, Any] = {"measured_on": tuple(map(corpus_name, spread.measured_on))}
     for name in ("schedule_file", "kept_experts", "kept_neurons"):

@@ -48,14 +48,18 @@ def _sampling(ranking: Ranking) -> dict[str, Any]:
     """The settings of the calibrations if all share them, so that the recipe finds them again."""
     manifests = [run.manifest for run in (ranking.tokens or ranking.choice).runs]
     samplings = [
-        {"tokens": sum(corpus.num_tokens for corpus in each.corpora)}
-        | {key: each.settings[key] for key in ("seq_len", "seed", "dtype") if key in each.settings}
-        for each in manifests
-        if each.kind == "routed"
+        {"tokens": sum(corpus.num_tokens for corpus in manifest.corpora)}
+        | {
+            key: manifest.settings[key]
+            for key in ("seq_len", "seed", "dtype")
+            if key in manifest.settings
+        }
+        for manifest in manifests
+        if manifest.kind == "routed"
     ]
     alike = bool(samplings) and samplings.count(samplings[0]) == len(samplings)
     # Texts are read without arguments, beside conversations with them.
-    prepared = [corpus.prepared for each in manifests for corpus in each.corpora]
+    prepared = [corpus.prepared for manifest in manifests for corpus in manifest.corpora]
     arguments = [each["template_args"] for each in prepared if "template_args" in each]
     has_one = bool(arguments) and arguments.count(arguments[0]) == len(arguments)
     return (samplings[0] if alike else {}) | ({"template_args": arguments[0]} if has_one else {})

@@ -324,7 +324,7 @@ class BinsRecord(MeasuredRecord):
         del facts["bins"]
         return {
             **facts,
-            "rows": [asdict(each) for each in self.rows],
+            "rows": [asdict(row) for row in self.rows],
             "full_loss": self.full_loss,
             "num_samples": self.num_samples,
             "num_tokens": self.num_tokens,
@@ -332,7 +332,7 @@ class BinsRecord(MeasuredRecord):
 
     def with_bin(self, plans: Mapping[str, PlanSums]) -> Self:
         """The record with the losses without one more bin."""
-        if not all(np.isfinite(each.sums[_LOSS].sums).all() for each in plans.values()):
+        if not all(np.isfinite(plan.sums[_LOSS].sums).all() for plan in plans.values()):
             raise StatsError(
                 "The loss without a bin is no finite number; the model gives infinite or undefined "
                 "logits, perhaps for lack of range: try --dtype bfloat16 or float32."

@@ -229,7 +229,7 @@ class EvaluationRecord(DisplayMixin, MeasuredRecord, PlanRecord):
             **facts,
             "num_samples": self.num_samples,
             "num_tokens": self.num_tokens,
-            "metrics": {name: asdict(each) for name, each in self.metrics.items()},
+            "metrics": {name: asdict(metric) for name, metric in self.metrics.items()},
             "full": {name: asdict(each) for name, each in self.full.items()},
             **({"samples": losses.model_dump()} if losses else {}),
             **({"right_answers": answers} if answers else {}),

@@ -70,7 +70,7 @@ class Front:
     @property
     def plans(self) -> dict[str, PlanLoss]:
         """Digest -> loss of a plan in the checkpoint's own bits."""
-        return {each.plan: each for each in self.losses if not each.facts.bits}
+        return {loss.plan: loss for loss in self.losses if not loss.facts.bits}
 
     def has(self, digest: str, bits: str) -> bool:
         """Whether a plan, by the digest of its export, has a row in these bits."""
@@ -117,10 +117,10 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
     """
     plans: defaultdict[tuple[object, ...], dict[str, PlanLoss]] = defaultdict(dict)
     measured = tuple(
-        each
-        for each in losses
+        loss
+        for loss in losses
         # Fewer experts per token save no bytes.
-        if not (each.way or each.missing or each.is_random or each.facts.top_k)
+        if not (loss.way or loss.missing or loss.is_random or loss.facts.top_k)
     )
     for each in measured:
         plans[_plan_of(each.facts)][each.facts.bits] = each
@@ -167,7 +167,8 @@ def _original_beside(model: MoEModel, losses: Sequence[PlanLoss]) -> PlanLoss:
         )
     plan, loss = keep_all(model), losses[-1]
     samples = {
-        name: each.model_copy(update={"nll": each.full_nll}) for name, each in loss.samples.items()
+        name: sample.model_copy(update={"nll": sample.full_nll})
+        for name, sample in loss.samples.items()
     }
     same = dict.fromkeys(loss.change, 0.0)
     facts = plan_facts(plan, model)
@@ -183,10 +184,10 @@ def stored_front(store: EvaluationStore, model: MoEModel) -> Front:
 def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
     """Bits -> loss of the original model in them, as most plans were measured."""
     return {
-        each.facts.bits: each
-        for each in losses
-        if each.facts.bits
-        and not (each.facts.removed or each.facts.top_k or each.way or each.missing)
+        loss.facts.bits: loss
+        for loss in losses
+        if loss.facts.bits
+        and not (loss.facts.removed or loss.facts.top_k or loss.way or loss.missing)
     }
 
 
@@ -228,7 +229,7 @@ def _bytes_saved(model: MoEModel) -> dict[str, int]:
 
 def _row(loss: PlanLoss, exported: PlanLoss) -> dict[str, Any]:
     """A measured row; `exported` is the same plan in the checkpoint's own bits."""
-    gains = [each.change for each in loss.samples.values()]
+    gains = [sample.change for sample in loss.samples.values()]
     low, high = interval_of(gains).tolist() if len(gains) == len(loss.change) else (np.nan,) * 2
     return {
         "plan": exported.plan,

@@ -126,7 +126,7 @@ class LensRecord(Record):
             model=model_ref(model),
             asked=asked,
             ids=tuple(ids),
-            tokens=tuple(each[:MOST_PIECE] for each in tokens),
+            tokens=tuple(token[:MOST_PIECE] for token in tokens),
             scored_from=start,
             settings={"dtype": dtype},
         )
@@ -139,26 +139,26 @@ class LensRecord(Record):
         scored = length - self.scored_from
         if len(self.tokens) != length or scored < 1 or length > MOST_TOKENS:
             raise ValueError(f"it has {length} ids, {len(self.tokens)} tokens and {scored} losses")
-        for losses in (self.losses, *(each.losses for each in self.plans)):
+        for losses in (self.losses, *(plan.losses for plan in self.plans)):
             if len(losses) != scored:
                 raise ValueError(f"it has {len(losses)} losses of {scored} tokens")
             check_possible("nll", *losses)
-        if len({each.plan_digest for each in self.plans}) < len(self.plans):
+        if len({plan.plan_digest for plan in self.plans}) < len(self.plans):
             raise ValueError("it has a plan twice")
         for place, layer in enumerate(self.layers):
             _check_chosen(layer, length, layer.experts, range(layer.num_experts))
             if len(layer.gates) != len(layer.experts):
                 raise ValueError(f"layer {layer.layer} has another number of gates than of experts")
-            for each in self.plans:
-                if {len(each.removed), len(each.experts)} != {len(self.layers)}:
+            for plan in self.plans:
+                if {len(plan.removed), len(plan.experts)} != {len(self.layers)}:
                     raise ValueError("a plan has other layers")
-                kept = set(range(layer.num_experts)) - set(each.removed[place])
-                _check_chosen(layer, length, each.experts[place], kept)
+                kept = set(range(layer.num_experts)) - set(plan.removed[place])
+                _check_chosen(layer, length, plan.experts[place], kept)
         return self
 
     def of_plan(self, digest: str) -> LensPlan | None:
         """The plan with this digest, if it was run."""
-        return next((each for each in self.plans if each.plan_digest == digest), None)
+        return next((plan for plan in self.plans if plan.plan_digest == digest), None)
 
     def with_plan(self, plan: LensPlan) -> Self:
         """The record with a plan added, or replaced."""
@@ -255,7 +255,7 @@ def token_table(record: LensRecord, plan: LensPlan) -> pd.DataFrame:
 
 def lens_losses(record: LensRecord) -> list[tuple[LensPlan, float]]:
     """Every plan that was run on the text with its loss increase, nats a token; least first."""
-    pairs = [(each, text_loss_increase(record, each)) for each in record.plans]
+    pairs = [(plan, text_loss_increase(record, plan)) for plan in record.plans]
     return sorted(pairs, key=lambda pair: pair[1])
 
 

@@ -131,7 +131,7 @@ class PlanLoss(LossIncrease):
             else self.sample_facts[name]["num_documents"]
             for name in self.change
         ]
-        counts = (each for each in documents if each is not None)
+        counts = (document for document in documents if document is not None)
         return SampleCount(self.num_samples, min(counts, default=None))
 
     @property
@@ -174,7 +174,7 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     same dtype. The corpora of a comparison maximise plans times corpora, so that a corpus of a
     single plan does not make the others incomplete. The original model is included, with 0.
     """
-    measured = [each for each in records if LOSS in each.metrics and LOSS in each.full]
+    measured = [record for record in records if LOSS in record.metrics and LOSS in record.full]
     measured.sort(key=lambda each: each.created_at)
     ways: defaultdict[str, list[EvaluationRecord]] = defaultdict(list)
     for record, way in zip(measured, record_ways(measured), strict=True):
@@ -191,13 +191,13 @@ def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]
 
 def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
     """The loss of a plan, preferably as most were measured and on most corpora; None if unknown."""
-    matches = [each for each in losses if each.plan == digest]
+    matches = [loss for loss in losses if loss.plan == digest]
     return min(matches, key=lambda each: (each.way, len(each.missing)), default=None)
 
 
 def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
     """Corpus -> loss of the original model, nats per token, on the samples of most plans."""
-    return {corpus: full for each in losses if not each.way for corpus, full in each.full.items()}
+    return {corpus: full for loss in losses if not loss.way for corpus, full in loss.full.items()}
 
 
 def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
@@ -207,9 +207,9 @@ def losses_at(losses: Iterable[PlanLoss], share: float) -> list[PlanLoss]:
     `pruning.records.front`.
     """
     return [
-        each
-        for each in losses
-        if each.facts.removed and abs(each.facts.removed - share) < 5e-5 and each.facts.is_plain
+        loss
+        for loss in losses
+        if loss.facts.removed and abs(loss.facts.removed - share) < 5e-5 and loss.facts.is_plain
     ]
 
 
@@ -224,21 +224,21 @@ def candidates_at(
     rows of their own.
     """
     candidates = [
-        each for each in losses_at(losses, share) if granularity in (None, each.facts.granularity)
+        loss for loss in losses_at(losses, share) if granularity in (None, loss.facts.granularity)
     ]
     pooled: defaultdict[tuple[object, ...], list[PlanLoss]] = defaultdict(list)
-    for place, each in enumerate(candidates):
-        facts = each.facts
+    for place, candidate in enumerate(candidates):
+        facts = candidate.facts
         kind: tuple[object, ...] = (place,)
-        if each.is_random:
+        if candidate.is_random:
             kind = (
                 facts.granularity,
                 facts.schedule,
                 facts.repair_corpora,
                 facts.repair_tokens,
-                each.missing,
+                candidate.missing,
             )
-        pooled[(each.way, *kind)].append(each)
+        pooled[(candidate.way, *kind)].append(candidate)
     table = pd.DataFrame(map(_row, pooled.values()), columns=list(CANDIDATE_COLUMNS))
     table = table.astype({"num_documents": "Int64"})
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)
@@ -264,13 +264,13 @@ def _random_at(
     losses: tuple[PlanLoss, ...], share: float, granularity: str, corpora: frozenset[str] | None
 ) -> RandomLoss | None:
     draws = [
-        each
-        for each in losses_at(losses, share)
-        if each.is_random and not (each.is_repaired or each.way or each.missing)
+        loss
+        for loss in losses_at(losses, share)
+        if loss.is_random and not (loss.is_repaired or loss.way or loss.missing)
     ]
     if corpora is not None:
-        draws = [replace(each, change=_only(each.change, corpora)) for each in draws]
-    return _pool([each for each in draws if each.facts.granularity == granularity and each.change])
+        draws = [replace(draw, change=_only(draw.change, corpora)) for draw in draws]
+    return _pool([draw for draw in draws if draw.facts.granularity == granularity and draw.change])
 
 
 def _only(change: Mapping[str, float], corpora: Collection[str]) -> dict[str, float]:
@@ -284,11 +284,11 @@ def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:
     Empty for those with the samples on which, and the dtype in which, most plans were measured.
     Only records of one way are comparable.
     """
-    dtypes = Counter(each.settings["dtype"] for each in records)
+    dtypes = Counter(record.settings["dtype"] for record in records)
     dtype = max(dtypes, key=lambda name: (dtypes[name], name), default="")
     plans: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     examples: dict[tuple[str, str], EvaluationRecord] = {}
-    for record in [each for each in records if each.settings["dtype"] == dtype]:
+    for record in [record for record in records if record.settings["dtype"] == dtype]:
         key = (record.corpus["name"], record.corpus["digest"])
         plans[key].add(record.plan_digest)
         examples[key] = record
@@ -357,14 +357,14 @@ def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
 
 def _pool(losses: Sequence[PlanLoss]) -> RandomLoss | None:
     # The same plan asked for in two ways, as a share and as a number of experts, is one draw.
-    draws = list({each.plan: each for each in losses}.values())
+    draws = list({loss.plan: loss for loss in losses}.values())
     if not draws:
         return None
-    means, worsts = [each.mean for each in draws], [each.worst for each in draws]
+    means, worsts = [draw.mean for draw in draws], [draw.worst for draw in draws]
     several = len(draws) > 1
     return RandomLoss(
         draws=len(draws),
-        change={name: fmean(each.change[name] for each in draws) for name in draws[0].change},
+        change={name: fmean(draw.change[name] for draw in draws) for name in draws[0].change},
         mean=fmean(means),
         worst=fmean(worsts),
         mean_spread=stdev(means) if several else None,
@@ -390,9 +390,9 @@ def _row(losses: Sequence[PlanLoss]) -> dict[str, object]:
         return row
     row |= {"draws": pooled.draws, "mean": pooled.mean, "worst": pooled.worst}
     worst_on = max(pooled.change, key=pooled.change.__getitem__)
-    row |= {"worst_on": worst_on, "num_samples": min(each.num_samples for each in losses)}
-    counts = (each.count.documents for each in losses)
-    row["num_documents"] = min((each for each in counts if each is not None), default=None)
+    row |= {"worst_on": worst_on, "num_samples": min(loss.num_samples for loss in losses)}
+    counts = (loss.count.documents for loss in losses)
+    row["num_documents"] = min((count for count in counts if count is not None), default=None)
     if pooled.draws > 1:
         row |= {"plan": "", "mean_spread": pooled.mean_spread, "worst_spread": pooled.worst_spread}
     return row

@@ -75,10 +75,10 @@ class RepairRecord(RecordOfPlan):
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
-        numbers = [each.layer for each in self.layers]
+        numbers = [layer.layer for layer in self.layers]
         if numbers != sorted(set(numbers)):
             raise ValueError(f"it has layers {', '.join(map(str, numbers))}")
-        fitted = [layer_file(each.layer) for each in self.layers if each.damping is not None]
+        fitted = [layer_file(layer.layer) for layer in self.layers if layer.damping is not None]
         if sorted(self.files) != fitted:
             raise ValueError(f"it has files {', '.join(self.files)} of {', '.join(fitted)}")
         if self.layers and (self.record_id, self.digest) != self._identity:
@@ -112,7 +112,7 @@ class RepairRecord(RecordOfPlan):
             plan.digest,
             words,
             {
-                "corpora": [(each.name, each.digest) for each in corpora],
+                "corpora": [(corpus.name, corpus.digest) for corpus in corpora],
                 "settings": dict(settings),
                 "method": method,
             },
@@ -125,14 +125,14 @@ class RepairRecord(RecordOfPlan):
     @property
     def reference(self) -> Repair:
         """As a plan names it."""
-        names = tuple(each.name for each in self.corpora)
-        tokens = sum(each.num_tokens for each in self.corpora)
+        names = tuple(corpus.name for corpus in self.corpora)
+        tokens = sum(corpus.num_tokens for corpus in self.corpora)
         return Repair(self.record_id, self.digest, names, tokens)
 
     @property
     def outcome(self) -> str:
         """What it was fitted on and what is left to lack, with the warning that follows."""
-        shares = [each.left for each in self.layers if each.left is not None]
+        shares = [layer.left for layer in self.layers if layer.left is not None]
         error = f"{len(self.layers)} layers, none of which gained anything"
         if shares:
             error = (
@@ -145,7 +145,7 @@ class RepairRecord(RecordOfPlan):
         self, layers: Sequence[LayerFit], folder: Path, made: Mapping[str, Any]
     ) -> Self:
         """The record of a finished repair, whose files are in `folder`."""
-        paths = [folder / layer_file(each.layer) for each in layers if each.damping is not None]
+        paths = [folder / layer_file(layer.layer) for layer in layers if layer.damping is not None]
         files = {path.name: known_sha256(path) for path in paths}
         return self.finished(made, layers=tuple(layers)).with_files(files)
 
@@ -173,7 +173,9 @@ class RepairStore(RecordStore[RepairRecord]):
     def find(self, new: RepairRecord) -> RepairRecord:
         """The latest repair of the same request whose files are whole, or `new` itself."""
         records = sorted(self.records(new.model.identity), key=lambda each: each.created_at)
-        same = (each for each in reversed(records) if each.request_digest == new.request_digest)
+        same = (
+            record for record in reversed(records) if record.request_digest == new.request_digest
+        )
         return next(filter(self.is_whole, same), new)
 
     def unfinished(self, record: RepairRecord) -> Path:

@@ -79,13 +79,13 @@ def random_draws(
 ) -> list[PlanLoss]:
     """The draws of Random that remove this share, as most plans were measured, without a repair."""
     draws = [
-        each
-        for each in (losses_at(losses, share) if share else ())
-        if each.is_random
-        and not (each.is_repaired or each.way)
-        and each.facts.granularity == granularity
+        loss
+        for loss in (losses_at(losses, share) if share else ())
+        if loss.is_random
+        and not (loss.is_repaired or loss.way)
+        and loss.facts.granularity == granularity
     ]
-    return list({each.plan: each for each in draws}.values())
+    return list({draw.plan: draw for draw in draws}.values())
 
 
 def right_rows(loss: PlanLoss, losses: Sequence[PlanLoss]) -> tuple[RightRow, ...]:
@@ -94,7 +94,7 @@ def right_rows(loss: PlanLoss, losses: Sequence[PlanLoss]) -> tuple[RightRow, ..
     facts = loss.facts
     draws = [] if loss.is_random else random_draws(losses, facts.removed, facts.granularity)
     for name, answers in sorted(loss.right.items()):
-        same = [each for each in draws if answers_to(each, {name: answers.digest})]
+        same = [draw for draw in draws if answers_to(draw, {name: answers.digest})]
         random = right_shares(same, {name: answers.digest}).get(name)
         count = len(answers.right)
         row = RightRow(name, count, answers.metric, answers.full_metric, random, len(same))

@@ -102,11 +102,11 @@ class SensitivityRecord(Record):
         layers = [layer for layer, _ in self.layers]
         places = {layer: place for place, layer in enumerate(layers)} | {WHOLE: WHOLE}
         plans = {}
-        for each in self.points:
-            base = tuple(map(int, each.base.split("."))) if each.base else (0,) * len(layers)
-            if len(base) != len(layers) or each.layer not in places:
+        for point in self.points:
+            base = tuple(map(int, point.base.split("."))) if point.base else (0,) * len(layers)
+            if len(base) != len(layers) or point.layer not in places:
                 raise ValueError("a point is of other layers than the model's")
-            plans[Point(base, places[each.layer], each.removed)] = each.plan
+            plans[Point(base, places[point.layer], point.removed)] = point.plan
         return plans
 
     def listed(self, point: Point, num_samples: int, plan: str) -> ListedPoint:
@@ -123,7 +123,7 @@ class SensitivityStore(TableStore[SensitivityRecord]):
 
     def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
         """The records of an order, newest first."""
-        records = [each for each in self.records(identity) if each.order["digest"] == digest]
+        records = [record for record in self.records(identity) if record.order["digest"] == digest]
         return sorted(records, key=lambda each: (each.created_at, each.record_id), reverse=True)
 
     def points(self, record: SensitivityRecord) -> Points:
@@ -149,9 +149,9 @@ class SensitivityStore(TableStore[SensitivityRecord]):
 
         for point, plan in plans.items():
             known = self.table.by_sample(model, plan, dtype, MEASURES, reads)
-            if found := [each for each in samples if each in known]:
+            if found := [sample for sample in samples if sample in known]:
                 pairs = (known[each] for each in found)
-                points.add(point, found, [[each / n for each in sums] for sums, n in pairs])
+                points.add(point, found, [[sum_ / n for sum_ in sums] for sums, n in pairs])
 
     def finish(
         self,
@@ -184,7 +184,7 @@ class SensitivityStore(TableStore[SensitivityRecord]):
             measured = set[str]().union(*known.values())
             done = stored.finished(
                 run_facts,
-                samples=tuple(each for each in documents.items() if each[0] in measured),
+                samples=tuple(entry for entry in documents.items() if entry[0] in measured),
                 points=tuple(
                     stored.listed(point, len(known[plan]), plan)
                     for plan, point in points.items()
@@ -209,7 +209,7 @@ class SensitivityStore(TableStore[SensitivityRecord]):
 
     def _lacking(self, record: SensitivityRecord) -> str:
         samples = {sample for sample, _ in record.samples}
-        for each in record.points:
-            if len(self._measured_on(record, each.plan) & samples) < each.num_samples:
-                return each.plan
+        for point in record.points:
+            if len(self._measured_on(record, point.plan) & samples) < point.num_samples:
+                return point.plan
         return ""

@@ -33,8 +33,8 @@ def estimate_repair(
 ) -> RepairEstimate:
     """Expected memory and time; refuses a model that cannot be loaded."""
     streamed = replace(settings, placement=replace(settings.placement, stream_layers=True))
-    parts = [estimate(model, each, streamed) for each in corpora]
-    tokens = sum(each.num_tokens for each in corpora)
+    parts = [estimate(model, corpus, streamed) for corpus in corpora]
+    tokens = sum(corpus.num_tokens for corpus in corpora)
     width = max(max(widths) for widths in computed_widths(model).values())
     kept = max(len(ids) for ids in plan.kept.values())
     top_k = max(layer.top_k for layer in model.layers)
@@ -42,9 +42,9 @@ def estimate_repair(
     rows = tokens * 4 * (top_k * width + model.expert_output_size)
     grams = 2 * kept * width * width * 8  # with their factors
     unknowns = _ARRAYS * 8 * min(MOST_ELEMENTS, kept * width * model.expert_output_size)
-    hidden = sum(hidden_bytes(model, each, settings) for each in corpora)
+    hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora)
     return RepairEstimate(
         tokens,
-        max(each.memory_bytes for each in parts) + hidden + rows + grams + unknowns,
-        FORWARDS * sum(each.seconds for each in parts),
+        max(part.memory_bytes for part in parts) + hidden + rows + grams + unknowns,
+        FORWARDS * sum(part.seconds for part in parts),
     )

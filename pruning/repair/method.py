@@ -35,7 +35,7 @@ def solved_example() -> list[float]:
 def _rows(part: int) -> Rows:
     """Experts that see two thirds of the tokens each, and lack a linear map of what they do."""
     tokens_T = torch.arange(_TOKENS)
-    tokens = tuple(tokens_T[(tokens_T + each) % _EXPERTS > 0] for each in range(_EXPERTS))
+    tokens = tuple(tokens_T[(tokens_T + index) % _EXPERTS > 0] for index in range(_EXPERTS))
     scaled = tuple(
         _waves(len(token_R), _NEURONS, 1.3 + each + 5 * part) for each, token_R in enumerate(tokens)
     )

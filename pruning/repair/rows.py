@@ -102,8 +102,8 @@ class Collector:
         none_R = torch.zeros(0, dtype=torch.int64, device=down_DM.device)
         nothing_RM = down_DM.new_zeros(0, neurons)
         residual_TD = torch.cat([down_DM.new_zeros(0, width), *self._residuals[part]])
-        scaled = (self._scaled[part].get(each, [nothing_RM]) for each in self._neurons)
-        tokens = (self._tokens[part].get(each, [none_R]) for each in self._neurons)
+        scaled = (self._scaled[part].get(neuron, [nothing_RM]) for neuron in self._neurons)
+        tokens = (self._tokens[part].get(neuron, [none_R]) for neuron in self._neurons)
         return Rows(residual_TD, tuple(map(torch.cat, scaled)), tuple(map(torch.cat, tokens)))
 
 

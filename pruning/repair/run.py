@@ -366,7 +366,7 @@ def repair_plan(
                 stack.enter_context(_locked(store, new))
         files = store.unfinished(new)
         states = _states(new, settings, processes, files)
-        nbytes = 2 * sum(hidden_bytes(model, each, settings) for each in corpora)
+        nbytes = 2 * sum(hidden_bytes(model, corpus, settings) for corpus in corpora)
         on_disk = bool(settings.placement.hidden_states_dir) or are_too_large(nbytes)
         original = HiddenStates(states / "original", on_disk=on_disk)
         repaired = HiddenStates(states / "repaired", on_disk=on_disk)
@@ -405,7 +405,7 @@ def new_repair(
         "seed": settings.seed,
         "seq_len": settings.seq_len,
     }
-    refs = [corpus_ref(each, settings.batch_size) for each in corpora]
+    refs = [corpus_ref(corpus, settings.batch_size) for corpus in corpora]
     return RepairRecord.new(model, plan, refs, numbers, method())
 
 

@@ -85,8 +85,8 @@ class System:
 
     def _sum(self, parts: Iterable[Tensor]) -> Tensor:
         first, *others = parts
-        for each in others:
-            first += each
+        for other in others:
+            first += other
         return self.total(first)
 
     def inverse(self, damping: float) -> Tensor:

@@ -107,7 +107,9 @@ class MeasureRequest(QuestionOptions, StreamableRequest):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "MeasureRequest":
-        if RIGHT in self.measures and not any(parse_corpus(each).check for each in self.corpora):
+        if RIGHT in self.measures and not any(
+            parse_corpus(corpus).check for corpus in self.corpora
+        ):
             raise ValueError(
                 f"{RIGHT} needs a corpus whose answers can be checked; name the check behind one, "
                 f"as FILE.jsonl,answer=COLUMN,check=number: {', '.join(CHECK_NAMES)}"
@@ -214,7 +216,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     def budgets(self) -> list[dict[str, str]]:
         """The budget of each plan of a criterion, as a field of a `BudgetSpec`."""
         by_bytes = [{"shrink": each} for each in self.shrink]
-        return [*({"sparsity": each} for each in self.sparsities), *by_bytes]
+        return [*({"sparsity": sparsity} for sparsity in self.sparsities), *by_bytes]
 
     def specs(self, criterion: str) -> list[PlanSpec]:
         """The plans of a criterion, by budget."""
@@ -279,7 +281,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
         """The budget of each plan, as a field of a `BudgetSpec`."""
         several = {"sparsity": self.sparsities, "shrink": self.shrink}
         single = {name: getattr(self, name) for name in ("target_size", "params_share", "remove")}
-        budgets = [{name: each} for name, values in several.items() for each in values]
+        budgets = [{name: value} for name, values in several.items() for value in values]
         return [*budgets, *({name: each} for name, each in single.items() if each is not None)]
 
     @property
@@ -288,8 +290,8 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
         fields = BudgetSpec.model_fields
         return [
             " ".join(words_of(name, fields[name], value))
-            for each in self.budgets
-            for name, value in each.items()
+            for budget in self.budgets
+            for name, value in budget.items()
         ]
 
     def specs(self) -> list[PlanSpec]:

@@ -27,7 +27,7 @@ class ActionRequest(Request):
         """How many plans it has."""
         fields = type(self).model_fields
         plans = [getattr(self, name) for name in fields if is_plan(fields[name])]
-        return sum(len(each) if isinstance(each, tuple) else 1 for each in plans)
+        return sum(len(plan) if isinstance(plan, tuple) else 1 for plan in plans)
 
 
 class ModelRequest(ActionRequest):

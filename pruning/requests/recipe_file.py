@@ -106,7 +106,7 @@ def _in_both(raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[tuple[int,
 def _errors(error: ValidationError, raw: dict[str, Any], lines: dict[_Key, int]) -> Iterator[Any]:
     """The problems of a recipe; with unknown keys, these and the problems of the mended recipe."""
     problems = error.errors(include_url=False)
-    unknown = [each for each in problems if each["type"] == "extra_forbidden"]
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     if not unknown:
         yield from problems
         return
@@ -230,7 +230,10 @@ def _elsewhere(name: str) -> str:
     """Where a key that is unknown at the top belongs; empty if nothing else has it."""
     if name == "corpus":  # for `corpora`, more likely than for that of a section
         return ""
-    sections = {key: list(_sections(each.annotation)) for key, each in Recipe.model_fields.items()}
+    sections = {
+        key: list(_sections(model_field.annotation))
+        for key, model_field in Recipe.model_fields.items()
+    }
     below = [key for key, kinds in sections.items() for kind in kinds if name in kind.model_fields]
     keys = f"it stands under {' or '.join(below)}" if below else ""
     field = Machine.model_fields.get(name)

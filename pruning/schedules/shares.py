@@ -74,9 +74,9 @@ def _what_works(units: Units, goal: int) -> str:
         sparsity_budget(units, text) for text in sorted(percents, key=parse_sparsity, reverse=True)
     ]
     totals = {
-        each.total: each.text
-        for each in budgets
-        if each.total in units.totals and not _out_of_bounds(units, each.floors)
+        budget.total: budget.text
+        for budget in budgets
+        if budget.total in units.totals and not _out_of_bounds(units, budget.floors)
     }
     below = [totals[total] for total in sorted(totals) if total <= goal][-1:]
     above = [totals[total] for total in sorted(totals) if total > goal][:1]

@@ -283,7 +283,7 @@ class StreamedRuns:
 
 def _with_counts(sums: Mapping[str, FloatArray], batch: SampleBatch) -> dict[str, SampleSums]:
     counts = batch.counts
-    return {name: SampleSums(each, counts) for name, each in sums.items()}
+    return {name: SampleSums(sum_, counts) for name, sum_ in sums.items()}
 
 
 class RunFitness:

@@ -123,7 +123,7 @@ class _Search:
         """Score every new candidate of the population."""
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
         # Sorted, so that candidates with equal first layers share one run of these.
-        new = [each for each in state.candidates if each.number not in self.scores]
+        new = [candidate for candidate in state.candidates if candidate.number not in self.scores]
         new.sort(key=lambda each: each.removed)
         self._table.look_up([each.removed for each in new])
         unknown = [each.removed for each in new if each.removed not in self._table.known]
@@ -160,7 +160,9 @@ class _Search:
     def outcome(self) -> SearchOutcome:
         """The state of the search."""
         return SearchOutcome(
-            candidates=tuple(each for each in self._state.candidates if each.number in self.scores),
+            candidates=tuple(
+                candidate for candidate in self._state.candidates if candidate.number in self.scores
+            ),
             scores=dict(self.scores),
             generations=tuple(self._generations),
             is_finished=self._is_last and len(self._generations) == self._state.generation + 1,

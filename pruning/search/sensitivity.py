@@ -187,7 +187,7 @@ class Measuring:
     def _block(self, point: Point, number: int, measured: Measured) -> Block:
         """What was measured of a point on a batch, which is known from here on."""
         sums, layers = measured
-        if not all(np.isfinite(each.sums).all() for each in sums.values()):
+        if not all(np.isfinite(sum_.sums).all() for sum_ in sums.values()):
             raise PlanError(
                 f"The model gives no finite numbers when its layers lose {list(point.removed)}; "
                 "try --dtype float32, or another corpus."

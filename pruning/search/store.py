@@ -171,16 +171,16 @@ def result_of(
     """The result of an outcome."""
     entries = [
         Entry(
-            each.number,
-            each.generation,
-            each.parent,
-            each.origin,
+            candidate.number,
+            candidate.generation,
+            candidate.parent,
+            candidate.origin,
             score.fitness,
             len(score.samples),
-            each.removed,
+            candidate.removed,
         )
-        for each in outcome.candidates
-        for score in (outcome.scores[each.number],)
+        for candidate in outcome.candidates
+        for score in (outcome.scores[candidate.number],)
     ]
     cost = {
         "candidates": len(entries),
@@ -382,5 +382,7 @@ def best_fitting(
     searches: Sequence[KnownSearch], criterion: str, removed: int
 ) -> KnownSearch | None:
     """The longest search by a criterion on a budget, in samples x candidates; None without one."""
-    fitting = [each for each in searches if (each.criterion, each.removed) == (criterion, removed)]
+    fitting = [
+        search for search in searches if (search.criterion, search.removed) == (criterion, removed)
+    ]
     return max(fitting, key=lambda each: each.samples * len(each.result.entries), default=None)

@@ -78,18 +78,18 @@ def serve_commands(
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
     lines: list[str] = []
     requests: dict[str, None] = {}  # engines that listen on the same port are asked alike
-    for each in verdicts:
-        is_served = each.reads not in (Reads.FAILS, Reads.WRONG)
+    for verdict in verdicts:
+        is_served = verdict.reads not in (Reads.FAILS, Reads.WRONG)
         if (
-            each.engine not in SERVING
+            verdict.engine not in SERVING
             or not is_served
-            or (tried_only and each.reads is not Reads.TRIED)
+            or (tried_only and verdict.reads is not Reads.TRIED)
         ):
             continue
-        serving = SERVING[each.engine]
-        options = f" {each.options}" if each.options else ""
-        note = f"  # {each.engine}, {each.reads}"
-        note += f"; {each.condition.split()[0]} for a CPU only" if each.condition else ""
+        serving = SERVING[verdict.engine]
+        options = f" {verdict.options}" if verdict.options else ""
+        note = f"  # {verdict.engine}, {verdict.reads}"
+        note += f"; {verdict.condition.split()[0]} for a CPU only" if verdict.condition else ""
         first, *others = (
             line.format(**names, options=options, outtype=outtype_of(dtype))
             for line in serving.commands

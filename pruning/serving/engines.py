@@ -114,7 +114,7 @@ def contents_of(
     is_changed = plan is not None and not changes_nothing(plan, model)
     inner = model.config.get("rope_parameters")
     base = inner.get("rope_theta") if isinstance(inner, dict) else None
-    counts = [len(plan.kept[each.index]) if plan else each.num_experts for each in model.layers]
+    counts = [len(plan.kept[layer.index]) if plan else layer.num_experts for layer in model.layers]
     return Contents(
         counts=(max(counts),) * len(counts) if padded else tuple(counts),
         model_type=model.family.model_type,
@@ -233,7 +233,7 @@ def _missed(contents: Contents) -> str:
     if contents.lacks_keys:
         keys = " and ".join(contents.lacks_keys)
         reasons.append(f"config.json lacks {keys}, which published ones have and engines read")
-    return "".join(f"; {each}" for each in reasons)
+    return "".join(f"; {reason}" for reason in reasons)
 
 
 def _engine(name: str, contents: Contents) -> Verdict:

@@ -67,13 +67,17 @@ def find_converter(folder: Path | None) -> Converter:
         )
     place = place.resolve()
     environments = (place / ".venv", place / "venv", place.parent)
-    pythons = (each / "bin" / "python" for each in environments if (each / "pyvenv.cfg").is_file())
+    pythons = (
+        environment / "bin" / "python"
+        for environment in environments
+        if (environment / "pyvenv.cfg").is_file()
+    )
     return Converter(place, next(pythons, Path(sys.executable)))
 
 
 def converter_options(contents: Contents) -> list[str]:
     """What the converter is told of a checkpoint; an ExportError if llama.cpp cannot run it."""
-    verdict = next(each for each in verdicts(contents) if each.engine == LLAMA_CPP)
+    verdict = next(verdict for verdict in verdicts(contents) if verdict.engine == LLAMA_CPP)
     if verdict.reads in (Reads.FAILS, Reads.WRONG):
         raise ExportError(f"No GGUF file: {LLAMA_CPP}, {verdict.reads}: {verdict.reason}.")
     return verdict.options.split()

@@ -115,10 +115,10 @@ def bounds(kind: type[BaseModel], name: str) -> tuple[int | None, int | None]:
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
     """The names that a field takes; empty if it takes others."""
     annotations = [field.annotation]
-    for each in annotations:
-        if get_origin(each) is Literal:
-            return get_args(each)
-        annotations.extend(get_args(each))
+    for annotation in annotations:
+        if get_origin(annotation) is Literal:
+            return get_args(annotation)
+        annotations.extend(get_args(annotation))
     return ()
 
 
@@ -195,9 +195,9 @@ def _sections_of(kind: type[Request]) -> Mapping[str, type[Section]]:
     """The fields of a request that are sections."""
     kinds = {name: field.annotation for name, field in kind.model_fields.items()}
     return {
-        name: each
-        for name, each in kinds.items()
-        if isinstance(each, type) and issubclass(each, Section)
+        name: kind
+        for name, kind in kinds.items()
+        if isinstance(kind, type) and issubclass(kind, Section)
     }
 
 
@@ -267,7 +267,7 @@ def option_words(
     names: Iterable[str] = _in_order(type(request))
     if only:
         names = sorted(only, key=lambda name: not fields[name].is_required())
-    for name in [each for each in names if each in values and each not in leave_out]:
+    for name in [name for name in names if name in values and name not in leave_out]:
         value = values[name]
         if value is not None and value != default_of(fields[name]):
             yield from words_of(name, fields[name], value)
@@ -348,14 +348,14 @@ def validated(
         return kind.model_validate(values, context=context)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        unknown = [each for each in problems if each["type"] == "extra_forbidden"]
+        unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
         # Of a union each member says what is wrong with one value.
         first: dict[tuple[str, str], Any] = {}
-        for each in unknown or problems:
-            name = _field_named(kind, each)
+        for problem in unknown or problems:
+            name = _field_named(kind, problem)
             # A list lacks items that are wrong.
-            if each["type"] != "too_short" or name not in {field for field, _ in first}:
-                first.setdefault((name, str(each["input"])), each)
+            if problem["type"] != "too_short" or name not in {field for field, _ in first}:
+                first.setdefault((name, str(problem["input"])), problem)
         found = [
             raised_by(each) or UserError(_in_one_line(kind, each, context))
             for each in first.values()

@@ -404,5 +404,5 @@ def spec_of_words(words: Mapping[str, Sequence[str]], usual: PlanSpec) -> PlanSp
     fields, values = flat_fields(PlanSpec), flat_values(usual)
     if not words.keys().isdisjoint(BUDGETS):
         values = {name: value for name, value in values.items() if name not in BUDGETS}
-    given_values = {name: value_of(fields[name], each) for name, each in words.items()}
+    given_values = {name: value_of(fields[name], word) for name, word in words.items()}
     return validated(PlanSpec, values | given_values, context=None)

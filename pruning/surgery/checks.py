@@ -293,9 +293,9 @@ def _counts(pairs: Pairs, names: Iterable[str]) -> tuple[int, int, int]:
     """How many of these tensors are cut, repaired, and dequantised."""
     tensors = [pairs.expected[name] for name in names]
     return (
-        sum(each.is_cut for each in tensors),
-        sum(each.is_repaired for each in tensors),
-        sum(each.is_dequantised for each in tensors),
+        sum(tensor.is_cut for tensor in tensors),
+        sum(tensor.is_repaired for tensor in tensors),
+        sum(tensor.is_dequantised for tensor in tensors),
     )
 
 
@@ -316,7 +316,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
     stay = {each.source.name for each in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
     dropped = {
-        name: sum(each.name not in stay for each in tensors) for name, tensors in shards.items()
+        name: sum(tensor.name not in stay for tensor in tensors) for name, tensors in shards.items()
     }
     # New shards say 0: dropped tensors were in others.
     if any(shard.dropped for shard in manifest.shards):

@@ -21,7 +21,7 @@ class Dequantisation:
     @property
     def scales(self) -> frozenset[str]:
         """Names of the scales."""
-        return frozenset(each.grid.name for each in self.matrices.values())
+        return frozenset(matrix.grid.name for matrix in self.matrices.values())
 
 
 def plan_dequantisation(

@@ -159,7 +159,7 @@ def planned_export(
         padding,
         repair,
         options.cost,
-        num_bytes=sum(each.nbytes for shard in shards for each in shard.tensors),
+        num_bytes=sum(tensor.nbytes for shard in shards for tensor in shard.tensors),
         in_bf16=dequantisation is not None,
         heads_ranked_by=options.head_ranking.words if options.head_ranking else "",
     )

@@ -205,7 +205,7 @@ def _too_large(pattern: str) -> str:
     if _CALL.search(pattern):
         return "in which a group is called"
     brackets = re.findall(r"[()]", _LITERAL.sub("", pattern))
-    depth = max(accumulate(1 if each == "(" else -1 for each in brackets), default=0)
+    depth = max(accumulate(1 if bracket == "(" else -1 for bracket in brackets), default=0)
     return f"whose groups are nested {depth} deep" if depth > _MOST_NESTED else ""
 
 

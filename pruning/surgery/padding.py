@@ -77,7 +77,7 @@ def plan_padding(model: MoEModel, plan: PruningPlan) -> Padding:
         # Each of these tensors has one entry per expert, or is one expert's.
         grows = (item.entry.nbytes for item in located if not item.slot.holds_ids)
         nbytes += added * sum(grows) // layer.num_experts
-    return Padding(ids, sum(each.count(EMPTY) for each in ids.values()), nbytes)
+    return Padding(ids, sum(id_.count(EMPTY) for id_ in ids.values()), nbytes)
 
 
 def is_matrix(role: str) -> bool:

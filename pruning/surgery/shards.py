@@ -386,7 +386,7 @@ def reshard(model: MoEModel, shards: Sequence[PlannedShard], most: int) -> tuple
     A file with a single tensor may be larger.
     """
     tensors = [tensor for shard in shards for tensor in shard.tensors]
-    metadata = next((each.metadata for each in model.checkpoint.shards if each.metadata), {})
+    metadata = next((shard.metadata for shard in model.checkpoint.shards if shard.metadata), {})
     groups: list[list[PlannedTensor]] = [[]]
     size = _FIXED_BYTES
     for tensor in tensors:

@@ -87,7 +87,7 @@ def _lacks_of(model: MoEModel, kept: Mapping[int, Collection[int]] | None) -> li
     found = []
     for lack in lacking_parts(model):
         stays = lack.experts if kept is None else kept.get(lack.layer, lack.experts)
-        if experts := tuple(each for each in lack.experts if each in stays):
+        if experts := tuple(expert for expert in lack.experts if expert in stays):
             found.append(Lack(lack.layer, lack.projection, lack.part, experts, lack.others))
     return found
 

@@ -162,6 +162,8 @@ def import_results(request: ImportRequest) -> list[BenchmarkRecord]:
         records[record.record_id] = record
         tasks[record.record_id] |= {score.task for score in results.scores}
     return [
-        each.model_copy(update={"scores": tuple(s for s in each.scores if s.task in tasks[name])})
-        for name, each in records.items()
+        record.model_copy(
+            update={"scores": tuple(s for s in record.scores if s.task in tasks[name])}
+        )
+        for name, record in records.items()
     ]

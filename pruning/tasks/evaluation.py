@@ -116,7 +116,9 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
     """Records by corpus and then by plan."""
     store = stats_store(request.stats_dir)
     check_records_folder(request.stats_dir, EvaluationStore(store.directories))
-    if request.stream_layers and any(parse_corpus(each).names_check for each in request.corpora):
+    if request.stream_layers and any(
+        parse_corpus(corpus).names_check for corpus in request.corpora
+    ):
         note = "answers are not checked: with --stream-layers a model takes too long to write"
         yield Progress("reading the corpora", 0, len(request.corpora), "corpora", note)
     with together():
@@ -128,7 +130,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         plans,
         draws,
         request.measures,
-        run_settings(request, max(each.sequences.longest for each in draws)),
+        run_settings(request, max(draw.sequences.longest for draw in draws)),
         EvaluationStore(store.directories),
         measured_routing(plans, store),
     )

@@ -74,12 +74,12 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     from analysis.calibration.loading import offload_space
 
     quiet_transformers()
-    settings = run_settings(request, max(each.sequences.longest for each in draws))
+    settings = run_settings(request, max(draw.sequences.longest for draw in draws))
     with offload_space(settings.placement) as offload:
         sitting = _Sitting(request, model, order_of(ranking, specs[0]), settings, offload)
         curves = SensitivityStore(store.directories)
         yield from curves.table.notes()
-        works = [sitting.work(each, curves) for each in draws]
+        works = [sitting.work(draw, curves) for draw in draws]
         measurement = yield from _measure(works, sitting, ranking, specs)
     if not request.repair:
         return measurement

@@ -140,7 +140,9 @@ def test_answers_are_read_from_a_column_of_any_name(tmp_path):
     assert [each.expected for each in found] == ["4"] * 5 + [None]
     answers = [(each.messages or [{}])[-1].get("content") for each in found]
     assert answers == ["4", None, "four", "4", "four", None]
-    assert all(each.expected is None for each in documents(str(path)) if each.problem is None)
+    assert all(
+        document.expected is None for document in documents(str(path)) if document.problem is None
+    )
 
 
 def test_a_check_changes_no_corpus(tmp_path):

@@ -85,7 +85,7 @@ def test_what_an_export_copies_is_what_is_fetched(tmp_path, monkeypatch):
     export(source, (0, 1, 3), tmp_path / "out")
     copied = set(files_of(tmp_path / "out"))
     assert set(COMPANIONS) <= copied
-    served = {**FILES, **{each.name: each.read_bytes() for each in source.iterdir()}}
+    served = {**FILES, **{path.name: path.read_bytes() for path in source.iterdir()}}
     fetch = fetcher(tmp_path)
     with hub(served) as place:
         folder = fetch(place)

@@ -55,7 +55,7 @@ def test_the_same_row_gives_the_same_tokens_from_every_file(tmp_path, tokenizer)
     row = called({"city": "Paris"})
     kinds = ("jsonl", "json", "parquet")
     documents = [read_documents(str(written(tmp_path, kind, row)))[0] for kind in kinds]
-    ids = [encode(each, tokenizer, ChatFormat(), "a").ids.tolist() for each in documents]
+    ids = [encode(document, tokenizer, ChatFormat(), "a").ids.tolist() for document in documents]
     assert ids[0] == ids[1] == ids[2]
     # As transformers renders the row as it stands.
     expected = tokenizer.apply_chat_template(row["messages"], tools=row["tools"], return_dict=True)
@@ -183,10 +183,10 @@ def test_what_a_template_cuts_on_purpose_is_not_missed(tokenizer, name, turns):
 
 def two_calls(*ids):
     """Two calls at once with these ids, and their results in the other order if they have ids."""
-    calls = [{**CALL, "id": each} if each else CALL for each in ids]
+    calls = [{**CALL, "id": id_} if id_ else CALL for id_ in ids]
     results = [
-        {"role": "tool", "content": word} | ({"tool_call_id": each} if each else {})
-        for word, each in zip(("five", "six"), ids, strict=True)
+        {"role": "tool", "content": word} | ({"tool_call_id": id_} if id_ else {})
+        for word, id_ in zip(("five", "six"), ids, strict=True)
     ]
     ordered = results[::-1] if all(ids) else results
     return [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}, *ordered, SAID]
@@ -238,6 +238,6 @@ def test_a_template_is_asked_what_it_takes_by_its_renderings():
     objects = {name for name, each in wanted.items() if each == "object"}
     assert objects == {"qwen2.5", "glm", "mistral", "llama3", "llama4", "gpt-oss", "granite"}
     assert {n for n, each in wanted.items() if each == "text"} == {"deepseek-v3", "hunyuan"}
-    takes = {name: content_taken(each, known, "user") for name, each in TEMPLATES.items()}
-    assert [name for name, each in takes.items() if each == "parts"] == ["minimax"]
-    assert {n for n, each in takes.items() if each == "any"} == {"glm", "llama4", "kimi"}
+    takes = {name: content_taken(template, known, "user") for name, template in TEMPLATES.items()}
+    assert [name for name, take in takes.items() if take == "parts"] == ["minimax"]
+    assert {n for n, take in takes.items() if take == "any"} == {"glm", "llama4", "kimi"}

@@ -87,7 +87,7 @@ def test_a_tokenizer_that_formats_without_a_template_is_asked_for_ids():
             return {"input_ids": [9, *self.encode("".join(t["content"] for t in conversation))]}
 
         def decode(self, token_ids):
-            return "".join(chr(96 + each) for each in token_ids)
+            return "".join(chr(96 + token_id) for token_id in token_ids)
 
     def ids(messages, count="all"):
         sampling = Sampling(2, 2, packing="pad", count=count)

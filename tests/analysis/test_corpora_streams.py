@@ -92,7 +92,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, each in PRESETS.items() if each.dataset])
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.dataset])
 def test_the_rows_of_each_preset_are_understood(tmp_path, name):
     row, expected = COPIES[name]
     path = write_rows(tmp_path / "copy.parquet", [row, row])

@@ -126,7 +126,7 @@ def sentence_about(story: str, name: str) -> str:
     """The last sentence that has a name."""
     body = story.split("\n\n")[0]
     sentences = re.split(r"(?<=[.\"]) (?=[A-Z\"])", body)
-    return [each for each in sentences if re.search(rf"\b{name}\b", each)][-1]
+    return [sentence for sentence in sentences if re.search(rf"\b{name}\b", sentence)][-1]
 
 
 def test_answers_about_things_follow_from_the_last_sentence_that_names_them():

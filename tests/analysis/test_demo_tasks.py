@@ -32,7 +32,7 @@ def test_only_the_true_choice_is_that_of_the_document():
         assert row["prompt"] == text.prompt
         assert row["choices"][row["label"]] == text.response
         assert len(set(row["choices"])) == 4
-        assert {each.response for each in texts()}.issuperset(row["choices"])
+        assert {text.response for text in texts()}.issuperset(row["choices"])
     labels = [row["label"] for row in rows]
     # Uniform over four: of 240, each is between a seventh and two fifths.
     shares = np.bincount(labels, minlength=4) / len(labels)

@@ -142,7 +142,7 @@ def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
     for parts in (1, 4):
         pieces = [stats_at(each, parts) for each in (run, other)]
         part = stats_at(merged, parts)
-        assert part.manifest.num_tokens == sum(each.manifest.num_tokens for each in pieces)
+        assert part.manifest.num_tokens == sum(piece.manifest.num_tokens for piece in pieces)
         expected = pieces[0].table["damage"] + pieces[1].table["damage"]
         np.testing.assert_allclose(part.table["damage"], expected, rtol=1e-14)
     shards = read_table(merged, SHARDS).groupby(["layer", "expert"])["g0_f1"]

@@ -185,7 +185,9 @@ def test_every_part_of_a_packed_expert_goes_and_stays_with_it(tmp_path, method):
 def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, method):
     split, quantised = PACKED[method]
     model = glm(tmp_path, split, quantization_config=quantised)
-    (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
+    (own,) = (
+        verdict for verdict in verdicts(contents_of(model)) if "load_pruned" in verdict.engine
+    )
     assert own.reads is Reads.FAILS
     said = f"checkpoints quantised with {quantised['quant_method']} cannot be loaded"
     assert own.reason.startswith(f"{said}: ")
@@ -206,7 +208,7 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         assert not model.unloadable
     estimate(model, make_sequences(), make_settings())
     # On GPUs that compute in FP8 transformers dequantises nothing; on others load_pruned does.
-    found = {each.engine: each for each in verdicts(contents_of(model))}
+    found = {verdict.engine: verdict for verdict in verdicts(contents_of(model))}
     assert found["transformers"].reads is Reads.NOT_TRIED
     assert found["transformers"].reason.startswith("on a GPU that computes in FP8; on a CPU ")
     assert found["moeprune, load_pruned"].reads is Reads.TRIED
@@ -267,7 +269,9 @@ def test_keys_that_engines_miss_are_said(tmp_path, given, lacks):
 
 def test_a_type_without_a_class_is_not_estimated(tmp_path):
     model = glm(tmp_path, model_type="no_such_moe")
-    (own,) = (each for each in verdicts(contents_of(model)) if "load_pruned" in each.engine)
+    (own,) = (
+        verdict for verdict in verdicts(contents_of(model)) if "load_pruned" in verdict.engine
+    )
     assert own.reads is Reads.NOT_TRIED
     with pytest.raises(UnsupportedModelError, match="transformers has no class for 'no_such_moe'"):
         estimate(model, make_sequences(), make_settings())

@@ -89,7 +89,7 @@ def test_every_row_is_there_once(name):
 @pytest.mark.parametrize("spot", SPOTS)
 def test_values_on_the_page(spot):
     name, conditions, value = spot.split("; ")
-    pairs = dict(each.replace("~", " ").split("=") for each in conditions.split())
+    pairs = dict(word.replace("~", " ").split("=") for word in conditions.split())
     wanted = {key: float(word) if key == "sparsity" else word for key, word in pairs.items()}
     (score,) = where(published_table(name), wanted)["score"]
     assert score == float(value)
@@ -173,8 +173,9 @@ def test_the_front_is_what_nobody_beats(candidates, higher_is_better):
     )
     # A comparison with NaN is false, so what has no number beats nobody and is beaten by nobody.
     expected = [
-        not np.isnan(each).any() and not any(beats(other, each, sign) for other in candidates)
-        for each in candidates
+        not np.isnan(candidate).any()
+        and not any(beats(other, candidate, sign) for other in candidates)
+        for candidate in candidates
     ]
     assert found.tolist() == expected
 

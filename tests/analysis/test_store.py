@@ -338,9 +338,11 @@ def test_a_blend_equals_the_weighted_sums_per_token(save_run):
     "criterion",
     # Those of neurons and of samples read files of their own: test_neurons.py, test_trajectory.py.
     [
-        each
-        for each in CRITERIA.values()
-        if each.source == "routed" and each.neuron_score is None and not each.from_samples
+        criterion
+        for criterion in CRITERIA.values()
+        if criterion.source == "routed"
+        and criterion.neuron_score is None
+        and not criterion.from_samples
     ],
 )
 def test_every_routed_criterion_ranks_a_blend(save_run, criterion):

@@ -78,7 +78,7 @@ def weights_of_the_paper(stats, sample, *, use_importance=True, use_steps=True):
         split(getattr(stats, name)[sample] / tokens)
         for name in ("activation", "probability", "loss")
     )
-    e = [softmax_of_negative(each) for each in losses]
+    e = [softmax_of_negative(loss) for loss in losses]
     e[0] = [value * r[0][i] for i, value in enumerate(e[0])]
     e[-1] = [value * a[-1][i] for i, value in enumerate(e[-1])]
     found = {}
@@ -201,7 +201,7 @@ def measured_weights(stats, sample, parts):
         split(getattr(stats, name)[sample] / tokens)
         for name in ("activation", "probability", "loss")
     )
-    e = [softmax_of_negative(each) for each in losses]
+    e = [softmax_of_negative(loss) for loss in losses]
     weights = {}
     for path in product(*(range(size) for size in SIZES)):
         weight = 1.0
@@ -337,7 +337,9 @@ def runs(tmp_path_factory):
     stats = tmp_path_factory.mktemp("stats")
     groups = ("routed", "dense")
     corpora = make_sequences((5, 7), 1, "a.jsonl"), make_sequences((8, 4), 2, "b.jsonl")
-    return [calibrated(described, stats, each, dtype="float64", groups=groups) for each in corpora]
+    return [
+        calibrated(described, stats, corpus, dtype="float64", groups=groups) for corpus in corpora
+    ]
 
 
 def test_score_and_order_are_those_of_the_table_of_paths(runs):

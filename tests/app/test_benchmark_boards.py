@@ -103,7 +103,7 @@ def test_the_leaderboard_by_hand(board):
 
 def test_all_or_no_right_answers_are_not_taken_as_certain():
     scores = [("all", "acc", 1.0, 0.0), ("none", "acc", 0.0, 0.0), ("some", "acc", 0.5, 0.1)]
-    counted = [BenchmarkScore(*each, num_samples=8) for each in scores]
+    counted = [BenchmarkScore(*score, num_samples=8) for score in scores]
     whole = record_of(facts(), []).with_scores(counted, "0", {})
     unknown = record_of(facts("reap", 0.5), [("all", "acc", 1.0, 0.0), ("some", "acc", 0.5, 0.1)])
     board = board_of(benchmark_scores([whole, unknown]), "lm-eval", None, "m")
@@ -189,12 +189,12 @@ def test_draws_of_random_are_one_candidate_with_the_means_of_their_scores(record
 
 def test_hidden_states_of_the_draws_of_random_are_one_candidate():
     records = VarianceStore([SHIPPED_STATS]).records()
-    draws = [each for each in records if each.plan.criterion.startswith("random")]
-    draws = [each for each in draws if each.corpus["name"] == "demo-code"]
+    draws = [record for record in records if record.plan.criterion.startswith("random")]
+    draws = [draw for draw in draws if draw.corpus["name"] == "demo-code"]
     assert len(draws) == 5
     table = variance_results(records)
     rows = table[(table["corpus"] == "demo-code") & (table["candidate"] == "Random, 50%")]
-    wanted = np.mean([each.variances for each in draws], axis=0)
+    wanted = np.mean([draw.variances for draw in draws], axis=0)
     assert rows["variance"].to_list() == pytest.approx(wanted.tolist())
 
 

@@ -191,7 +191,9 @@ def test_a_view_of_a_link_that_is_not_there_is_named_with_those_that_are(
 
 def test_the_address_says_what_differs_from_a_new_session(open_page):
     def address(test):
-        return {name: each for name, each in test.query_params.items() if name != "model"}
+        return {
+            name: query_param for name, query_param in test.query_params.items() if name != "model"
+        }
 
     test = open_page("explore")
     assert address(test) == {"opened": "1"}

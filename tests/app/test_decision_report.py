@@ -195,8 +195,8 @@ def test_the_answers_are_the_newest_of_this_plan(shown):
 
     def told(digest, text, at):
         answers = [
-            each.model_copy(update={"text": word})
-            for each, word in zip(known.answers, ("4", text), strict=True)
+            answer.model_copy(update={"text": word})
+            for answer, word in zip(known.answers, ("4", text), strict=True)
         ]
         made = known.made | {"created_at": at}
         update = {"plan_digest": digest, "prompt": "2 + 2?", "answers": answers, "made": made}

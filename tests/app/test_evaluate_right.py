@@ -56,8 +56,8 @@ def asked(folders):
         each.with_right_answers(answers_of(each.plan.criterion), each.made)
         for each in drain(ACTION.run(request))
     ]
-    for each in records:
-        store.save(each)
+    for record in records:
+        store.save(record)
     yield records
     for path in (stats / "evaluations").iterdir():
         path.unlink()
@@ -105,7 +105,7 @@ def test_a_plan_that_was_not_asked_says_so(asked):
         else each
         for each in asked
     )
-    by_criterion = {each.facts.criterion: each for each in losses}
+    by_criterion = {loss.facts.criterion: loss for loss in losses}
     asked_of = usual_questions(losses)
     assert right_shares([by_criterion["reap"]], asked_of) == {}
     corpus = asked[0].corpus["name"]
@@ -114,7 +114,7 @@ def test_a_plan_that_was_not_asked_says_so(asked):
 
 
 def test_plans_are_compared_on_the_same_questions_alone(asked):
-    losses = {each.facts.criterion: each for each in plan_losses(asked)}
+    losses = {plan_loss.facts.criterion: plan_loss for plan_loss in plan_losses(asked)}
     apart = right_apart(losses["reap"], losses["random"])
     # 3 of 4 less 1 of 4.
     assert apart.mean == 0.5
@@ -124,7 +124,7 @@ def test_plans_are_compared_on_the_same_questions_alone(asked):
         else each
         for each in asked
     ]
-    other = {each.facts.criterion: each for each in plan_losses(others)}
+    other = {plan_loss.facts.criterion: plan_loss for plan_loss in plan_losses(others)}
     assert right_apart(other["reap"], other["random"]) is None
     (row,) = right_rows(other["reap"], tuple(other.values()))
     assert (row.random, row.draws) == (0.5, 1)  # of the draw that was asked the same

@@ -21,9 +21,9 @@ HOSTILE = "<img src=x onerror=alert(1)> ![](http://h/p) $x$ :material/home: \x1b
 def math_lens():
     """The demo's record of a problem in arithmetic, the one with turns, and the plan of GLOBAL."""
     (record,) = (
-        each for each in LensStore([SHIPPED_STATS]).records() if "<|user|>" in each.asked.text
+        record for record in LensStore([SHIPPED_STATS]).records() if "<|user|>" in record.asked.text
     )
-    (plan,) = (each for each in record.plans if each.plan.schedule == "global")
+    (plan,) = (plan for plan in record.plans if plan.plan.schedule == "global")
     return record, plan
 
 
@@ -32,7 +32,7 @@ def shown_tokens(test):
     payloads = [
         json.loads(each.proto.json) for each in test.get("bidi_component") if each.proto.json
     ]
-    (payload,) = (each for each in payloads if "tokens" in each)
+    (payload,) = (payload for payload in payloads if "tokens" in payload)
     return payload
 
 

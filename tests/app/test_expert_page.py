@@ -108,7 +108,7 @@ def test_plans_that_drop_it_are_those_whose_runs_recorded_it(open_page, place):
     assert compared >= 3
     said = f"{sum(fate == 'drops it' for fate in fates.values())} drop it."
     assert any(text.endswith(said) for text in texts(test.text))
-    mine = next(each for each in record.plans if plan_name(each) == "EAN, on blend of 3 corpora")
+    mine = next(plan for plan in record.plans if plan_name(plan) == "EAN, on blend of 3 corpora")
     verdict = "**drops** it" if expert in mine.removed[layer] else "**keeps** it"
     assert any(verdict in text for text in texts(test.markdown))
 
@@ -119,7 +119,7 @@ def test_its_turn_in_its_layer_and_the_loss_up_to_it(open_page):
     (number,) = map(int, re.findall(r"it is number (\d+) of", said))
     # By hand: the plan that keeps half keeps the 16 that go last.
     record, *_ = LensStore([SHIPPED_STATS]).records()
-    mine = next(each for each in record.plans if plan_name(each) == "EAN, on blend of 3 corpora")
+    mine = next(plan for plan in record.plans if plan_name(plan) == "EAN, on blend of 3 corpora")
     assert (number <= 16) == (18 in mine.removed[3])
     table = table_with(opened(test, "expert-sensitivity"), "before", "without").set_index("corpus")
     assert set(table.index) == set(MEASURED_CORPORA)
@@ -151,7 +151,7 @@ def test_an_expert_of_any_model_and_plan(open_page, state):
 
 def test_shares_of_corpora_by_hand():
     counts = {"a": [9, 3, 0], "b": [1, 1, 0]}
-    stats = {name: stats_of(num_tokens=each) for name, each in counts.items()}
+    stats = {name: stats_of(num_tokens=count) for name, count in counts.items()}
     # 3 of 12 tokens of layer 3, and 1 of 2: as if both corpora were equally long.
     shares = corpus_shares(stats, 3, 1)
     assert shares == pytest.approx({"b": 0.5 / 0.75, "a": 0.25 / 0.75})

@@ -25,7 +25,7 @@ def demo_shards(demo_moments):
 
 def written_by(test, run, tmp_path):
     """The table that the page's own command writes."""
-    (command,) = (each for each in texts(test.code) if each.startswith("moeprune overlap"))
+    (command,) = (text for text in texts(test.code) if text.startswith("moeprune overlap"))
     run(command)
     return pd.read_csv(tmp_path / "overlap.csv")
 

@@ -181,7 +181,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     with job_store().transaction() as jobs:
         jobs.update(job.id, state=JobState.RUNNING, started_at=1.0)
     job_store().finish(job.id, JobState.DONE, result=drain(export_run(request)))
-    assert [each.num_experts for each in load_model_index(str(request.out)).layers] == [4, 4]
+    assert [layer.num_experts for layer in load_model_index(str(request.out)).layers] == [4, 4]
     test.run()
     assert any(f"It is padded with {cost}." in text for text in texts(test.markdown))
     # In stock code: no layer has a size of its own.

@@ -199,11 +199,11 @@ class TestScoreAndLoss:
         assert table["removed"].sum() == 12_288
         said = texts(neurons.text)
         agreed = {
-            each.ranked.criterion: _rank_correlation([asdict(row) for row in each.rows])
-            for each in BinsStore([SHIPPED_STATS]).records()
-            if each.corpus["name"] == "demo-code"
-            and each.ranked.granularity == "neuron"
-            and each.ranked.how.order == "saliency"
+            record.ranked.criterion: _rank_correlation([asdict(row) for row in record.rows])
+            for record in BinsStore([SHIPPED_STATS]).records()
+            if record.corpus["name"] == "demo-code"
+            and record.ranked.granularity == "neuron"
+            and record.ranked.how.order == "saliency"
         }
         best = max(agreed, key=agreed.get)
         words = f"follows the true loss best (rank correlation {agreed[best]:.2f})"

@@ -104,7 +104,7 @@ def test_signed_numbers_are_formatted_without_a_minus_before_nothing():
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
-    signed = [each for each in lines if re.search(r"(?<!%)\{[^{}%]*:\+", each[1])]
+    signed = [line for line in lines if re.search(r"(?<!%)\{[^{}%]*:\+", line[1])]
     signed = [each for each in signed if "%{" not in each[1]]
     assert len(signed) > 40
     assert [each for each in signed if not re.search(r":\+z", each[1])] == []

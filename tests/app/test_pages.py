@@ -177,7 +177,7 @@ def set_exponents(test, exponents):
 def has_numbers(test):
     """Whether a page compares the two criteria, or has cards."""
     words = (" keeps ", " keep the same")
-    return bool(test.metric) or any(each in text for text in texts(test.markdown) for each in words)
+    return bool(test.metric) or any(word in text for text in texts(test.markdown) for word in words)
 
 
 @pytest.mark.parametrize("view", ["explore", "export"])
@@ -245,7 +245,7 @@ def test_small_models_where_a_sparsity_removes_no_expert(open_page, go_to, perce
     """Of six experts, 5 to 15 percent are none, so these are not offered."""
     test = open_page("explore", "once")
     steps = test.select_slider(key="sparsity").options
-    assert steps == [f"{each}%" for each in (0, *range(20, 70, 5))]
+    assert steps == [f"{index}%" for index in (0, *range(20, 70, 5))]
     test.select_slider(key="sparsity").set_value(percent).run()
     assert not test.exception
     removed = 6 * percent // 100

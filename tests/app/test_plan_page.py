@@ -344,7 +344,7 @@ def test_each_problem_of_a_file_has_its_own_line_whatever_the_file_is_called(ope
     (message,) = texts(test.error)
     first, *problems = message.split("  \n")  # a line break of Markdown
     assert first.endswith("has 2 problems:")
-    assert [each.split(":")[0] for each in problems] == ["line 2", "line 3"]
+    assert [problem.split(":")[0] for problem in problems] == ["line 2", "line 3"]
     assert "![x]" not in message
 
 

@@ -53,7 +53,7 @@ def record(plan, models_root, stats_dir):
     folder.mkdir(parents=True)
     held_out = {"0.1": 0.5}
     layers = [LayerFit(layer=layer, target="layer", held_out=held_out) for layer in plan.kept]
-    fits = [layers[0], *(each.model_copy(update={"damping": 0.1}) for each in layers[1:])]
+    fits = [layers[0], *(layer.model_copy(update={"damping": 0.1}) for layer in layers[1:])]
     for layer in list(plan.kept)[1:]:
         (folder / f"layer-{layer:05d}.safetensors").write_bytes(b"new")
     done = new.with_layers(fits, folder, {"created_at": "2026-01-01T00:00:00"})
@@ -162,7 +162,7 @@ def test_the_loss_is_that_of_the_repaired_plan(open_page, models_root, stats_dir
         stats_dir=stats_dir,
     )
     records = drain(ACTION.run(request))
-    (plain,) = (each for each in records if each.plan_digest == plan.digest)
+    (plain,) = (record for record in records if record.plan_digest == plan.digest)
     repaired = replace(plan, repair=record.reference)
     full = plain.numbers[ORIGINAL].sums["nll"]
     less = replace(full, sums=full.sums + 0.125 * full.counts)

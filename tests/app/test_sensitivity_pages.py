@@ -45,7 +45,7 @@ def loss_of(plan, ids, dtype):
     """The mean loss of a plan over samples, from the table."""
     blocks = measured()
     rows = blocks[(blocks["plan"] == plan) & (blocks["dtype"] == dtype)].to_dict("records")
-    (row,) = (each for each in rows if set(each["sample"]) == ids)
+    (row,) = (row for row in rows if set(row["sample"]) == ids)
     losses = row["sum"][row["measure"].index("nll")]
     return float(np.mean(np.divide(losses, row["count"])))
 

@@ -185,7 +185,7 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
     full, pruned, *others = bodies
     assert "20 / 4 = 5." in full
-    assert all("<mark>" in each for each in (pruned, *others))
+    assert all("<mark>" in other for other in (pruned, *others))
     # Short answers are whole, so what follows is of other plans: the same repaired, Random.
     assert len(others) == 2
     (expander,) = [each for each in test.expander if each.label == "Answers of other plans"]

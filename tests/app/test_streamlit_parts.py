@@ -53,7 +53,7 @@ def taken():
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamlit."):
-                found.setdefault(node.module, set()).update(each.name for each in node.names)
+                found.setdefault(node.module, set()).update(name.name for name in node.names)
     return found
 
 
@@ -86,7 +86,7 @@ def test_the_elements_are_those_of_the_table():
 
 def test_streamlit_still_draws_the_elements():
     scripts = "".join(path.read_text() for path in STATIC.rglob("*.js"))
-    drawn = {each for each in ELEMENTS if re.search(rf"[\"'`]{each}[\"'`-]", scripts)}
+    drawn = {element for element in ELEMENTS if re.search(rf"[\"'`]{element}[\"'`-]", scripts)}
     assert drawn == ELEMENTS
     assert "`st-key-${" in scripts or "st-key-`+" in scripts  # the class of a key
 

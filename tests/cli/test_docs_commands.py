@@ -171,7 +171,7 @@ def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
     assert readme.name == "README.md"
     for number, document in enumerate((readme, *others, readme)):
         folder, clone = here / str(number), clones[number % 2 if number <= len(others) else 1]
-        lines = [each for each in lines_in(folder, document, prepared) if "MODEL" not in each]
+        lines = [line for line in lines_in(folder, document, prepared) if "MODEL" not in line]
         if not any("demo" in words for words in lines):
             continue
         (folder / "lines.json").write_text(json.dumps([*lines, *(() if number else MORE)]))

@@ -48,8 +48,8 @@ def test_the_page_is_about_the_files(other, corpora, here, step):
     assert len({plan.unrepaired.digest for plan in plans}) == 3
     # Its losses are those of the records, its bytes those of the tensors.
     losses = [
-        each["metrics"]["nll"]["mean"]
-        for each in json.loads((here / "small.compared.json").read_text())["evaluations"]
+        evaluation["metrics"]["nll"]["mean"]
+        for evaluation in json.loads((here / "small.compared.json").read_text())["evaluations"]
     ]
     rows = [line for line in page.splitlines() if "| blue" in line]
     assert [float(row.split("|")[5].split()[0]) for row in rows] == pytest.approx(losses, abs=1e-4)

@@ -63,12 +63,12 @@ def test_several_plans_and_corpora_stand_in_one_file(works, tiny, corpora, plan,
         *("--stats-dir", here / "own"),
     )
     results = json.loads((here / "all.json").read_text())["evaluations"]
-    assert [each["corpus"]["name"] for each in results] == [
-        corpus_name(str(each)) for each in corpora for _ in range(2)
+    assert [result["corpus"]["name"] for result in results] == [
+        corpus_name(str(corpus)) for corpus in corpora for _ in range(2)
     ]
     # A table for each corpus, below its name, in which the plans stand side by side.
     assert re.findall(r"^(\S+)\nplan ", printed, re.MULTILINE) == [
-        corpus_name(str(each)) for each in corpora
+        corpus_name(str(corpus)) for corpus in corpora
     ]
 
 

@@ -24,7 +24,7 @@ def measure(works, tiny, corpora, own):
     where = ("--corpus", corpora[1], "--samples", "3", "--seq-len", "9", "--stats-dir", own)
     return lambda bits, *words: works(
         *("sweep", tiny, "--criterion", "aimer", "--measure", "nll", "--force"),
-        *(f"--bits={each}" for each in bits.split(",")),
+        *(f"--bits={word}" for word in bits.split(",")),
         *(*where, *words),
     )
 

@@ -96,10 +96,10 @@ def test_a_model_card_has_no_markup_of_a_plan(works, tiny, stats, here):
     works("export", tiny, "out", "--plan", "plan.json")
     card = ModelCard((here / "out" / "README.md").read_text())
     tokens = MarkdownIt().enable("table").parse(card.text)
-    openings = [n for n, each in enumerate(tokens) if each.type == "heading_open"]
+    openings = [n for n, token in enumerate(tokens) if token.type == "heading_open"]
     headings = [tokens[n + 1].content for n in openings]
     assert headings == ["tiny, pruned", "What was removed", "How to load it", "How to serve it"]
-    kinds = {child.type for each in tokens for child in each.children or [each]}
+    kinds = {child.type for token in tokens for child in token.children or [token]}
     assert not kinds & {"html_block", "html_inline", "image", "link_open"}
     assert not HARMFUL.search(card.text)
     assert set(card.data.to_dict()) <= {"library_name", "pipeline_tag", "tags", "base_model"}

@@ -195,9 +195,9 @@ def test_inspect_adds_up_to_the_bytes_of_all_tensors(works, tiny):
 def test_inspect_counts_what_one_token_uses(works, tiny):
     facts = facts_of(works("inspect", tiny))
     model = AutoModelForCausalLM.from_pretrained(tiny)
-    params = sum(each.numel() for each in model.parameters())
+    params = sum(parameter.numel() for parameter in model.parameters())
     experts = [layer.mlp.experts for layer in model.model.layers if hasattr(layer.mlp, "experts")]
-    each = sum(each.numel() for each in experts[0].parameters()) // 6
+    each = sum(parameter.numel() for parameter in experts[0].parameters()) // 6
     active = params - len(experts) * (6 - 2) * each
     assert facts["parameters"] == f"{params:,}, {active:,} active per token"
     assert facts["expert FLOPs per token"].startswith(f"{2 * len(experts) * 2 * each:,} ")

@@ -137,7 +137,7 @@ def test_an_export_says_the_flops_that_its_plan_said(works, here):
     words = ("--granularity", "neuron", "--criterion", "heapr")
     words += ("--calibrated-on=demo-code", "--calibrated-on=demo-math:3")
     planned = works("plan", "demo", *words, "--sparsity", "40%", "-o", "p.json")
-    (line,) = [each for each in planned.splitlines() if "FLOPs of experts" in each]
+    (line,) = [line for line in planned.splitlines() if "FLOPs of experts" in line]
     assert "by the routing of the runs" in planned
     export = ("export", "demo", "out", "--plan", "p.json", "--dry-run")
     assert line in works(*export)

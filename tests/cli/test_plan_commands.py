@@ -262,7 +262,7 @@ def test_inspect_of_a_configuration_shows_uniform_plans(works, tiny, here):
     config = json.loads((tiny / "config.json").read_text())
     (here / "config.json").write_text(json.dumps({**config, "num_experts_per_tok": 3}))
     plans = json.loads(works("inspect", here, "--config-only", "--json"))["result"]["plans"]
-    assert [each["sparsity"] for each in plans] == ["25%", "50%"]  # 75% leaves 2 experts, top-3
-    for each in plans:
-        asked = ("plan", here, "--config-only", "--sparsity", each.pop("sparsity"))
-        assert result_of(works, *asked)[0] == each
+    assert [plan["sparsity"] for plan in plans] == ["25%", "50%"]  # 75% leaves 2 experts, top-3
+    for plan in plans:
+        asked = ("plan", here, "--config-only", "--sparsity", plan.pop("sparsity"))
+        assert result_of(works, *asked)[0] == plan

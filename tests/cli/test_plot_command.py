@@ -39,7 +39,7 @@ def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
     ]
     charts = [each for m in modules for each in vars(m).values() if isinstance(each, Chart)]
     assert len(charts) > 20
-    assert all(CHARTS[each.name] is each for each in charts)
+    assert all(CHARTS[chart.name] is chart for chart in charts)
 
 
 def test_views_are_of_pages_that_exist():
@@ -295,9 +295,9 @@ def test_scores_against_the_loss_draw_without_options(works, moeprune, here):
 
 def test_a_quick_look_does_not_replace_a_careful_measurement(works, here):
     careful = next(
-        each
-        for each in BinsStore([SHIPPED_STATS]).records()
-        if each.record_id.startswith("demo-reap-expert-demo-code-")
+        record
+        for record in BinsStore([SHIPPED_STATS]).records()
+        if record.record_id.startswith("demo-reap-expert-demo-code-")
     )
     name, store = "demo-reap-expert-demo-code-ffffffff", BinsStore([here / "own"])
     made = careful.made | {"created_at": "2999-01-01T00:00:00.000+00:00"}

@@ -117,7 +117,7 @@ def test_a_text_is_scored_once_and_drawn(works, moeprune, refused, here):
     plan = plan_of(works, "demo", here, "demo-code")
     words = ("ask", "demo", "--text", "7 * 6 = 42.", "--dtype", "float32", "--stats-dir", here)
     printed = works(*words, "--plan", plan)
-    (record,) = (each for each in LensStore([here]).records())
+    (record,) = (record for record in LensStore([here]).records())
     assert f"lens {record.record_id}: {len(record.ids) - 1} tokens scored" in printed
     assert f"plan.json: {in_short(record, record.plans[0])}" in printed
     again = moeprune(*words, "--plan", plan)

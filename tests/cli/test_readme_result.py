@@ -70,8 +70,8 @@ def means(path, value):
     for evaluation in json.loads(path.read_text())["evaluations"]:
         plan = evaluation["plan"]
         values[plan["criterion"], "repair" in plan].append(value(evaluation))
-    assert {len(each) for each in values.values()} == {4}
-    return {key: sum(each) / 4 for key, each in values.items()}
+    assert {len(value) for value in values.values()} == {4}
+    return {key: sum(value) / 4 for key, value in values.items()}
 
 
 def increase(evaluation):
@@ -117,6 +117,6 @@ def test_readme_is_measured_again_from_nothing(alone):
     found |= means(here / "others.json", increase)
     for name in wanted:
         criteria, is_repaired = plans_of(name)
-        loss = sum(found[each, is_repaired] for each in criteria) / len(criteria)
+        loss = sum(found[criterion, is_repaired] for criterion in criteria) / len(criteria)
         # Rounded to 0.01; another machine adds in another order, and may choose other experts.
         assert loss == pytest.approx(wanted[name][0], abs=0.01), name

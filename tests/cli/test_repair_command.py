@@ -62,9 +62,9 @@ def test_a_repair_writes_a_plan_that_names_it(
     assert "Repair: fitted on" in said
     # Its card says what it costs, as measured.
     (record,) = (
-        each
-        for each in EvaluationStore([stats]).records(model.identity)
-        if each.plan_digest == other.digest
+        record
+        for record in EvaluationStore([stats]).records(model.identity)
+        if record.plan_digest == other.digest
     )
     change = record.metrics[LOSS].mean - record.full[LOSS].mean
     card = (here / "out" / "README.md").read_text()
@@ -114,7 +114,10 @@ export: out
     said = works("prune", "recipe.yaml", "--stats-dir", stats)
     assert "recipe.repaired.json" in said
     result = json.loads((here / "recipe.result.json").read_text())
-    assert [bool(each["plan"].get("repair")) for each in result["evaluations"]] == [False, True]
+    assert [bool(evaluation["plan"].get("repair")) for evaluation in result["evaluations"]] == [
+        False,
+        True,
+    ]
     manifest = json.loads((here / "out" / "moeprune_manifest.json").read_text())
     assert manifest["plan"]["repair"]["tokens"] == 60
     assert works("verify", "out", "--source", tiny, "--stats-dir", stats).count("PASS") == 1
@@ -139,13 +142,15 @@ def test_evaluate_repairs_each_plan_that_is_not_repaired_yet(
     assert shown[:5] == names
     assert "repaired.json (repaired on 60 tokens)" in said
     evaluations = json.loads((here / "result.json").read_text())["evaluations"]
-    repairs = [each["plan"].get("repair", "") for each in evaluations]
-    assert [bool(each) for each in repairs] == [False, True, True, False, True]
+    repairs = [evaluation["plan"].get("repair", "") for evaluation in evaluations]
+    assert [bool(repair) for repair in repairs] == [False, True, True, False, True]
     # The text named above is another one than the corpora that ranked.
     assert len(set(repairs)) == 4
     known = [
-        each for each in EvaluationStore([stats]).records() if each.plan.repair in repairs[1:3]
+        record
+        for record in EvaluationStore([stats]).records()
+        if record.plan.repair in repairs[1:3]
     ]
     assert len(known) == 2
-    removed = [each["plan"]["removed"] for each in evaluations]
+    removed = [evaluation["plan"]["removed"] for evaluation in evaluations]
     assert removed[0] == removed[1] == removed[2] > removed[3] == removed[4]

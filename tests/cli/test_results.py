@@ -144,7 +144,7 @@ def test_what_is_printed_as_tables_is_in_the_object(as_json, words):
     found = as_json(*words.split())
     assert found["command"] == words.removesuffix(" demo")
     assert found["tables"] or found["result"] or found["notes"]
-    assert all(isinstance(each, str) for each in found["notes"])
+    assert all(isinstance(note, str) for note in found["notes"])
     for table in found["tables"]:
         assert all(len(row) == len(table["columns"]) for row in table["rows"])
 

@@ -202,7 +202,7 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
 
 def evaluations(folder):
     """Records of evaluations, without how they were made."""
-    found = [json.loads(each.read_text()) for each in (folder / "evaluations").iterdir()]
+    found = [json.loads(path.read_text()) for path in (folder / "evaluations").iterdir()]
     return [each | {"made": {}, "sha256": ""} for each in found]
 
 
@@ -262,7 +262,7 @@ def test_streamed_layers_find_the_same(recipe, works, here):
     path = recipe()
     drain(search_run(request(path, here / "whole")))
     works("search", path, "--stats-dir", "stats", "--batch-size", "2", "--stream-layers")
-    assert {each.name for each in (here / "r.search").iterdir()} == FILES
+    assert {path.name for path in (here / "r.search").iterdir()} == FILES
     assert essence(here / "r.search") == essence(here / "whole")
 
 

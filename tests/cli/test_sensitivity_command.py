@@ -125,9 +125,9 @@ def test_neurons_lose_by_layer_what_their_curves_say(measure, plan, tiny, corpor
     assert kept == neurons // 2
     assert made.provenance.schedule == "measured"
     (record,) = [
-        each
-        for each in SensitivityStore([stats]).records()
-        if each.order["granularity"] == "neuron"
+        record
+        for record in SensitivityStore([stats]).records()
+        if record.order["granularity"] == "neuron"
     ]
     curves = curves_of(SensitivityStore([stats]).points(record), 3, "esap")
     best = min(cost for removed, cost in curves.measured.items() if sum(removed) == neurons // 2)
@@ -144,7 +144,7 @@ def test_several_corpora_are_spared_in_the_mean_or_the_worst(measure, plan, corp
         assert made.digest == plan(*asked).digest  # all that were measured, by default
         assert made.provenance.schedule_parameters["across"] == across
         assert made.provenance.schedule_parameters["corpora"] == [
-            corpus_name(str(each)) for each in corpora
+            corpus_name(str(corpus)) for corpus in corpora
         ]
 
 
@@ -156,7 +156,7 @@ def test_bytes_and_several_corpora_are_refined_as_one_plan(
     both = ("--cost", "nll", "--across", across)
     said = measure(*asked, *both, "--refine", "2", on=(0, 1))
     assert "--shrink 20%, first plan: predicted" in said and f", {across} of 2 corpora" in said
-    (line,) = (each for each in said.splitlines() if each.startswith("next: "))
+    (line,) = (line for line in said.splitlines() if line.startswith("next: "))
     assert "--multiple-of 2" in line and "--cost nll" in line and line.endswith("--shrink 20%")
     made = plan(*asked, *both)
     removed = tuple(6 - kept for kept in counts(made).values())
@@ -164,8 +164,8 @@ def test_bytes_and_several_corpora_are_refined_as_one_plan(
     model, store = load_model_index(str(tiny)), SensitivityStore([stats])
     assert weight_bytes(model, made) <= 0.8 * model.checkpoint.nbytes
     named = made.provenance.schedule_parameters["sensitivity"]
-    points = [store.points(each) for each in store.records() if each.record_id in named]
-    costs = [curves_of(each, 3, "nll").measured for each in points]
+    points = [store.points(record) for record in store.records() if record.record_id in named]
+    costs = [curves_of(point, 3, "nll").measured for point in points]
     assert len(costs) == 2
     known = {
         each: over([of[each] for of in costs])
@@ -198,13 +198,13 @@ def test_a_recipe_measures_before_it_plans(recipe, works, here, corpora):
 
 
 def test_a_recipe_refines_one_plan_for_all_its_corpora(recipe, works, here, corpora):
-    own = {"corpus": [str(each) for each in corpora], "samples": 5, "refine": 1}
+    own = {"corpus": [str(corpus) for corpus in corpora], "samples": 5, "refine": 1}
     worst = {"name": "measured", "across": "worst"}
     path = recipe(schedule=worst, budget={"shrink": "20%"}, sensitivity=own)
     works("prune", path, "--stats-dir", "stats")
     made = load_plan(here / "r.plan.json").provenance.schedule_parameters
     assert (made["corpora"], made["across"]) == (
-        [corpus_name(str(each)) for each in corpora],
+        [corpus_name(str(corpus)) for corpus in corpora],
         "worst",
     )
     store, total = SensitivityStore([here / "stats"]), 0
@@ -246,7 +246,7 @@ def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, stats,
         line for line in again.splitlines() if "50%" in line
     ]
     stores = [SensitivityStore([each]) for each in (whole, streamed)]
-    pairs = list(zip(*(each.records() for each in stores), strict=True))
+    pairs = list(zip(*(store.records() for store in stores), strict=True))
     for one, other in pairs:
         assert other.model_copy(update={"made": one.made}) == one
         points = [store.points(one) for store in stores]

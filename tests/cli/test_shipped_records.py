@@ -59,7 +59,7 @@ def test_own_runs_of_its_corpora_do_not_change_the_plan_of_the_readme(works, moe
     made = works(
         *("calibrate", "demo", "--corpus", "demo-math", "--tokens", "2048", "--dtype", "float32")
     )
-    (new,) = (each for each in stats_store().runs() if each.path.name in made.split(":")[0])
+    (new,) = (run for run in stats_store().runs() if run.path.name in made.split(":")[0])
     assert not new.is_shipped
     assert f"--run {new.manifest.run_id}" in made  # by its corpus, the next plan would be another's
     assert plan_by(works, *README_PLAN) == before

@@ -28,7 +28,9 @@ def test_every_part_of_a_run_ranks_a_plan(measure, works, tiny, stats, here):
     for _, rows in table.groupby("calibrated_on"):
         # Eight eighths, four quarters, two halves, all of 48 tokens.
         assert rows["tokens"].value_counts().to_dict() == {6: 8, 12: 4, 24: 2, 48: 1}
-    quarters = [each for each in SubsetStore([stats]).records(model.identity) if each.tokens == 12]
+    quarters = [
+        record for record in SubsetStore([stats]).records(model.identity) if record.tokens == 12
+    ]
     assert len(quarters) == 4 * len(runs)
     for record in quarters:
         name, _, part = record.plan.runs[0].partition("@")

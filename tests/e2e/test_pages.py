@@ -114,7 +114,7 @@ def test_a_toggle_moves_the_frame_of_the_variants_and_mounts_no_chart(open_tab):
     settled(tab)
     expect(chart).to_have_attribute("data-seen", "before")
     cells = product((0, 1), *[range(3)] * 2)
-    opacities = ["1" if each == (1, 1, 2) else "0" for each in cells]
+    opacities = ["1" if cell == (1, 1, 2) else "0" for cell in cells]
     wait_until(
         tab,
         """([maps, expected]) => {

@@ -48,11 +48,11 @@ def ask_engine(
     asked, answered = scratch / "asked.json", scratch / "answers.json"
     questions = [
         {
-            "checkpoint": str(each),
-            "is_quantised": bool(load_model_index(str(each)).quantisation),
+            "checkpoint": str(folder),
+            "is_quantised": bool(load_model_index(str(folder)).quantisation),
             **question,
         }
-        for each in folders
+        for folder in folders
     ]
     asked.write_text(json.dumps(questions))
     script = HERE / f"run_{engine.replace('.', '_')}.py"

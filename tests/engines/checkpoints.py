@@ -195,9 +195,9 @@ def plan_of(model: MoEModel, cut: str) -> PruningPlan:
         if cut in ("experts per layer", "padded") and place % 2:
             keep = size - 1
         kept[layer.index] = tuple(
-            group * size + each
+            group * size + index
             for group in range(layer.num_groups)
-            for each in range(size - keep, size)
+            for index in range(size - keep, size)
         )
         narrow = 2 * WIDTH + 16 * (place % 2)
         neurons[layer.index] = dict.fromkeys(range(layer.num_experts), tuple(range(8, 8 + narrow)))

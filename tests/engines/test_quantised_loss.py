@@ -43,7 +43,7 @@ def test_an_increase_is_the_mean_over_corpora_with_the_error_of_paired_samples()
     assert found.mean == pytest.approx((0.2 + 0.1) / 2)
     assert found.error == pytest.approx(math.sqrt(0.02 / 2 + 0.02 / 2) / 2)
     # Two more windows of the same two documents tell nothing more.
-    twice = [{name: each * 2 for name, each in losses.items()} for losses in (FILE.losses, FLOAT32)]
+    twice = [{name: loss * 2 for name, loss in losses.items()} for losses in (FILE.losses, FLOAT32)]
     documents = dict.fromkeys(FLOAT32, (0, 1, 0, 1))
     assert increase(*twice, documents).error == pytest.approx(found.error)
     assert increase(*twice).error < found.error
@@ -73,7 +73,7 @@ def test_llama_cpp_agrees_in_float32_and_quantises_as_documented(tmp_path):
     write_head(checkpoint)
     float32 = losses_in_float32(checkpoint, samples, tmp_path / "stats")
     files = read_files(ask_engine(tmp_path, {name: checkpoint}, samples), samples)
-    found = {(each.scope, each.type): each for each in files}
+    found = {(file.scope, file.type): file for file in files}
     assert list(found) == files_of(ORIGINAL)
 
     # Float32 in both; orders of sums differ.

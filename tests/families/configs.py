@@ -435,7 +435,7 @@ SOURCES = [
 
 def cases_where(holds: Callable[[Case], bool]) -> list[Any]:
     """Those of `SOURCES` of which something is true, as parameters of a test."""
-    return [each for each, case in zip(SOURCES, CASES, strict=True) if holds(case)]
+    return [source for source, case in zip(SOURCES, CASES, strict=True) if holds(case)]
 
 
 # All, those of a kind that is there already in the slow part.

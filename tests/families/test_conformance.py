@@ -50,14 +50,14 @@ PROBLEMS = ("missing_keys", "unexpected_keys", "mismatched_keys")
 LENGTHS = (7, 4, 6, 2, 5)
 LAYOUTS = [
     pytest.param(case, layout, id=f"{case}-{layout}", marks=marks)
-    for case, marks in ((*each.values, each.marks) for each in SOURCES)
+    for case, marks in ((*source.values, source.marks) for source in SOURCES)
     for layout in (("experts", "stacked") if case.fused_too else ("experts",))
 ]
 # For what is general: in the default run one of each kind stands for the others.
 SLOW = pytest.mark.slow
 LAYOUTS_OF_KINDS = [
-    each if each.values[0] in KINDS else pytest.param(*each.values, id=each.id, marks=SLOW)
-    for each in LAYOUTS
+    layout if layout.values[0] in KINDS else pytest.param(*layout.values, id=layout.id, marks=SLOW)
+    for layout in LAYOUTS
 ]
 
 

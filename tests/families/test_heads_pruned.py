@@ -147,7 +147,7 @@ def test_a_blend_of_runs_ranks_heads_too(glm, tmp_path):
     heads, store = read_manifest(tmp_path / "out").heads, StatsStore(tmp_path / "stats")
     counts = []
     for name in ("0.jsonl", "1.jsonl"):
-        (run,) = [each for each in store.runs() if each.manifest.corpus == name]
+        (run,) = [run for run in store.runs() if run.manifest.corpus == name]
         tokens = heads_of(run, glm.described)["num_tokens"].to_numpy()
         counts.append(tokens / tokens.sum())
     order = np.argsort(-(counts[0] + 3 * counts[1]), kind="stable")

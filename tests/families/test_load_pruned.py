@@ -51,11 +51,11 @@ def each(combinations):
         ("case", "layout", "kind"),
         [
             pytest.param(
-                *each,
-                id="-".join(map(str, each)),
-                marks=() if each[0] in KINDS else pytest.mark.slow,
+                *combination,
+                id="-".join(map(str, combination)),
+                marks=() if combination[0] in KINDS else pytest.mark.slow,
             )
-            for each in combinations
+            for combination in combinations
         ],
     )
 

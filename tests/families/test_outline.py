@@ -81,7 +81,7 @@ def test_quantised_models_count_their_weights_once(built, tmp_path):
     model = built(case).model
     quantised = load_model_index(str(_in_fp8(built(case).paths["experts"], tmp_path)))
     report = size_report(quantised)
-    assert report.params_before == sum(each.numel() for each in model.parameters())
+    assert report.params_before == sum(parameter.numel() for parameter in model.parameters())
     assert report.loaded("bfloat16")[0] == 2 * report.params_before
     assert report.loaded()[0] == quantised.checkpoint.nbytes
 

@@ -179,13 +179,13 @@ def test_deepseek_v4_as_it_is_published(tmp_path):
     described = load_model_index(str(source))
     # Those that scale streams are not told from those of quantised weights.
     weights = [each for name, each in loaded.named_parameters() if not name.endswith("scale")]
-    assert described.num_params == sum(each.numel() for each in weights) + 2 * case.experts
+    assert described.num_params == sum(weight.numel() for weight in weights) + 2 * case.experts
     ids, _, after = export(case, source, tmp_path / "out")
     assert after["layers.3.ffn.experts.2.w1.weight"].dtype == torch.int8
     assert after["layers.0.ffn.gate.tid2eid"].max() == len(ids) - 1
     # From the configuration alone, the same of every expert.
     outline = outline_model(str(source / "config.json")).checkpoint.tensors
-    held = {f"model.{name}": each for name, each in described.checkpoint.tensors.items()}
+    held = {f"model.{name}": tensor for name, tensor in described.checkpoint.tensors.items()}
     for name in (name for name in held if ".experts." in name):
         assert (outline[name].dtype, outline[name].shape) == (held[name].dtype, held[name].shape)
     # Dequantised by transformers, under the published names.

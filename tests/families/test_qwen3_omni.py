@@ -133,7 +133,7 @@ def test_layers_of_different_sizes_load_here_and_only_here(source, whole, tmp_pa
     assert verified(tmp_path / "out", level="logits", source=source, tokens=24).max_abs_diff == 0
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()
     contents = contents_of(load_model_index(str(tmp_path / "out")))
-    found = [each for each in verdicts(contents) if each.engine.startswith("transformers")]
+    found = [verdict for verdict in verdicts(contents) if verdict.engine.startswith("transformers")]
     assert [each.reads for each in found] == [Reads.FAILS]
     assert "load_pruned(name)" in load_code(model, contents, '"x"')
 
@@ -159,6 +159,6 @@ def test_a_configuration_alone_tells_the_tensors_of_the_whole(whole, tmp_path):
     tensors = load_model_index(str(tmp_path)).checkpoint.tensors
     (tmp_path / "model.safetensors").unlink()
     outline = outline_model(str(tmp_path / "config.json")).checkpoint
-    found = {name: (each.dtype, each.shape) for name, each in outline.tensors.items()}
-    assert found == {name: (each.dtype, each.shape) for name, each in tensors.items()}
+    found = {name: (tensor.dtype, tensor.shape) for name, tensor in outline.tensors.items()}
+    assert found == {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     assert not outline.caveats

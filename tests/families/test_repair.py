@@ -28,7 +28,7 @@ def test_every_family_is_repaired_or_refused_by_name(built, tmp_path, case):
         assert not list(tmp_path.glob("repairs/.*"))
         return
     plan, record = repaired(model, plan, tmp_path, SEQUENCES)
-    assert [each.layer for each in record.layers] == [each.index for each in model.layers]
+    assert [layer.layer for layer in record.layers] == [layer.index for layer in model.layers]
     loaded, _ = stock_load(case, built(case).paths["experts"], dtype=torch.float32)
     errors = {}
     for name, candidate in (("pruned", plan.unrepaired), ("repaired", plan)):
@@ -36,7 +36,7 @@ def test_every_family_is_repaired_or_refused_by_name(built, tmp_path, case):
             errors[name] = loaded(IDS, use_cache=False).logits
     with torch.no_grad():
         whole = loaded(IDS, use_cache=False).logits
-    pruned, new = (float((errors[each] - whole).square().mean()) for each in errors)
+    pruned, new = (float((errors[error] - whole).square().mean()) for error in errors)
     if record.files:
         assert new < pruned
 

@@ -25,7 +25,7 @@ from app.charts.criterion_looks import criterion_look, looks
 from app.charts.names import FULL
 from pruning.records.bins import BIN_COLUMNS
 
-PRESETS = {each.name: each for each in (CRITERIA | NEURON_CRITERIA).values()}
+PRESETS = {criterion.name: criterion for criterion in (CRITERIA | NEURON_CRITERIA).values()}
 EVERY = PRESETS | {each.name: each for each in (unified(*variant) for variant in RANKABLE)}
 # Machado, Oliveira and Fernandes 2009, severity 1, of linear RGB.
 DEUTAN = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]

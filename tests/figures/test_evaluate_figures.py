@@ -232,7 +232,7 @@ def test_each_cell_has_its_winner(won):
     (cells,) = fig.data
     # 0 = nobody, then the winners in order of appearance.
     assert cells.z.tolist() == [[1, 2], [0, 1]]
-    words = {(each.y, each.x): each.text for each in fig.layout.annotations}
+    words = {(annotation.y, annotation.x): annotation.text for annotation in fig.layout.annotations}
     assert words == {
         ("m 25%<br>4 candidates", "x"): "REAP",
         ("m 25%<br>4 candidates", "y"): "MAN<br>+2",
@@ -243,7 +243,10 @@ def test_each_cell_has_its_winner(won):
     assert cells.customdata[0][0] == "REAP: 0.500, 0.100 before the next"
     alone = won.iloc[[0]].assign(winner="", score=0.5, margin=0.0, tied=0, candidates=1)
     fig = winner_map.winner_map(pd.concat([alone, won.iloc[[1]]]))
-    assert [each.text for each in fig.layout.annotations] == ["1 candidate", "MAN<br>+2"]
+    assert [annotation.text for annotation in fig.layout.annotations] == [
+        "1 candidate",
+        "MAN<br>+2",
+    ]
     assert fig.data[0].z.tolist() == [[0, 1]]
 
 
@@ -347,7 +350,7 @@ def test_a_token_is_seen_whatever_it_is(token, shown):
 
 @pytest.mark.parametrize("table", TABLES)
 def test_no_winner_of_a_paper_has_its_name_cut(table):
-    words = [each.text for each in winners_of(table).figure().layout.annotations]
+    words = [annotation.text for annotation in winners_of(table).figure().layout.annotations]
     assert not [text for text in words if text.endswith(".") or ".<br>" in text]
 
 
@@ -377,7 +380,7 @@ def test_tables_are_sorted_in_the_same_order_by_every_version_of_pandas():
                 continue
             by = node.args[0] if node.args else None
             several = isinstance(by, ast.List) and len(by.elts) > 1
-            words = {each.arg: ast.unparse(each.value) for each in node.keywords}
+            words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             assert (
                 several
                 or words.get("kind") == "'stable'"

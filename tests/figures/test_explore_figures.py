@@ -166,7 +166,7 @@ def test_a_panel_has_rank_one_left_the_first_layer_on_top_and_the_cut_of_each_ro
     assert second.customdata[1][0].tolist() == [7, 2, 3]
     assert list(fig.layout.yaxis.range) == [1.5, -0.5]
     assert list(fig.layout.yaxis.ticktext) == ["3", "7"]
-    halo, line = (each for each in traces(fig, "scatter") if each.xaxis == "x")
+    halo, line = (trace for trace in traces(fig, "scatter") if trace.xaxis == "x")
     assert (list(line.x), list(line.y)) == ([3.5, 3.5, 2.5, 2.5], [-0.5, 0.5, 0.5, 1.5])
     assert halo.line.width > line.line.width
     assert texts(fig) == ["<b>AIMER</b>", "<b>Magnitude</b>"]
@@ -174,7 +174,9 @@ def test_a_panel_has_rank_one_left_the_first_layer_on_top_and_the_cut_of_each_ro
 
 def test_colours_compare_what_the_scale_says(strata):
     def ranges(table, scale):
-        return [(each.zmin, each.zmax) for each in traces(strata_figure(table, scale), "heatmap")]
+        return [
+            (trace.zmin, trace.zmax) for trace in traces(strata_figure(table, scale), "heatmap")
+        ]
 
     assert ranges(strata, "rescaled") == [(0, 1), (0, 1)]
     relative = strata.assign(value=np.where(strata["panel"] == "AIMER", 0.01, 0.3) * strata["rank"])
@@ -186,14 +188,14 @@ def test_colours_compare_what_the_scale_says(strata):
     risen = raw.assign(value=-raw["value"])
     for table, reversed_ in ((raw, [True, False]), (risen, [False, True])):
         maps = traces(strata_figure(table, "raw"), "heatmap")
-        assert [each.reversescale for each in maps] == reversed_
+        assert [map_.reversescale for map_ in maps] == reversed_
 
 
 def test_spread_and_gap_stand_beside_each_row_and_those_of_random_weights(strata):
     beside = {
-        each.name: each
-        for each in traces(strata_figure(strata), "scatter")
-        if each.xaxis == "x4" and each.name
+        trace.name: trace
+        for trace in traces(strata_figure(strata), "scatter")
+        if trace.xaxis == "x4" and trace.name
     }
     assert list(beside["spread"].x) == [0.2, 0.4]
     assert list(beside["spread, random weights"].x) == [0.02, 0.02]
@@ -234,7 +236,7 @@ def test_the_verdict_compares_the_median_spread_with_that_of_random_weights(stra
 
 def test_nothing_pruned_draws_no_cut(strata):
     uncut = strata.assign(kept=True, gap=np.nan, random_gap=np.nan)
-    lines = [each for each in traces(strata_figure(uncut), "scatter") if each.xaxis == "x"]
+    lines = [trace for trace in traces(strata_figure(uncut), "scatter") if trace.xaxis == "x"]
     assert lines == []
 
 
@@ -338,7 +340,13 @@ def test_a_pinned_expert_is_marked_wherever_experts_are_drawn(damages, strata, f
     assert not len(damage_proxy.damage_proxy(damages, proxy="EAN", marked=(0, 3)).data[-1].x)
     # AIMER ranks expert 0 of layer 7 first, Magnitude expert 2; rank 1 lies around x = 1.
     frames = strata_figure(strata, marked=(7, 2)).layout.shapes[1::2]
-    assert [(each.x0, each.y0, each.xref) for each in frames] == [(1.5, 0.5, "x"), (0.5, 0.5, "x3")]
+    assert [(frame.x0, frame.y0, frame.xref) for frame in frames] == [
+        (1.5, 0.5, "x"),
+        (0.5, 0.5, "x3"),
+    ]
     frames = paths.path_frequency(followed, COUNTS, marked=(5, 2)).layout.shapes[1::2]
-    assert [(each.x0, each.y0, each.yref) for each in frames] == [(1.5, 0.5, "y"), (1.5, 0.5, "y2")]
+    assert [(frame.x0, frame.y0, frame.yref) for frame in frames] == [
+        (1.5, 0.5, "y"),
+        (1.5, 0.5, "y2"),
+    ]
     assert not paths.path_frequency(followed, COUNTS, marked=(9, 0)).layout.shapes

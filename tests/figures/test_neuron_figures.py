@@ -290,7 +290,7 @@ def test_draws_of_random_are_one_candidate_of_the_same_bytes():
 def test_what_was_computed_in_another_dtype_is_no_candidate_of_the_same_bytes():
     records = EvaluationStore([SHIPPED_STATS]).records()
     update = {"record_id": "other", "settings": {**records[0].settings, "dtype": "bfloat16"}}
-    others = [each.model_copy(update=update) for each in records[:100]]
+    others = [record.model_copy(update=update) for record in records[:100]]
     before, after = map(same_bytes.same_bytes_table, (records, [*records, *others]))
     pd.testing.assert_frame_equal(before, after)
 

@@ -203,12 +203,20 @@ def close(values, wanted):
 
 def test_every_criterion_has_its_numbers_by_hand():
     assert set(APPLIED) == set(CRITERIA)
-    assert set(RENORMALIZED) == {each.name for each in CRITERIA.values() if each.uses_gate}
+    assert set(RENORMALIZED) == {
+        criterion.name for criterion in CRITERIA.values() if criterion.uses_gate
+    }
     assert set(NEURONS) == set(NEURON_CRITERIA)
-    both = {each.name for each in CRITERIA.values() if each.neuron_score}
-    assert both == {each.name for each in NEURON_CRITERIA.values() if each.score}
+    both = {criterion.name for criterion in CRITERIA.values() if criterion.neuron_score}
+    assert both == {
+        neuron_criterion.name
+        for neuron_criterion in NEURON_CRITERIA.values()
+        if neuron_criterion.score
+    }
     assert {*CRITERIA, "neuron-norms"} == {*CRITERIA, *NEURON_CRITERIA}
-    assert {each.name for each in CRITERIA.values() if each.prune_larger} == PRUNES_LARGER
+    assert {
+        criterion.name for criterion in CRITERIA.values() if criterion.prune_larger
+    } == PRUNES_LARGER
 
 
 @pytest.mark.parametrize("gate", GATES)

@@ -98,7 +98,7 @@ def measured(subject, name, removed, seed=SEED):
 def test_every_fitness_has_its_numbers_by_hand():
     assert set(FITNESS) == set(get_args(SearchSection.model_fields["fitness"].annotation))
     # A measure that is no fitness is a function of one, or not taken at the text's positions.
-    assert set(FITNESS) == {each.sums for each in MEASURES.values()} - {""}
+    assert set(FITNESS) == {measure.sums for measure in MEASURES.values()} - {""}
 
 
 @pytest.mark.parametrize(("name", "removed"), BY_NUMBER)

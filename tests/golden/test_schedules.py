@@ -212,7 +212,7 @@ def test_a_search_finds_the_best_and_of_equal_ones_the_first(tmp_path):
     seeds = {"late": (1, 2)}
     one = {"measure": "esap", "samples": 1}
     tied = searched(tmp_path / "tied", search_task(3, settings, seeds, TWO), Known(FITNESS), **one)
-    assert {each.removed for each in tied.candidates} == set(FITNESS)
+    assert {candidate.removed for candidate in tied.candidates} == set(FITNESS)
     assert tied.best.removed == (1, 2)
     better = FITNESS | {(0, 3): 0.875}
     found = searched(tmp_path / "found", search_task(3, settings, seeds, TWO), Known(better), **one)

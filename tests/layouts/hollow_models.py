@@ -73,7 +73,10 @@ _QUANTISED: dict[str, dict[str, Any]] = {
         }
     },
     "awq": {"quantization_config": AWQ_SETTINGS},
-    **{stored: {"quantization_config": each} for stored, each in FLOAT_SETTINGS.items()},
+    **{
+        stored: {"quantization_config": float_setting}
+        for stored, float_setting in FLOAT_SETTINGS.items()
+    },
 }
 
 

@@ -145,7 +145,7 @@ def test_export_verify_and_load(cut, tmp_path):
     assert report.level == level
     check_tensors(wanted_of(layout, header, kept), source, out)
     again = load_model_index(str(out))
-    found = [(each.index, each.num_experts, each.top_k) for each in again.layers]
+    found = [(layer.index, layer.num_experts, layer.top_k) for layer in again.layers]
     assert found == [(index, len(ids), layout.top_k) for index in layout.sparse]
     before, after = (json.loads((each / "config.json").read_text()) for each in (source, out))
     listed = with_count(before, layout.experts, len(ids))

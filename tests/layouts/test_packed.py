@@ -187,7 +187,7 @@ CALLS = ("(?R)x", "(?0)x", "(?1)(x?)", "(?P<a>x?)(?&a)", "(?P<a>x?)(?P>a)")
         (r"re:" + "(" * 900 + "2" + ")" * 900, "whose groups are nested 900 deep, so"),
         (r"re:" + r"([)]\)" * 21 + ")" * 21, "whose groups are nested 21 deep, so"),
         (r"re:(?V1)" + "[" * 900 + "2" + "]" * 900, "which takes too much memory, so"),
-        *((f"re:{each}", "in which a group is called, so") for each in CALLS),
+        *((f"re:{call}", "in which a group is called, so") for call in CALLS),
     ],
     ids=[
         *("without end", "long", "counted", "nested counts", "spaced count"),
@@ -221,7 +221,7 @@ def test_a_pattern_as_large_as_allowed_is_searched_for(tmp_path):
 @pytest.mark.parametrize("method", ROLES)
 def test_programs_that_cannot_read_it_are_not_called_tried(tmp_path, method):
     model = load_model_index(str(small_packed(tmp_path / "in", method)))
-    found = {each.engine: each for each in verdicts(contents_of(model))}
+    found = {verdict.engine: verdict for verdict in verdicts(contents_of(model))}
     why = f"checkpoints quantised with {method} cannot be loaded: "
     for name in ("transformers", "moeprune, load_pruned"):
         assert found[name].reads is Reads.FAILS
@@ -249,7 +249,7 @@ def test_a_router_that_is_missing_is_not_called_quantised(tmp_path):
     source = small_packed(tmp_path / "in", "gptq")
 
     def without(tensors):
-        return {name: each for name, each in tensors.items() if "mlp.gate." not in name}
+        return {name: tensor for name, tensor in tensors.items() if "mlp.gate." not in name}
 
     edit_tensors(source / "model.safetensors", without)
     with pytest.raises(CheckpointError, match=r"Layer 0 has no router tensor\."):

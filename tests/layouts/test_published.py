@@ -105,7 +105,7 @@ def test_what_is_read_is_what_is_published(published):
         least, most = rounded(layout.active)
         assert active_params(model) <= most
         assert least <= report.active_before
-    assert {each.engine for each in verdicts(contents_of(model))}
+    assert {verdict.engine for verdict in verdicts(contents_of(model))}
     assert row_of(layout, model) in PAGE.read_text().splitlines()
 
 
@@ -134,7 +134,9 @@ def test_config_json_alone_tells_the_same(published):
     outline = outline_model(str(model.checkpoint.path))
     entries = outline.checkpoint.tensors.values()
     # A correction bias is in float32 on some hubs' files, in bfloat16 on others.
-    found = {each.name: (each.dtype, each.shape) for each in entries if "bias" not in each.name}
+    found = {
+        entry.name: (entry.dtype, entry.shape) for entry in entries if "bias" not in entry.name
+    }
     wanted = {name: each for name, each in header.items() if "bias" not in name}
     if layout.heads == "mtp":  # no configuration says how these are laid out
         wanted = {name: each for name, each in wanted.items() if not name.startswith("mtp.")}

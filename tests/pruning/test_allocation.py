@@ -142,8 +142,8 @@ def budgets(draw):
     )
     units = expert_units(layers, constraints)
     total = draw(st.sampled_from(units.totals))
-    assume(total < sum(each.num_experts for each in layers))
-    kept = {each.index: draw(st.integers(0, each.num_experts)) for each in layers}
+    assume(total < sum(layer.num_experts for layer in layers))
+    kept = {layer.index: draw(st.integers(0, layer.num_experts)) for layer in layers}
     return units, count_budget(units, total), kept
 
 
@@ -180,14 +180,14 @@ def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
     # By definition: counts that the router, the groups, the multiple and the floor allow.
     possible = [
         {
-            each.num_experts - keep
-            for keep in range(max(1, min(least, each.num_experts)), each.num_experts + 1)
+            layer.num_experts - keep
+            for keep in range(max(1, min(least, layer.num_experts)), layer.num_experts + 1)
             if keep % groups == 0 and keep % multiple == 0
         }
-        for each in layers
+        for layer in layers
     ]
     assume(all(possible))
-    exact = [each.num_experts * percent // 100 for each in layers]
+    exact = [layer.num_experts * percent // 100 for layer in layers]
     sums = set(map(sum, product(*possible)))
 
     def removed(schedule, limits):
@@ -205,7 +205,7 @@ def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
     late = removed("late", limits)
     if min(sums) <= sum(exact) <= max(sums):
         assert late is not None
-        assert sum(late) == max(each for each in sums if each <= sum(exact))
+        assert sum(late) == max(sum_ for sum_ in sums if sum_ <= sum(exact))
     else:
         assert late is None
 

@@ -32,8 +32,8 @@ def plan(packed, tmp_path):
 def routers(change):
     """A change of the routers' matrices in a file."""
     return lambda tensors: {
-        name: change(each) if name.endswith("mlp.gate.weight") else each
-        for name, each in tensors.items()
+        name: change(tensor) if name.endswith("mlp.gate.weight") else tensor
+        for name, tensor in tensors.items()
     }
 
 

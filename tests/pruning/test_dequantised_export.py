@@ -51,7 +51,7 @@ def test_an_export_holds_the_tensors_of_the_plain_one(pair, tmp_path, pad):
     assert config.get("dtype", config.get("torch_dtype")) == "bfloat16"
     report = verified(tmp_path / "0", source=pair[0].checkpoint.path)
     assert report.level == "logits"
-    (counts,) = (each.detail for each in report.checks if each.name == "source")
+    (counts,) = (check.detail for check in report.checks if check.name == "source")
     total, written = len(pair[0].checkpoint.tensors), exported[0]
     in_bf16, cut = (
         sum("proj" in name for name in written),
@@ -116,7 +116,7 @@ def test_measurements_are_those_of_the_plain_one(pair, tmp_path, stream):
         store = SensitivityStore([tmp_path / str(number)])
         (curves,) = store.records()
         known = store.points(curves)
-        values = [known.values(each.removed, known.samples()).tolist() for each in curves.plans]
+        values = [known.values(plan.removed, known.samples()).tolist() for plan in curves.plans]
         outcomes.append((record.metrics, dict(zip(curves.plans, values, strict=True))))
     (metrics, points), (plain_metrics, plain_points) = outcomes
     assert metrics == plain_metrics

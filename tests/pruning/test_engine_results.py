@@ -62,7 +62,7 @@ def test_a_variant_that_was_not_tried_is_not_said_to_load(tmp_path, name, keys, 
     plain = contents_of(save(case, tmp_path / "plain"))
     model = save(replace(case, settings={**case.settings, **keys}), tmp_path / "variant")
     before, found = (
-        {each.engine: each for each in verdicts(contents)}
+        {verdict.engine: verdict for verdict in verdicts(contents)}
         for contents in (plain, contents_of(model))
     )
     for engine in ENGINES.values():
@@ -101,7 +101,11 @@ def test_the_condition_of_a_row_travels_with_it(name):
         assert vllm.reads is (Reads.TRIED if tried and not more else Reads.NOT_TRIED)
         assert vllm.condition in vllm.reason
         assert vllm.condition in summary(found)
-        line = next(each for each in serve_commands(found, "out", "BF16") if "vllm." in each)
+        line = next(
+            serve_command
+            for serve_command in serve_commands(found, "out", "BF16")
+            if "vllm." in serve_command
+        )
         words = shlex.split(line, comments=True)
         assert json.loads(words[words.index("--compilation-config") + 1]) == {
             "custom_ops": ["none"]
@@ -114,7 +118,7 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
         if row.works or row.is_rounded or row.is_of_cpu or "per layer" in row.cut:
             continue
         label = ENGINES[row.engine]
-        found = {each.engine: each for each in verdicts(contents)}
+        found = {verdict.engine: verdict for verdict in verdicts(contents)}
         assert found[label].reads is (Reads.WRONG if row.differs else Reads.FAILS), row
         named = summary(found.values()).partition(
             "wrong results in: " if row.differs else "fails in: "
@@ -137,7 +141,7 @@ def test_what_an_engine_only_rounds_is_served_and_said():
     assert any("convert_hf" in line for line in serve_commands(found, "out", "U8"))
     # Of a variant that was not tried nothing is known.
     variant = Contents((3, 3), row.model_type, removes=row.cut, traits=(*row.traits, "soft caps"))
-    (verdict,) = (each for each in verdicts(variant) if each.engine == "llama.cpp")
+    (verdict,) = (verdict for verdict in verdicts(variant) if verdict.engine == "llama.cpp")
     assert verdict.reads is Reads.NOT_TRIED
 
 
@@ -147,7 +151,9 @@ def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
     for row, more in product(lucky, ((), ("prediction heads",))):
         traits = (*row.traits, *more)
         contents = Contents((3, 3), row.model_type, removes=row.cut, traits=traits)
-        found = next(each for each in verdicts(contents) if each.engine == ENGINES[row.engine])
+        found = next(
+            verdict for verdict in verdicts(contents) if verdict.engine == ENGINES[row.engine]
+        )
         assert found.reads is Reads.WRONG
         assert row.fault in found.reason
 
@@ -172,7 +178,7 @@ def test_the_converter_is_told_of_no_prediction_heads_where_it_would_look_for_th
         for heads in ((), ("prediction heads",)):
             contents = Contents((3, 3), kind, removes="experts", traits=(*traits, *heads))
             lines = serve_commands(verdicts(contents), "out", "F16")
-            (line,) = (each for each in lines if "convert_hf" in each)
+            (line,) = (line for line in lines if "convert_hf" in line)
             assert "--outtype f16" in line
             assert ("--no-mtp" in line) is (is_told and not heads)
 

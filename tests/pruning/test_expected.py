@@ -122,7 +122,9 @@ def test_elements_that_share_bytes_are_refused(demo):
     entry = demo.checkpoint.tensors[router]
     halves = replace(entry, dtype="F4", end=entry.start + entry.numel // 2)
     shards = tuple(
-        replace(shard, tensors=tuple(halves if each == entry else each for each in shard.tensors))
+        replace(
+            shard, tensors=tuple(halves if tensor == entry else tensor for tensor in shard.tensors)
+        )
         for shard in demo.checkpoint.shards
     )
     model = replace(demo, checkpoint=replace(demo.checkpoint, shards=shards))

@@ -141,7 +141,9 @@ def test_work_per_token_shrinks_and_bytes_stay(demo, tmp_path):
     head = demo.config["vocab_size"] * 128 * 2
     assert after.bytes_after - before.bytes_after == head
     export(demo, fewer, tmp_path / "out")
-    assert sum(each.nbytes for each in tensors_of(tmp_path / "out").values()) == after.bytes_after
+    assert (
+        sum(tensor.nbytes for tensor in tensors_of(tmp_path / "out").values()) == after.bytes_after
+    )
     assert verified(tmp_path / "out", source=demo.checkpoint.path).max_abs_diff == 0
     assert full.digest != fewer.digest
     assert "top_k" not in full.to_dict()  # plans of before keep their digest

@@ -229,7 +229,7 @@ def test_a_blend_counts_by_its_weights(demo, store, runs):
     plan = plan_of(demo, runs, "demo-math:3", "demo-code")
     found = measured_routing([plan], store)
     math, code = (tokens_of(runs[name]) for name in ("demo-math", "demo-code"))
-    for layer in (each.index for each in demo.layers):
+    for layer in (layer.index for layer in demo.layers):
         # Of one layer every token is counted four times, so both shares sum to one.
         parts = zip(shares_of(math[layer]), shares_of(code[layer]), strict=True)
         wanted = [(3 * first + second) / 4 for first, second in parts]

@@ -40,7 +40,7 @@ def exported(request, width_export) -> Exported:
 
 def each(exports):
     return pytest.mark.parametrize(
-        "exported", exports, indirect=True, ids=["-".join(map(str, each)) for each in exports]
+        "exported", exports, indirect=True, ids=["-".join(map(str, export)) for export in exports]
     )
 
 
@@ -308,7 +308,7 @@ class TestWhatIsSaid:
         assert "Widths: ragged, 8 to 16 when loaded" in card
         assert "AutoModelForCausalLM.from_pretrained(name, trust_remote_code=True)" in card
         described = load_model_index(str(exported.path))
-        said = {each.engine: each.reads for each in verdicts(contents_of(described))}
+        said = {verdict.engine: verdict.reads for verdict in verdicts(contents_of(described))}
         assert said["transformers"] == "fails"
         assert said["transformers, trust_remote_code=True"] == "tried"
         assert said["moeprune, load_pruned"] == "tried"
@@ -327,7 +327,7 @@ class TestQuantised:
         tiny_model(BY_NAME["qwen3_moe"]).save_pretrained(tmp_path / "source")
         file = tmp_path / "source" / "model.safetensors"
         tensors = load_file(file)
-        for name in [each for each in tensors if ".experts." in each]:
+        for name in [tensor for tensor in tensors if ".experts." in tensor]:
             tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
         save_file(tensors, file, metadata={"format": "pt"})
         return load_model_index(str(tmp_path / "source"))

@@ -134,7 +134,7 @@ def test_loads_as_the_masked_original(novel, tmp_path, name, mode):
     assert [x.num_experts for x in held.layers] == [len(ids) for ids in plan.kept.values()] or mode
     report = verified(tmp_path / "out", source=path)
     assert report.level == "logits"
-    said = {each.engine: each.reads for each in verdicts(contents_of(held))}
+    said = {verdict.engine: verdict.reads for verdict in verdicts(contents_of(held))}
     assert said["transformers"] == "fails"
     assert said["transformers, trust_remote_code=True"] == "tried"
 

@@ -53,7 +53,7 @@ def test_an_export_holds_the_embedding_as_its_head(tied, tmp_path, options):
     )
     report = verified(tmp_path / "out", source=tied.checkpoint.path)
     assert report.level == "logits"
-    (accounts,) = (each.detail for each in report.checks if each.name == "source")
+    (accounts,) = (check.detail for check in report.checks if check.name == "source")
     of_source, copied, cut, dropped = map(int, re.findall(r"\b\d+\b", accounts))
     assert of_source == copied + cut + dropped == len(tied.checkpoint.tensors)
     stock, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
@@ -65,7 +65,7 @@ def test_an_export_holds_the_embedding_as_its_head(tied, tmp_path, options):
 def test_engines_read_the_export_and_not_the_source(tied):
     def refusing(contents):
         refused = (Reads.FAILS, Reads.WRONG)
-        return {each.engine for each in verdicts(contents) if each.reads in refused}
+        return {verdict.engine for verdict in verdicts(contents) if verdict.reads in refused}
 
     assert refusing(contents_of(tied)) == {"vLLM", "llama.cpp"}
     assert refusing(contents_of(tied, keeping(tied, (0, 2, 3, 6)))) == set()
@@ -127,7 +127,7 @@ def gguf_of(folder, kind, file):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return sum(each.n_bytes for each in gguf.GGUFReader(file).tensors)
+    return sum(tensor.n_bytes for tensor in gguf.GGUFReader(file).tensors)
 
 
 @pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
@@ -161,12 +161,12 @@ def test_a_predicted_size_of_a_tied_model_is_that_of_the_measured_cell():
     losses = stored_losses(EvaluationStore((SHIPPED_STATS,)), model.identity)
     # Repaired, so that no other plan of this sparsity competes.
     cells = {
-        each.facts.bits: each.facts.bytes_after
-        for each in losses
-        if each.is_repaired and each.facts.criterion == "ean" and each.facts.removed == 0.5
-        if each.facts.schedule == "uniform" and len(each.facts.corpora) == 3
+        loss.facts.bits: loss.facts.bytes_after
+        for loss in losses
+        if loss.is_repaired and loss.facts.criterion == "ean" and loss.facts.removed == 0.5
+        if loss.facts.schedule == "uniform" and len(loss.facts.corpora) == 3
     }
-    left = [each for each in losses if not (each.facts.bits and each.facts.removed)]
+    left = [loss for loss in losses if not (loss.facts.bits and loss.facts.removed)]
     table = front_of(model, left).table
     sums = table[~table["is_measured"] & (table["removed"] == 0.5) & (table["repaired_on"] != "")]
     found = dict(zip(sums["bits"], sums["bytes"], strict=True))
@@ -187,7 +187,11 @@ def test_neurons_go_and_the_head_is_written(tied, tmp_path):
     export(tied, plan, tmp_path / "out", widths=choice)
     assert HEAD in tensors_of(tmp_path / "out")
     assert verified(tmp_path / "out", source=tied.checkpoint.path).level == "logits"
-    option = next(each for each in width_options(tied, plan) if each.mode == choice.mode)
+    option = next(
+        width_option
+        for width_option in width_options(tied, plan)
+        if width_option.mode == choice.mode
+    )
     files = (tmp_path / "out").glob("*.safetensors")
     assert option.disk_bytes == sum(file.stat().st_size for file in files)
     assert option.loaded_bytes == load_model_index(str(tmp_path / "out")).checkpoint.nbytes

@@ -223,7 +223,7 @@ def test_every_constraint_is_recorded_unless_it_has_its_default():
         "locked": (frozenset({6, 5}), [5, 6]),
         "floor": (2, 2),
     }
-    assert set(limits) == {each.name for each in dataclasses.fields(Constraints)}
+    assert set(limits) == {field.name for field in dataclasses.fields(Constraints)}
     for name, (value, record) in limits.items():
         assert json.dumps(Constraints(**{name: value}).to_dict()) == json.dumps({name: record})
     every = Constraints(**{name: value for name, (value, _) in limits.items()}).to_dict()

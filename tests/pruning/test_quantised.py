@@ -48,7 +48,7 @@ def with_numpy(row, bits):
     scale = f(extreme / f(-half))
     inverse = f(1 / scale) if scale else f(0)
     sums = [f(float(x) * float(inverse) + half + 0.5) for x in row]
-    codes = [min(2 * half - 1, max(0, int(each))) for each in sums]
+    codes = [min(2 * half - 1, max(0, int(sum_))) for sum_ in sums]
     return np.array([f((code - half) * f(np.float16(scale))) for code in codes], f)
 
 

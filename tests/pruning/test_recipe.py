@@ -268,7 +268,7 @@ def test_what_init_writes_and_what_is_left_out_measure_the_same():
 def test_what_init_writes_for_own_texts_reads_them_alone():
     texts = ["my text.jsonl", "a, [b].txt"]
     written = recipe_from_yaml(recipe_template(load_model_index("demo"), "demo", "out", texts))
-    assert [each.corpus for each in written.plan.corpus_weights] == texts
+    assert [corpus_weight.corpus for corpus_weight in written.plan.corpus_weights] == texts
     assert written.evaluate.corpus == texts[0]
 
 

@@ -271,7 +271,9 @@ def test_a_shard_of_which_nothing_is_cut_is_written_anew_if_something_is_repaire
     model, plan = made("olmoe", plan_of, max_shard_size="6KB")
     manifest = export(model, plan, tmp_path / "out")
     verified(tmp_path / "out", model, tmp_path / "stats", level="logits")
-    whole = [each for each in manifest.shards if each.repaired and not (each.cut or each.dropped)]
+    whole = [
+        shard for shard in manifest.shards if shard.repaired and not (shard.cut or shard.dropped)
+    ]
     assert whole
     for shard in whole:
         before = (model.checkpoint.path / shard.name).read_bytes()

@@ -219,8 +219,8 @@ def uneven(checkpoint, tmp_path):
 
     def halve(tensors):
         return {
-            name: each.to(torch.bfloat16) if "layers.1.mlp.experts" in name else each
-            for name, each in tensors.items()
+            name: tensor.to(torch.bfloat16) if "layers.1.mlp.experts" in name else tensor
+            for name, tensor in tensors.items()
         }
 
     return load_model_index(str(rewritten(checkpoint, tmp_path / "uneven", halve)))
@@ -231,7 +231,9 @@ def headed(checkpoint, tmp_path):
     """With a prediction head that has experts, which goes with the first expert of all layers."""
 
     def add(tensors):
-        last = {name: each for name, each in tensors.items() if name.startswith("model.layers.2.")}
+        last = {
+            name: tensor for name, tensor in tensors.items() if name.startswith("model.layers.2.")
+        }
         head = {name.replace("model.layers.2.", "mtp.layers.0."): last[name] + 1 for name in last}
         return {**tensors, **head}
 

@@ -125,8 +125,8 @@ def test_what_is_named_beside_a_fixed_layer_fits(sizes, kept, sparsity, refused,
     assert said(uniform, layers, sparsity, limits) == (
         f"Layer {index} would keep {keep} of {size} experts, but {ROUTER}; {SUITS}: {named}."
     )
-    for each in named.split(" or "):
-        assert uniform(layers, each, limits).keep[0] == kept
+    for word in named.split(" or "):
+        assert uniform(layers, word, limits).keep[0] == kept
 
 
 def test_names_that_are_none():

@@ -29,7 +29,7 @@ def plan(model):
 @pytest.fixture(scope="module")
 def evaluation():
     records = EvaluationStore((SHIPPED_STATS,)).records()
-    return next(each for each in records if each.record_id.startswith("demo-reap-"))
+    return next(record for record in records if record.record_id.startswith("demo-reap-"))
 
 
 class Tags(HTMLParser):

@@ -54,7 +54,7 @@ def budgets_named(message: str) -> list[str | int]:
     if found := re.search(r"--remove (\d+)", message):
         return [int(found[1])]
     if found := re.search(r"suits every layer: ([\d.]+%)(?: or ([\d.]+%))?", message):
-        return [each for each in found.groups() if each]
+        return [group for group in found.groups() if group]
     if "removed)" in message:
         return [f"{share}%" for _, share in re.findall(_SHARE, message.partition("nearest: ")[2])]
     return [int(number) for number, _ in re.findall(_SHARE, message.partition("nearest: ")[2])]
@@ -71,7 +71,7 @@ def _ways(found: tuple[str, str, str]) -> list[str | int]:
 
 def fewer_dropped(asked: Asked, index: int, most: int) -> Constraints:
     """Constraints in which a layer drops at most so many experts of each group."""
-    layer = next(each for each in asked.layers if each.index == index)
+    layer = next(layer for layer in asked.layers if layer.index == index)
     size = layer.num_experts // layer.num_groups
     groups = [
         sorted(e for e in asked.limits.dropped[index] if e // size == group)[:most]

@@ -137,7 +137,7 @@ def answers(root, model, **fields):
     fields |= {"model": str(root / model), "stats_dir": stats, "max_new_tokens": 4}
     result = drain(ACTION.run(validated(AskRequest, given | fields)))
     (record,) = AnswerStore([stats]).records()
-    return [each.ids for each in result.answers], record, result.lens.asked.fields
+    return [answer.ids for answer in result.answers], record, result.lens.asked.fields
 
 
 def test_answers_follow_and_record_them(root):
@@ -201,6 +201,8 @@ def test_a_recipe_gives_them_to_every_step():
     (reading,) = repair.readings(plan, ("demo-math",))
     asked = (calibrated, evaluate_request(recipe, machine), reading)
     assert [each.template_args for each in asked] == [arguments] * 3
-    assert [each.skip_bad_rows for each in (*asked, *other_corpora(recipe, machine))] == [5] * 4
+    assert [
+        other_corpus.skip_bad_rows for other_corpus in (*asked, *other_corpora(recipe, machine))
+    ] == [5] * 4
     assert plain.digest != recipe.digest
     assert "template_args" not in plain.to_yaml()

@@ -166,7 +166,7 @@ def test_runs_that_several_processes_save_are_whole(tmp_path):
     from analysis.stats.store import StatsStore
 
     saved = run_crowd(SAVE, tmp_path, RUNS)
-    assert {name for mine in saved for name in mine} == {f"tiny-{each}" for each in range(RUNS)}
+    assert {name for mine in saved for name in mine} == {f"tiny-{index}" for index in range(RUNS)}
     store = StatsStore(tmp_path)
     runs = store.runs(pytest.fail)
     assert len(runs) == RUNS

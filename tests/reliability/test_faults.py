@@ -184,7 +184,9 @@ def test_any_step_may_fail(attempts, tmp_path, model, write, stays):
 
 
 @pytest.mark.parametrize(
-    "write", [each for each in WRITERS if each is not remove_run], ids=lambda write: write.__name__
+    "write",
+    [writer for writer in WRITERS if writer is not remove_run],
+    ids=lambda write: write.__name__,
 )
 def test_the_disk_may_be_full_at_any_size(attempts, write):
     def faults(wanted):
@@ -286,5 +288,5 @@ def test_a_figure_is_whole_or_not_there(tmp_path):
     path.write_text("older")
     with full_at(10_000), pytest.raises(OSError, match="File too large"):
         write_figure(go.Figure(), path)
-    assert [each.name for each in tmp_path.iterdir()] == ["figure.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["figure.html"]
     assert path.read_text() == "older"

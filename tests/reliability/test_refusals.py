@@ -152,7 +152,7 @@ def test_measurements_that_cannot_be(tmp_path, change, problem):
     shard.write_bytes(line + f'{body},"{SEAL}":"{seal}"}}\n'.encode())
     table = Measurements([tmp_path])
     assert len(table.blocks("00", "00", "float32")) == 1
-    assert [str(each) for each in table.problems] == [
+    assert [str(problem) for problem in table.problems] == [
         f"Line 2 of the measurements a.jsonl cannot be read ({problem}); remove the line, and "
         "measure again what it was of."
     ]

@@ -130,8 +130,8 @@ def loss_without(head: Head, kept: tuple[int, ...], rows: dict[str, np.ndarray])
             setattr(module, name, nn.Parameter(getattr(module, name)[ids]))
             module.num_experts = len(ids)
         losses = [
-            torch.stack([head(torch.from_numpy(part).long()) for part in np.split(each, 8)]).mean()
-            for each in rows.values()
+            torch.stack([head(torch.from_numpy(part).long()) for part in np.split(row, 8)]).mean()
+            for row in rows.values()
         ]
     finally:
         for module, name in ((block.gate, "gate.weight"), (block.experts, "experts.gate_up_proj")):

@@ -338,8 +338,8 @@ def main() -> None:
     for arm in asked.arm or ARMS:
         for criterion, sparsity, seed in product(*chosen):
             trial = Trial(asked.out, criterion, sparsity, seed, asked.samples, asked.held_out)
-            for each in results(trial, arm):
-                print(json.dumps(each), flush=True)
+            for result in results(trial, arm):
+                print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

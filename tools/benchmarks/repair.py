@@ -64,7 +64,7 @@ def main() -> None:
         ids = rng.integers(3, int(model.config["vocab_size"]), (tokens // LENGTH, LENGTH))
         sequences = TokenSequences("random", tuple(ids.astype(np.int32)), len(ids), 0)
         settings = CalibrationSettings(LENGTH, dtype="float32", batch_size=BATCH)
-        half = {each.index: tuple(range(each.num_experts // 2)) for each in model.layers}
+        half = {layer.index: tuple(range(layer.num_experts // 2)) for layer in model.layers}
         plan = fit_plan(PruningPlan(model_ref(model), half), model)
         forward(model, sequences, settings)  # loads libraries
         before = peak_memory_mib()

@@ -55,7 +55,7 @@ def main(folders: list[Path]) -> None:
     model = load_model_index("demo")
     for folder in folders:
         result = load_search(folder / "search.json")
-        uniform = next(each for each in result.entries if each.origin == "uniform")
+        uniform = next(entry for entry in result.entries if entry.origin == "uniform")
         best_plan = load_plan(folder / "plan.json", model=model)
         evenly = load_plan(folder / "uniform.json", model=model)
         corpus = result.header["corpus"]

@@ -118,7 +118,9 @@ def _rows(build: Build) -> Iterator[Sequence[object]]:
         for record in records:
             other = counterpart(record, others)
             same += other is not None and not differences(record, other)
-        sizes = (len(str(each.raw)) + sum(f.stat().st_size for f in each.files) for each in records)
+        sizes = (
+            len(str(record.raw)) + sum(f.stat().st_size for f in record.files) for record in records
+        )
         seconds = build.work.seconds(step)
         rest = len(records) - same if step.ships else 0
         yield step.name, len(records), seconds, format_bytes(sum(sizes)), same, rest
@@ -138,15 +140,15 @@ def _check(arguments: argparse.Namespace) -> int:
         work = Work(Path(folder))
         work.prepare()
         outcomes = check(records, work, arguments.processes, within=arguments.within)
-    rows = [(each.record.name, _words(each)) for each in outcomes]
+    rows = [(outcome.record.name, _words(outcome)) for outcome in outcomes]
     show_table("Rebuilt", ("record", "differs in"), rows)
     out.print(summary(outcomes))
-    return int(any(each.differs for each in outcomes))
+    return int(any(outcome.differs for outcome in outcomes))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
     """How many records came back, and how far the others are from what ships."""
-    others = [each for each in outcomes if each.differs]
+    others = [outcome for outcome in outcomes if outcome.differs]
     words = f"{counted(len(outcomes), 'record')} rebuilt, {len(others) or 'none'} of them other"
     words += " than what ships"
     shares = [each.share for other in others for each in other.differs]

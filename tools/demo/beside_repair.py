@@ -139,7 +139,7 @@ def bench(folder: Path, tokens: int, samples: int) -> Bench:
         model="demo", corpora=CORPORA, samples=samples, dtype="float32", stats_dir=folder
     )
     draws = drain(drawn_corpora(request, source, stats_store(folder)))
-    settings = run_settings(request, max(each.sequences.longest for each in draws))
+    settings = run_settings(request, max(draw.sequences.longest for draw in draws))
     loaded = load_model(source, settings)
     candidates = MaskedCandidates(loaded, source.family)
     sides = {}
@@ -156,7 +156,7 @@ def bench(folder: Path, tokens: int, samples: int) -> Bench:
 
 def row(name: str, what: str, losses: Mapping[str, SampleValues]) -> dict[str, Any]:
     """A line of the table."""
-    means = {corpus: float(each.numbers.mean()) for corpus, each in losses.items()}
+    means = {corpus: float(loss.numbers.mean()) for corpus, loss in losses.items()}
     mean = float(np.mean(list(means.values())))
     return {"plan": name, "what": what, **means, "mean": mean, "low": None, "high": None}
 
@@ -184,8 +184,8 @@ def main() -> None:
         rows.append(row(name, what, losses))
         if pruned:
             gains = [
-                SampleValues(pruned[corpus].numbers - each.numbers, each.documents)
-                for corpus, each in losses.items()
+                SampleValues(pruned[corpus].numbers - loss.numbers, loss.documents)
+                for corpus, loss in losses.items()
             ]
             rows[-1]["low"], rows[-1]["high"] = interval_of(gains).tolist()
         logger.info("%s", rows[-1])

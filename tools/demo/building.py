@@ -55,7 +55,7 @@ class Build:
     def digest(self, step: Step) -> str:
         """A digest of the step, and of all that it is made from."""
         if step.name not in self._digests:
-            by_name = {each.name: each for each in self.steps}
+            by_name = {step.name: step for step in self.steps}
             needs = [self.digest(by_name[name]) for name in self._needs[step.name]]
             self._digests[step.name] = step_digest(step, "".join((self.inputs, *needs)))
         return self._digests[step.name]

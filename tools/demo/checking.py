@@ -37,7 +37,7 @@ def chosen(asked: Sequence[str], seed: int, root: Path = ROOT) -> list[Stored]:
 
 def parts_for(records: Sequence[Stored], steps: Sequence[Step] = STEPS) -> tuple[Step, ...]:
     """The parts of the steps that make these records, and all that those need."""
-    return narrowed(steps, {each.key for each in records})
+    return narrowed(steps, {record.key for record in records})
 
 
 def check(
@@ -47,11 +47,11 @@ def check(
 
     `within` is the relative difference up to which numbers count as the same.
     """
-    parts, keys = parts_for(records), frozenset(each.key for each in records)
+    parts, keys = parts_for(records), frozenset(record.key for record in records)
     Build(work, parts, inputs="", keys=keys).run(processes)  # the folder has no other inputs
     rebuilt = {
         kind: [each for step in parts if step.kind == kind for each in made(step, work.stats)]
-        for kind in {each.key.kind for each in records}
+        for kind in {record.key.kind for record in records}
     }
     outcomes = []
     for record in records:

@@ -43,7 +43,7 @@ def made(step: Step, folder: Path) -> list[Stored]:
 def counterpart(record: Stored, others: Records) -> Stored | None:
     """The record of the same key, and of the same id where several have it."""
     rivals = others.get(record.key, ())
-    return next((each for each in rivals if len(rivals) == 1 or each.name == record.name), None)
+    return next((rival for rival in rivals if len(rivals) == 1 or rival.name == record.name), None)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Difference:
 def differences(record: Stored, other: Stored) -> list[Difference]:
     """Where two records differ; dates, seconds, versions and ids of calibrations may."""
     found = list(_fields("", lasting(record.facts), lasting(other.facts)))
-    files, others = ({each.name: each for each in one.files} for one in (record, other))
+    files, others = ({file.name: file for file in one.files} for one in (record, other))
     found += [Difference(name) for name in sorted(files.keys() ^ others.keys())]
     for name in sorted(files.keys() & others.keys()):
         found += _of_files(files[name], others[name])
@@ -91,9 +91,9 @@ def _items(name: str, one: list[Any], other: list[Any]) -> Iterator[Difference]:
         return
     shares = defaultdict[str, float](float)
     for pair in zip(one, other, strict=True):
-        for each in _fields(name, *pair):
-            shares[each.name] = max(shares[each.name], each.share)
-    yield from (Difference(*each) for each in shares.items())
+        for field in _fields(name, *pair):
+            shares[field.name] = max(shares[field.name], field.share)
+    yield from (Difference(*entry) for entry in shares.items())
 
 
 def _is_nan(value: Any) -> bool:

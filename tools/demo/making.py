@@ -90,7 +90,7 @@ class Maker:
 
     def _plans(self, order: Order) -> dict[str, Any]:
         # Hidden states of the original model are measured with those of any plan.
-        asked = [each for each in order.plans if each.spec or order.task != "variance"]
+        asked = [plan for plan in order.plans if plan.spec or order.task != "variance"]
         return {"plans": tuple(self.plan(plan).to_dict() for plan in asked)}
 
     def criterion(self, order: Order) -> str:
@@ -119,9 +119,9 @@ class Maker:
         if not plan.repair_tokens:
             return chosen
         (repair,) = (
-            each
-            for each in RepairStore([self.work.stats]).records(self.model.identity)
-            if each.plan_digest == chosen.digest
+            record
+            for record in RepairStore([self.work.stats]).records(self.model.identity)
+            if record.plan_digest == chosen.digest
         )
         return replace(chosen, repair=repair.reference)
 

@@ -42,7 +42,7 @@ def _needs_of(ranking: RankingSpec) -> Iterator[Key]:
     """The statistics that a ranking reads."""
     source = get_criterion(ranking.criterion).source
     if source == "routed":
-        yield from (Key(RUNS, corpus=each) for each in ranking.corpora)
+        yield from (Key(RUNS, corpus=corpus) for corpus in ranking.corpora)
     elif ranking.by_neuron:  # the newest calibration says how often experts are chosen
         yield from (Key(RUNS, corpus=each) for each in CALIBRATED)
     elif source == "weights":
@@ -141,7 +141,9 @@ class Order:
         mine = [key for key in self.keys() if key in keys]
         if not mine or self.kind in WHOLE:
             return self if mine else None
-        corpora = tuple(each for each in self.corpora if any(key.corpus == each for key in mine))
+        corpora = tuple(
+            corpus for corpus in self.corpora if any(key.corpus == corpus for key in mine)
+        )
         first_cut = next((plan for plan in self.plans if plan.cuts_neurons), None)
         words = [key.about.partition(" in ") for key in mine]
         plans = tuple(
@@ -181,7 +183,7 @@ class Step:
 
     def narrowed(self, keys: Collection[Key]) -> "Step | None":
         """See `Order.narrowed`."""
-        orders = tuple(filter(None, (each.narrowed(keys) for each in self.orders)))
+        orders = tuple(filter(None, (order.narrowed(keys) for order in self.orders)))
         return replace(self, orders=orders) if orders else None
 
 

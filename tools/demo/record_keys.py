@@ -12,7 +12,7 @@ def key_of(kind: str, raw: Mapping[str, Any]) -> Key:
 
 
 def _run(kind: str, raw: Mapping[str, Any]) -> Key:
-    return Key(kind, corpus="+".join(each["name"] for each in raw["corpora"]))
+    return Key(kind, corpus="+".join(corpus["name"] for corpus in raw["corpora"]))
 
 
 def _of_plan(raw: Mapping[str, Any]) -> str:

@@ -190,7 +190,7 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
         errors[layer.index] = []
         for expert in range(layer.num_experts):
             yield Progress(f"layer {layer.index}", expert, layer.num_experts, "experts")
-            kept = tuple(each for each in range(layer.num_experts) if each != expert)
+            kept = tuple(index for index in range(layer.num_experts) if index != expert)
             plan = PruningPlan(whole.model, {layer.index: kept})
             collector, outputs = Collector(dict.fromkeys(kept)), list[Tensor]()
             for number, batch in enumerate(batches):

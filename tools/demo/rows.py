@@ -47,15 +47,15 @@ class Whole:
         Raises:
             StatsError: a record or a line of the table cannot be read, or a record lacks numbers.
         """
-        return {each.record_id: each for each in self._store.records(on_problem=_refuse)}
+        return {record.record_id: record for record in self._store.records(on_problem=_refuse)}
 
     def facts(self, name: str) -> dict[str, Any]:
         """A record as plain JSON, and the sums of its samples: a mean may hide a last digit."""
         sums: dict[str, dict[str, list[float]]] = {}
         for block in self._read_by(name):
             known = sums.setdefault(block.plan, {})
-            for measure, each in block.sums.items():
-                known[measure] = [*known.get(measure, ()), *each.sums.tolist()]
+            for measure, sum_ in block.sums.items():
+                known[measure] = [*known.get(measure, ()), *sum_.sums.tolist()]
         return {**self.records[name].to_dict(), "sums": sums}
 
     def blocks(self, names: Iterable[str]) -> list[Block]:
@@ -66,9 +66,9 @@ class Whole:
             sums = PlanSums(block.kept, block.samples, block.sums, block.made)
             found[key] = found[key].joined(sums) if key in found else sums
         blocks = (
-            replace(each, num_samples=count)
+            replace(block, num_samples=count)
             for (model, plan, where, count, _), sums in found.items()
-            for each in sums.blocks(model, plan, where, sums.made)
+            for block in sums.blocks(model, plan, where, sums.made)
         )
         return sorted(blocks, key=lambda each: (each.where.digest, each.plan, [*each.sums]))
 
@@ -116,7 +116,7 @@ def _points(record: SensitivityRecord, table: Measurements) -> Iterator[Block]:
 
 def _apart(blocks: Sequence[Block], wanted: Collection[str]) -> tuple[int, int]:
     """How far a set is from these samples: those that it lacks, and its size."""
-    known = {sample for each in blocks for sample in each.samples}
+    known = {sample for block in blocks for sample in block.samples}
     return len({*wanted} - known), blocks[0].num_samples
 
 
@@ -130,7 +130,7 @@ def _on(blocks: Sequence[Block], wanted: Collection[str]) -> Block | None:
         for place, sample in enumerate(block.samples):
             places.setdefault(sample, (block, place))
     samples = tuple(each for each in wanted if each in places)
-    found = [places[each] for each in samples]
+    found = [places[sample] for sample in samples]
     if not found:
         return None
     first = found[0][0]
@@ -157,7 +157,7 @@ def forget(folder: Path, leaving: Collection[Path]) -> None:
         raise table.problems[0]
     for path in table.shards:
         lines = path.read_bytes().splitlines(keepends=True)
-        kept = [each for each in lines if each.endswith(b"\n") and read & _keys(each)]
+        kept = [line for line in lines if line.endswith(b"\n") and read & _keys(line)]
         if not kept:
             path.unlink()
         elif kept != lines:
@@ -170,7 +170,7 @@ _Key = tuple[str, str, str, str]  # model, plan, dtype and digest of the set, or
 def _keys(line: bytes) -> set[_Key]:
     block = Block.from_line(line)
     of = block.model, block.plan, block.where.dtype
-    return {(*of, each) for each in (block.where.digest, *block.samples)}
+    return {(*of, sample) for sample in (block.where.digest, *block.samples)}
 
 
 def _keys_read(folder: Path, leaving: Collection[Path]) -> set[_Key]:

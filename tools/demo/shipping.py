@@ -68,7 +68,7 @@ def _write(place: Path, records: Sequence[Stored]) -> list[Path]:
         return [place]
     shard = shard_of(place, whole.kind)
     shard.parent.mkdir(parents=True, exist_ok=True)
-    blocks = whole.blocks(each.name for each in records)
+    blocks = whole.blocks(record.name for record in records)
     write_durably(shard, b"".join(block.to_line() for block in blocks))
     return [place, shard]
 

@@ -127,8 +127,12 @@ def _spread_over_layers() -> Order:
 
 
 def _rest_of_grid() -> Iterator[Order]:
-    patterns = [each for each in SCHEDULES if each not in ("uniform", "global", MEASURED, "file")]
-    shaped = [plans_by((OPENING,), (BLEND,), SHARES, schedule=each) for each in patterns]
+    patterns = [
+        schedule
+        for schedule in SCHEDULES
+        if schedule not in ("uniform", "global", MEASURED, "file")
+    ]
+    shaped = [plans_by((OPENING,), (BLEND,), SHARES, schedule=pattern) for pattern in patterns]
     measured = [
         plans_by((criterion,), (blend,), SHARES, schedule=MEASURED)
         for criterion, blend in ((OPENING, BLEND), ("reap", (CODE,)))

@@ -167,7 +167,7 @@ class Work:
         if self.is_other(step, digest):
             keys = step.keys()
             others = [each for each in stored(self.stats, [step.kind]) if each.key in keys]
-            forget(self.stats, [each.path for each in others])
+            forget(self.stats, [other.path for other in others])
             for record in others:
                 _remove(record)
             shutil.rmtree(self.searches(step), ignore_errors=True)
@@ -194,7 +194,7 @@ def _remove(record: Stored) -> None:
 def link_tree(source: Path, place: Path, instead: Mapping[Path, Path]) -> None:
     """Fill a folder with links to what another has; folders that lead to one replaced are real."""
     place.mkdir(parents=True, exist_ok=True)
-    for gone in [each for each in place.iterdir() if not (source / each.name).exists()]:
+    for gone in [path for path in place.iterdir() if not (source / path.name).exists()]:
         if gone.is_dir() and not gone.is_symlink():
             shutil.rmtree(gone)
         else:
@@ -212,14 +212,14 @@ def step_digest(step: Step, inputs: str) -> str:
     """A digest of what a step asks for and of what it is made from."""
     orders = [
         [
-            each.task,
-            [plan.about for plan in each.plans],
-            each.corpora,
-            repr(sorted(each.options.items())),
-            repr(each.ranking),
-            [plan.repair_tokens for plan in each.plans],
+            order.task,
+            [plan.about for plan in order.plans],
+            order.corpora,
+            repr(sorted(order.options.items())),
+            repr(order.ranking),
+            [plan.repair_tokens for plan in order.plans],
         ]
-        for each in step.orders
+        for order in step.orders
     ]
     return digest_of({"orders": orders, "inputs": inputs})
 

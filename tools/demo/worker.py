@@ -22,7 +22,7 @@ def main(folder: str, name: str, digest: str, keys: str = "") -> None:
     work, steps = Work(Path(folder)), STEPS
     if keys:
         steps = narrowed(STEPS, {Key(*each) for each in json.loads(Path(keys).read_bytes())})
-    step = next(each for each in steps if each.name == name)
+    step = next(step for step in steps if step.name == name)
     # The step of a tool that was killed may still be at it.
     with work.lock(step):
         if work.is_done(step, digest):

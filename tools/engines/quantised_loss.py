@@ -80,18 +80,18 @@ class Increase:
 
 def mean_loss(losses: Losses) -> float:
     """The mean over corpora of what `moeprune evaluate` reports: the mean of the samples' means."""
-    return float(np.mean([np.mean(each) for each in losses.values()]))
+    return float(np.mean([np.mean(loss) for loss in losses.values()]))
 
 
 def increase(losses: Losses, base: Losses, documents: Documents = _UNKNOWN) -> Increase:
     """The losses of a file above those in float32."""
     pairs = [
-        SampleValues(np.subtract(each, base[corpus]), documents.get(corpus))
-        for corpus, each in losses.items()
+        SampleValues(np.subtract(loss, base[corpus]), documents.get(corpus))
+        for corpus, loss in losses.items()
     ]
     return Increase(
-        float(np.mean([each.numbers.mean() for each in pairs])),
-        float(np.sqrt(np.sum([each.variance_of_mean() for each in pairs])) / len(pairs)),
+        float(np.mean([pair.numbers.mean() for pair in pairs])),
+        float(np.sqrt(np.sum([pair.variance_of_mean() for pair in pairs])) / len(pairs)),
     )
 
 
@@ -106,15 +106,15 @@ def table(
     head = ["checkpoint", "quantised", "type", "file, MiB", "experts, MiB", *names, "mean"]
     rows = [[*head, "above float32", "by weights alone"]]
     rows.append(["---"] * len(rows[0]))
-    for each in files:
-        base = float32[each.checkpoint]
-        sizes = [f"{each.file_bytes / MIB:.2f}", f"{each.expert_bytes / MIB:.2f}"]
-        losses = [f"{np.mean(each.losses[corpus]):.4f}" for corpus in corpora]
-        found = increase(each.losses, base, documents)
+    for file in files:
+        base = float32[file.checkpoint]
+        sizes = [f"{file.file_bytes / MIB:.2f}", f"{file.expert_bytes / MIB:.2f}"]
+        losses = [f"{np.mean(file.losses[corpus]):.4f}" for corpus in corpora]
+        found = increase(file.losses, base, documents)
         above = [f"{found.mean:+z.4f} ± {found.error:.4f}"]
-        above.append(f"{increase(each.dequantised, base).mean:+z.4f}" if each.dequantised else "")
-        label = [each.checkpoint, each.scope, each.type]
-        rows.append([*label, *sizes, *losses, f"{mean_loss(each.losses):.4f}", *above])
+        above.append(f"{increase(file.dequantised, base).mean:+z.4f}" if file.dequantised else "")
+        label = [file.checkpoint, file.scope, file.type]
+        rows.append([*label, *sizes, *losses, f"{mean_loss(file.losses):.4f}", *above])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -154,7 +154,7 @@ def held_out(model: Model, samples: int) -> dict[str, Samples]:
     """Corpus -> the samples that `moeprune evaluate` takes."""
     request = EvaluateRequest(model="demo", corpora=CORPORA, samples=samples)
     draws = drain(drawn_corpora(request, model.described, model.store))
-    return {each.sequences.corpus: make_samples(each.sequences, 1) for each in draws}
+    return {draw.sequences.corpus: make_samples(draw.sequences, 1) for draw in draws}
 
 
 def as_asked(samples: Samples) -> list[dict[str, Any]]:
@@ -169,9 +169,9 @@ def losses_in_float32(
 ) -> dict[str, list[float]]:
     """The losses of a checkpoint by transformers."""
     model, found = Model(checkpoint, stats_dir=stats), {}
-    for corpus, each in samples.items():
-        record = model.evaluate(corpus=corpus, samples=len(each), dtype="float32", measures="nll")
-        if record.corpus["digest"] != each.sequences.digest:
+    for corpus, sample in samples.items():
+        record = model.evaluate(corpus=corpus, samples=len(sample), dtype="float32", measures="nll")
+        if record.corpus["digest"] != sample.sequences.digest:
             raise UserError(f"{checkpoint.name} tokenises {corpus} in another way than the demo.")
         if record.samples is None:
             raise UserError(f"The record {record.record_id} has no losses of samples.")
@@ -198,7 +198,7 @@ def ask_engine(
             name: {"folder": str(path), "files": files_of(name)}
             for name, path in checkpoints.items()
         },
-        "samples": {corpus: as_asked(each) for corpus, each in samples.items()},
+        "samples": {corpus: as_asked(sample) for corpus, sample in samples.items()},
     }
     asked.write_text(json.dumps(question))
     command = [python, str(HERE / "run_quantised.py"), str(asked), str(answered)]
@@ -212,7 +212,7 @@ def ask_engine(
 
 def read_files(answers: Mapping[str, Any], samples: Mapping[str, Samples]) -> list[QuantisedFile]:
     """The answers, with losses per token for sums."""
-    counts = {corpus: each.num_scored.tolist() for corpus, each in samples.items()}
+    counts = {corpus: sample.num_scored.tolist() for corpus, sample in samples.items()}
     return [
         QuantisedFile(
             **{key: value for key, value in answer.items() if key != "sums"}
@@ -227,7 +227,7 @@ def read_files(answers: Mapping[str, Any], samples: Mapping[str, Samples]) -> li
 
 def per_token(sums: Losses, counts: Mapping[str, Sequence[int]]) -> dict[str, list[float]]:
     """Sums over the tokens of each sample as means."""
-    return {name: np.divide(each, counts[name]).tolist() for name, each in sums.items()}
+    return {name: np.divide(sum_, counts[name]).tolist() for name, sum_ in sums.items()}
 
 
 def main(
@@ -258,7 +258,7 @@ def main(
             "samples": {corpus: each.sequences.digest for corpus, each in drawn.items()},
             "tokens": tokens,
             "float32": float32,
-            "files": [asdict(each) for each in files],
+            "files": [asdict(file) for file in files],
         }
         out_file.write_text(json.dumps(content, indent=1) + "\n")
 

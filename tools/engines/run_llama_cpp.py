@@ -55,8 +55,8 @@ def continued(server, prompt, tokens, vocabulary):
     rows = []
     for place in places:
         row = [-math.inf] * vocabulary
-        for each in place["top_logprobs"]:
-            row[each["id"]] = each["logprob"]
+        for top_logprob in place["top_logprobs"]:
+            row[top_logprob["id"]] = top_logprob["logprob"]
         rows.append(row)
     return {"tokens": [place["id"] for place in places], "log_probabilities": rows}
 

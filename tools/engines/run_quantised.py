@@ -64,7 +64,9 @@ def join(original, quantised, target):
     binding lacks: tensors are quantised one by one, so the experts' bytes are the same.
     """
     whole = gguf.GGUFReader(original)
-    experts = {each.name: each for each in gguf.GGUFReader(quantised).tensors if is_expert(each)}
+    experts = {
+        tensor.name: tensor for tensor in gguf.GGUFReader(quantised).tensors if is_expert(tensor)
+    }
     architecture = gguf.Keys.General.ARCHITECTURE
     writer = gguf.GGUFWriter(target, whole.fields[architecture].contents())
     for field in whole.fields.values():
@@ -86,7 +88,7 @@ def alike(original, quantised):
 
     None for types that gguf-py only reads.
     """
-    sources = {each.name: each for each in gguf.GGUFReader(original).tensors}
+    sources = {tensor.name: tensor for tensor in gguf.GGUFReader(original).tensors}
     equal = rows = 0
     for tensor in filter(is_expert, gguf.GGUFReader(quantised).tensors):
         try:
@@ -101,10 +103,10 @@ def alike(original, quantised):
 def contents(path):
     """Bytes of a file and of its experts, and how many tensors are of which type."""
     tensors = gguf.GGUFReader(path).tensors
-    types = Counter(f"{_group(each)} {each.tensor_type.name}" for each in tensors)
+    types = Counter(f"{_group(tensor)} {tensor.tensor_type.name}" for tensor in tensors)
     return {
         "file_bytes": path.stat().st_size,
-        "expert_bytes": int(sum(each.n_bytes for each in tensors if is_expert(each))),
+        "expert_bytes": int(sum(tensor.n_bytes for tensor in tensors if is_expert(tensor))),
         "tensors": dict(sorted(types.items())),
     }
 
@@ -124,7 +126,7 @@ class _Model(llama_cpp.LlamaModel):
 def loss_sums(path, samples):
     """Corpus -> sums over each sample of -log p of the predicted tokens, in nats."""
     model = _Model(str(path), llama_cpp.LlamaModelParams(), verbose=False)
-    longest = max(len(each["tokens"]) for rows in samples.values() for each in rows)
+    longest = max(len(row["tokens"]) for rows in samples.values() for row in rows)
     parameters = llama_cpp.LlamaContextParams()
     parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = longest
     parameters.n_threads = parameters.n_threads_batch = parameters.n_seq_max = 1
@@ -134,7 +136,7 @@ def loss_sums(path, samples):
     context = llama_cpp.LlamaContext(model, parameters, verbose=False)
     batch = llama_cpp.LlamaBatch(n_tokens=longest, embd=0, n_seq_max=1)
     return {
-        corpus: [_loss_sum(context, batch, each["tokens"], each["scored"]) for each in rows]
+        corpus: [_loss_sum(context, batch, row["tokens"], row["scored"]) for row in rows]
         for corpus, rows in samples.items()
     }
 

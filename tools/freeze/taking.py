@@ -91,8 +91,8 @@ def records(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
     for path in sorted(doors.SHIPPED.iterdir()):
         files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
         digests = (
-            f"{hashlib.sha256(each.read_bytes()).hexdigest()} {each.relative_to(path)}"
-            for each in files
+            f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.relative_to(path)}"
+            for file in files
         )
         yield Value(f"files of {path.name}", f"{len(files)} files", "\n".join(digests))
     for kind, records in doors.records().items():

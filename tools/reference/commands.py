@@ -51,7 +51,7 @@ def _section(words: str, function: Function) -> str:
 
 def _taken(function: Function) -> list[inspect.Parameter]:
     parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return [each for each in parameters if each.annotation is not typer.Context]
+    return [parameter for parameter in parameters if parameter.annotation is not typer.Context]
 
 
 def _row(parameter: inspect.Parameter) -> tuple[str, str, str, str]:
@@ -68,14 +68,14 @@ def _names(parameter: inspect.Parameter) -> tuple[str, ...]:
         return (info.metavar or parameter.name.upper(),)
     # Inside Annotated the first name lands where a default would stand.
     given = (info.default, *(info.param_decls or ()))
-    names = tuple(each for name in given if isinstance(name, str) for each in name.split("/"))
+    names = tuple(word for name in given if isinstance(name, str) for word in name.split("/"))
     word = parameter.name.replace("_", "-")
     return names or ((f"--{word}", f"--no-{word}") if kind is bool else (f"--{word}",))
 
 
 def _takes(metavar: str) -> str:
     """What an option takes: its choices, or a word; nothing for a switch."""
-    return ", ".join(f"`{each}`" for each in metavar.split("|") if each)
+    return ", ".join(f"`{word}`" for word in metavar.split("|") if word)
 
 
 def _default(parameter: inspect.Parameter, names: Sequence[str]) -> str:

@@ -50,7 +50,9 @@ def _layout(family: MoEFamily) -> list[str]:
         f"always {family.fixed_top_k} per token": family.fixed_top_k > 0,
         "groups": family.groups is not None,
         "correction bias": bool(family.correction_biases),
-        "tables of token ids": any(each.holds_ids for each in family.router_tensors),
+        "tables of token ids": any(
+            router_tensor.holds_ids for router_tensor in family.router_tensors
+        ),
         _shared(family): family.shared is not None,
         f"width shared with {family.width_shared_with}": bool(family.width_shared_with),
         f"transformers {family.needs_transformers} or newer": bool(family.needs_transformers),

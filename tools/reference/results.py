@@ -184,11 +184,11 @@ def _even(
     """The plan of equal counts, of the blend if it reads text; and the same repaired."""
     corpora = () if get_criterion(criterion).source == "weights" else _BLEND
     plans = {
-        each.is_repaired: each
-        for each in losses_at(measured, removed)
-        if (each.facts.criterion, tuple(sorted(each.facts.corpora))) == (criterion, corpora)
-        and (each.facts.granularity, each.facts.schedule) == ("expert", "uniform")
-        and not each.way
+        loss.is_repaired: loss
+        for loss in losses_at(measured, removed)
+        if (loss.facts.criterion, tuple(sorted(loss.facts.corpora))) == (criterion, corpora)
+        and (loss.facts.granularity, loss.facts.schedule) == ("expert", "uniform")
+        and not loss.way
     }
     return plans.get(False), plans.get(True)
 

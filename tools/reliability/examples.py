@@ -180,7 +180,7 @@ def _files(root: Path) -> None:
     for kind in ("evaluations", "bins"):
         name = id_of(json.loads((files / kind / "record.json").read_bytes()))
         blocks = Whole(SHIPPED_STATS, kind).blocks([name])
-        rows = b"".join(each.to_line() for each in blocks)
+        rows = b"".join(block.to_line() for block in blocks)
         (files / FOLDER / f"{kind}.jsonl").write_bytes(rows)
     drain(export_checkpoint(model, plan, root / EXPORT, ExportSettings(recipe=RECIPE.encode())))
     uneven = {layer: experts[: 4 - layer] for layer, experts in kept.items()}

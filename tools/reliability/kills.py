@@ -171,7 +171,7 @@ def _begin_all(words: list[str], folder: Path, processes: int) -> list[int]:
     shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "localhost"}
     shared["MASTER_PORT"] = an_unused_port()
     ranks = ({"RANK": rank, "LOCAL_RANK": rank, **shared} for rank in range(processes))
-    return [_begin(words, folder, {k: str(v) for k, v in each.items()}) for each in ranks]
+    return [_begin(words, folder, {k: str(v) for k, v in rank.items()}) for rank in ranks]
 
 
 def _begin(words: list[str], folder: Path, variables: Mapping[str, str]) -> int:
@@ -317,7 +317,7 @@ def _curves(path: Path) -> Any:
     points, values = store.points(record), {}
     for point, plan in record.plans.items():
         blocks = store.table.blocks(record.model.identity, plan, record.settings["dtype"])
-        samples = [sample for each in blocks for sample in each.samples]
+        samples = [sample for block in blocks for sample in block.samples]
         assert len(samples) == len(set(samples)), f"{path}: {plan} was measured twice"
         values[plan] = points.values(point.removed, points.samples()).tolist()
     return _without_made(record.to_dict()), values
@@ -425,15 +425,15 @@ def table_of(tallies: Mapping[str, Tally]) -> pd.DataFrame:
     facts = [
         {
             "command": name,
-            "kills": each.kills,
-            "too_late": each.too_late,
-            "nothing_yet": each.nothing,
-            "complete_found": each.found,
-            "rows_found": each.rows,
-            "reruns": each.reruns,
-            "problems": len(each.problems),
+            "kills": tally.kills,
+            "too_late": tally.too_late,
+            "nothing_yet": tally.nothing,
+            "complete_found": tally.found,
+            "rows_found": tally.rows,
+            "reruns": tally.reruns,
+            "problems": len(tally.problems),
         }
-        for name, each in tallies.items()
+        for name, tally in tallies.items()
     ]
     return pd.DataFrame(facts)
 

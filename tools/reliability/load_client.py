@@ -72,7 +72,7 @@ class Drawn:
         return parts.hexdigest()
 
     def _of(self, kind: str) -> list[Element]:
-        return [each for each in self.elements.values() if each.WhichOneof("type") == kind]
+        return [element for element in self.elements.values() if element.WhichOneof("type") == kind]
 
 
 class Session:
@@ -139,7 +139,7 @@ class Session:
             if (widget := _widget(element)) is not None and (key := _key(widget.id))
         }
         self._widgets = {**self._widgets, **found} if fragment else found
-        self._values = {key: each for key, each in self._values.items() if key in self._widgets}
+        self._values = {key: value for key, value in self._values.items() if key in self._widgets}
         return Drawn(seconds, nbytes, elements)
 
     async def _receive(self) -> tuple[int, dict[Path, Element]]:

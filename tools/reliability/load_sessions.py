@@ -44,7 +44,7 @@ class Tally:
 
 def walk(sessions: int, toggles: int, seed: int) -> list[list[tuple[str, str]]]:
     """For each session what it chooses, one after another: control and option."""
-    return [list(_choices(Random(f"{seed} {each}"), toggles)) for each in range(sessions)]  # noqa: S311
+    return [list(_choices(Random(f"{seed} {index}"), toggles)) for index in range(sessions)]  # noqa: S311
 
 
 def _choices(random: Random, toggles: int) -> Iterator[tuple[str, str]]:
@@ -92,7 +92,7 @@ async def toggle_at_once(
     async with AsyncExitStack() as stack:
         sockets = [await stack.enter_async_context(connected(server.port)) for _ in walks]
         sessions = [Session(socket) for socket in sockets]
-        for drawn in await asyncio.gather(*(each.visit(PAGE, QUERY) for each in sessions)):
+        for drawn in await asyncio.gather(*(session.visit(PAGE, QUERY) for session in sessions)):
             tally.opened.append(drawn.seconds)
             tally.problems += drawn.exceptions
         began, used = time.perf_counter(), cpu_seconds(process)

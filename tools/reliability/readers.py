@@ -109,7 +109,7 @@ def _rank(stats: ExpertStats, criterion: Criterion) -> None:
 def _run(root: Path, name: str) -> Run:
     """A run whose manifest agrees with its files, so that what they hold is read."""
     run = read_run(root / examples.STATS / name)
-    files = {each: file_sha256(run.path / each) for each in run.manifest.files}
+    files = {file: file_sha256(run.path / file) for file in run.manifest.files}
     return Run(run.path, replace(run.manifest, files=files))
 
 
@@ -228,7 +228,7 @@ def _record(root: Path) -> None:
             record.to_json()
         evaluation_results(records)
         losses = plan_losses(records)
-        for share in {each.facts.removed or 0.0 for each in losses}:
+        for share in {loss.facts.removed or 0.0 for loss in losses}:
             candidates_at(losses, share)
 
 
@@ -255,7 +255,7 @@ def _benchmarks(root: Path) -> None:
 
 def _tasks(root: Path) -> None:
     documents = task_documents([root / examples.FILES / "benchmark-tasks"])
-    assert all(isinstance(each, str) for each in (*documents, *documents.values()))
+    assert all(isinstance(document, str) for document in (*documents, *documents.values()))
 
 
 def _published(root: Path) -> None:
@@ -301,7 +301,7 @@ def _measurements(root: Path) -> None:
     wanted = task()
     known = scores(root / examples.FILES, wanted)
     state = initial_state(wanted.space, wanted.settings, wanted.seeds)
-    known.look_up([each.removed for each in state.candidates])
+    known.look_up([candidate.removed for candidate in state.candidates])
     for removed, score in known.known.items():
         assert math.isfinite(score.fitness)
         digest = known.plan_of(removed).digest

@@ -66,7 +66,7 @@ def _measured(root: Path) -> None:
     with scratch(root) as made:
         drain(weight_statistics(model, StatsStore(made)))
     for scores in drain(neuron_norms(model)).values():
-        assert all(np.isfinite(each).all() for each in scores)
+        assert all(np.isfinite(score).all() for score in scores)
 
 
 def _embedded(root: Path) -> None:

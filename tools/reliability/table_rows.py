@@ -50,8 +50,8 @@ def rows(lines: Mapping[str, bytes]) -> dict[Row, Bits]:
 
 def _rows_of(block: Block) -> dict[Row, Bits]:
     where, found = block.where, dict[Row, Bits]()
-    for name, each in block.sums.items():
-        numbers = zip(block.samples, each.sums, each.counts.tolist(), strict=True)
+    for name, sum_ in block.sums.items():
+        numbers = zip(block.samples, sum_.sums, sum_.counts.tolist(), strict=True)
         for sample, total, count in numbers:
             row = Row(block.model, block.plan, where.dtype, where.seed, name, sample)
             found[row] = (total.tobytes(), count)

@@ -304,14 +304,14 @@ class _Combination:
 @cache
 def _combinations(*, held_out: bool) -> tuple[_Combination, ...]:
     combinations = (
-        _Combination(kind, each, change, reduction)
+        _Combination(kind, filter_, change, reduction)
         for kind in _KINDS
-        for each in kind.filters
+        for filter_ in kind.filters
         for change in kind.maps
         for reduction in _REDUCTIONS
         if reduction.of_words in (None, kind.noun == "words" and change.gives_words)
     )
-    return tuple(each for each in combinations if each.is_held_out == held_out)
+    return tuple(combination for combination in combinations if combination.is_held_out == held_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,8 @@ def _question(loaded: Loaded) -> None:
 def _names(records: Sequence[AnswerRecord]) -> dict[str, str]:
     """Id of each pair of answers -> its words in the list."""
     return {
-        each.record_id: f"{' '.join(each.prompt.split())[:60]} ({plan_name(each)})"
-        for each in records
+        record.record_id: f"{' '.join(record.prompt.split())[:60]} ({plan_name(record)})"
+        for record in records
     }
 
 
@@ -95,4 +95,4 @@ def _answers(records: Sequence[AnswerRecord]) -> None:
         chosen = choose(
             "Question", list(names), key=QUESTION, bind="query-params", format_func=words
         )
-    answers_part(next(each for each in records if each.record_id == chosen))
+    answers_part(next(record for record in records if record.record_id == chosen))

@@ -190,7 +190,7 @@ def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
 def candidates_part(loaded: Loaded) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
     losses, granularity = loaded.study.losses, loaded.choices.spec.ranking.granularity
-    same_kind = [each for each in losses if each.facts.granularity == granularity]
+    same_kind = [loss for loss in losses if loss.facts.granularity == granularity]
     shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
     if not shares:
         what = "neurons" if loaded.choices.spec.by_neuron else "experts"
@@ -206,7 +206,7 @@ def candidates_part(loaded: Loaded) -> None:
     if table.empty:
         inform(f"No evaluations at a sparsity of {share:.0%} of the expert weights.")
         return
-    losses_by_plan = {each.plan: each for each in losses_at(losses, share) if not each.way}
+    losses_by_plan = {loss.plan: loss for loss in losses_at(losses, share) if not loss.way}
     best = losses_by_plan.get(next((plan for plan in table["plan"] if plan in losses_by_plan), ""))
     added = _columns(loaded, best, random_at(losses, share, granularity))
     repaired = ""
@@ -222,7 +222,7 @@ def candidates_part(loaded: Loaded) -> None:
         right_table(losses, asked, _asked_plans(loaded, best, draws))
     table = table.assign(
         right=right_column(table, losses_by_plan, draws, asked),
-        candidate=_names(table, {each.plan: each.created_at for each in losses}),
+        candidate=_names(table, {loss.plan: loss.created_at for loss in losses}),
         away=[
             _distance(best, losses_by_plan.get(plan))
             for plan in table["plan"].where(table["way"] == "")

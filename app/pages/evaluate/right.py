@@ -30,7 +30,7 @@ def right_table(
     `plans` maps columns to the plans that they are the mean of.
     """
     columns = {"original model": original_shares(losses, asked)}
-    columns |= {name: right_shares(each, asked) for name, each in plans.items()}
+    columns |= {name: right_shares(plan, asked) for name, plan in plans.items()}
     cells = {
         # Escaped: a bare dash is a list in Markdown.
         name: [f"{shares[corpus]:.0%}" if corpus in shares else r"\-" for corpus in asked]
@@ -76,8 +76,8 @@ class QuestionChoice:
         if self.rule == _OWN_CHECK:
             measures = (*DEFAULT_MEASURES, RIGHT)
             return {"corpora": self.corpora, "measures": measures, "questions": self.questions}
-        checked = {each: with_check(each, self.column, self.rule) for each in self.others}
-        named = tuple(checked.get(each, each) for each in self.corpora)
+        checked = {other: with_check(other, self.column, self.rule) for other in self.others}
+        named = tuple(checked.get(corpus, corpus) for corpus in self.corpora)
         return {"corpora": named, "questions": self.questions}
 
 
@@ -93,7 +93,7 @@ def question_choice(corpora: Sequence[str]) -> QuestionChoice:
         for corpus, spec in specs.items()
         if (spec.path or spec.dataset) and spec.preset is None
     )
-    rules = [_NO_CHECK, *([_OWN_CHECK] if any(each.check for each in specs.values()) else ())]
+    rules = [_NO_CHECK, *([_OWN_CHECK] if any(spec.check for spec in specs.values()) else ())]
     rules += CHECKS if others else ()
     if len(rules) == 1:
         return QuestionChoice(tuple(corpora))

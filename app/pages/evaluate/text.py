@@ -76,7 +76,7 @@ def text_part(loaded: Loaded) -> None:
 
 def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
     """Draw the choice of text and token; return the results that charts show."""
-    names = {each.record_id: each.asked.title for each in records}
+    names = {record.record_id: record.asked.title for record in records}
     first = own_last(records) or most_lost(records, shown_digest(loaded)).record_id
     if st.session_state.get(_FIRST, first) != first:  # just scored
         st.session_state[TEXT] = first
@@ -92,7 +92,7 @@ def _text_choice(loaded: Loaded, records: Sequence[LensRecord]) -> Any:
             on_change=st.session_state.update,
             args=({TOKEN: None},),
         )
-        length = next(len(each.ids) for each in records if each.record_id == name)
+        length = next(len(record.ids) for record in records if record.record_id == name)
         say_unknown("Token", TOKEN, range(FIRST_TOKEN, length + 1))
         chosen = st.session_state.get(TOKEN)
         if type(chosen) is not int or not FIRST_TOKEN <= chosen <= length:

@@ -48,7 +48,7 @@ def tokens_part(loaded: Loaded) -> None:
     if not runs:
         return
     part = loaded.study.cached(parts_of, next(iter(runs.values())))[0]
-    options = [name for name, each in CRITERIA.items() if can_rank(each, part)]
+    options = [name for name, criterion in CRITERIA.items() if can_rank(criterion, part)]
     say_unknown("Other criteria", "beside", options, lambda name: CRITERIA[name].label)
     others = st.pills(
         "Other criteria",
@@ -194,7 +194,7 @@ def _charts(loaded: Loaded, records: list[BinsRecord], granularity: str) -> None
         first = plan_score if plan_score in names else options[0]
         score = choose("Score", options, first, key="bins.score", bind="query-params", width=260)
     st.text(loss_bins.verdict(overview))
-    record = next(each for each in records if each.record_id == names[score])
+    record = next(record for record in records if record.record_id == names[score])
     # Only for the criterion in use is there a command that draws the same.
     if record is loss_bins.record_of(records, granularity, criterion, loaded.choices.corpora):
         by_neuron = granularity == NEURON_GRANULARITY

@@ -117,7 +117,7 @@ def _number(label: str, key: str, allowed: range, usual: int) -> int:
 
 def _check_time(loaded: Loaded, run: Run, choice: PathChoice) -> None:
     """Check that the paths of a run are fast enough for a page."""
-    samples = choice.clusters or sum(each.num_sequences for each in run.manifest.corpora)
+    samples = choice.clusters or sum(corpus.num_sequences for corpus in run.manifest.corpora)
     layers = loaded.model.layers
     squares = sum(layer.num_experts**2 for layer in layers[1:])
     is_general = choice.weighing.steps == "measured" and choice.weighing.parts != "importance"

@@ -217,7 +217,7 @@ def _heads_choice(model: MoEModel, plan: PruningPlan) -> Mtp | None:
         if depend
         else "Expert counts do not change, so the heads can stay.",
     )
-    for file in (each for each in other_files(model) if each.is_read):
+    for file in (other_file for other_file in other_files(model) if other_file.is_read):
         st.caption(literal(f"The heads are in {file.name}, which no index lists."))
     if chosen == "prune" and ranking:
         more = heads_bytes(model, fit_plan(plan, model), HeadChoice.PRUNE)

@@ -178,7 +178,10 @@ def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
     """The summary of all schedules with the loss increase: measured, and predicted."""
     losses = loaded.study.losses
     plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
-    measured = [each if each and not (each.way or each.missing) else None for each in plan_losses]
+    measured = [
+        plan_loss if plan_loss and not (plan_loss.way or plan_loss.missing) else None
+        for plan_loss in plan_losses
+    ]
     table = sides.table.assign(
         mean=[each.mean if each else math.nan for each in measured],
         worst=[each.worst if each else math.nan for each in measured],

@@ -255,7 +255,7 @@ def _fields(loaded: Loaded) -> dict[str, Any]:
         )
         fields[key] = int(number)
     curves = loaded.sensitivity.curves if loaded.sensitivity else ()
-    if any(is_same_corpus(each.corpus, corpus_name(fields["corpus"])) for each in curves):
+    if any(is_same_corpus(curve.corpus, corpus_name(fields["corpus"])) for curve in curves):
         is_seeded = st.toggle(
             "Start from the measured plans",
             key="search.from_curves",

@@ -68,7 +68,7 @@ def _picture(loaded: Loaded) -> None:
         st.text(str(error))
         return
     measured = set(chart.table["plan"])
-    plans = [each for each in loaded.study.losses if each.plan in measured]
+    plans = [loss for loss in loaded.study.losses if loss.plan in measured]
     figure = partial(chart.figure, clicks=why_not_clickable(loaded, plans))
     show_chart(chart, figure=figure, on_select=partial(_take_clicked, loaded))
 
@@ -219,44 +219,44 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     # The last prompt of this session counts before older ones, whenever they were answered.
     records.sort(key=lambda each: (each.prompt in own_prompts[-1:], each.created_at))
     digest = current_plan.plan.in_own_bits.digest
-    newest = next((each for each in records[::-1] if each.plan_digest == digest), None)
+    newest = next((record for record in records[::-1] if record.plan_digest == digest), None)
     if newest is None:
         st.text("No answers of this plan yet.")
         return
     answers_part(newest, "This plan", most=_EXCERPT)
-    is_cut = any(len(each.text) > _EXCERPT for each in newest.answers)
+    is_cut = any(len(answer.text) > _EXCERPT for answer in newest.answers)
     others = [*_other_version(records, newest)[-1:], *_chance(records, newest)[:1]]
     if not (is_cut or others):
         return
     with st.expander("Answers in full" if is_cut else "Answers of other plans"):
         if is_cut:
             answers_part(newest)
-        for each in others:
-            pruned_answer(each)
+        for other in others:
+            pruned_answer(other)
 
 
 def _other_version(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
     """The answers to the same prompt of the same plan without its repair, or repaired."""
     return [
-        each
-        for each in records
-        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
-        and each.plan.spec
-        and each.plan.spec == newest.plan.spec
-        and bool(each.plan.repair) != bool(newest.plan.repair)
+        record
+        for record in records
+        if (record.prompt, record.settings) == (newest.prompt, newest.settings)
+        and record.plan.spec
+        and record.plan.spec == newest.plan.spec
+        and bool(record.plan.repair) != bool(newest.plan.repair)
     ]
 
 
 def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRecord]:
     """The answers of Random at the same sparsity to the same prompt."""
     return [
-        each
-        for each in records
-        if (each.prompt, each.settings) == (newest.prompt, newest.settings)
-        and is_random(each.plan.criterion)
-        and each.plan.removed == newest.plan.removed
-        and not each.plan.repair
-        and each is not newest
+        record
+        for record in records
+        if (record.prompt, record.settings) == (newest.prompt, newest.settings)
+        and is_random(record.plan.criterion)
+        and record.plan.removed == newest.plan.removed
+        and not record.plan.repair
+        and record is not newest
     ]
 
 

@@ -53,8 +53,8 @@ def _sizes(source: OutlineSource, sizes: dict[str, Any]) -> None:
         f"{format_count(sizes['active_parameters'])} per token, {format_bytes(sizes['bytes'])}. "
         "Equal counts per layer:"
     )
-    st.table(pd.DataFrame([_row(each) for each in sizes["plans"]]).set_index("sparsity"))
-    possible = {each["sparsity"] for each in sizes["plans"]}
+    st.table(pd.DataFrame([_row(plan) for plan in sizes["plans"]]).set_index("sparsity"))
+    possible = {plan["sparsity"] for plan in sizes["plans"]}
     refused = [share for share in SHARES if share not in possible]
     note = f"Not possible: {', '.join(refused)}; the routers need more experts." if refused else ""
     for line in filter(None, (note, *sizes["caveats"])):

@@ -153,7 +153,7 @@ def criteria(loaded: Loaded) -> Finding:
 def _rival(loaded: Loaded, exponents: tuple[int, ...] | None) -> tuple[int, int, int]:
     """The exponents to compare with these."""
     rivals = (loaded.choices.baseline.exponents, (0, 0, 0), (1, 1, 1))
-    return next(each for each in rivals if each and each != exponents)
+    return next(rival for rival in rivals if rival and rival != exponents)
 
 
 def _exponents(usual: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -202,8 +202,10 @@ def test_choices_are_scored_as_by_plain_forwards(demo, tokenizer, asked):
     rows = choice_questions(benchmark_texts(CHOICE.corpus))[:LIMIT]
     right = right_by_length = 0
     for row in rows:
-        sums = [log_likelihood(loaded, tokenizer, row["prompt"], each) for each in row["choices"]]
-        means = [each / len(text) for each, text in zip(sums, row["choices"], strict=True)]
+        sums = [
+            log_likelihood(loaded, tokenizer, row["prompt"], choice) for choice in row["choices"]
+        ]
+        means = [sum_ / len(text) for sum_, text in zip(sums, row["choices"], strict=True)]
         right += sums.index(max(sums)) == row["label"]
         right_by_length += means.index(max(means)) == row["label"]
     assert scores[CHOICE.name, "acc"].value == pytest.approx(right / LIMIT)

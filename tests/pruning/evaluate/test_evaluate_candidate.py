@@ -187,6 +187,6 @@ def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name):
     result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
     wanted = plain_scores(model, zeroed(model, case, plan), sequences)
     for name, values in wanted.items():
-        means = [np.mean(each) for each in values]
+        means = [np.mean(value) for value in values]
         np.testing.assert_allclose(result.samples[name].means, means, atol=1e-6, rtol=1e-6)
     assert result.metrics["esap"].mean < 0.99

@@ -151,7 +151,7 @@ def test_the_demo_s_corpora_have_a_held_out_part(corpus):
     documents = list(islice(fitness_source(corpus).draw(drawn.facts["seed"]), 12))
     read = "".join(chr(token) for row in drawn.sequences.rows for token in row)
     if documents[0].text is None:
-        assert read == "".join(words(each)[:512] for each in documents)
+        assert read == "".join(words(document)[:512] for document in documents)
     else:  # of each at most two sequences, which may hold the end of the one before
         assert read.startswith(words(documents[0])[:1024])
         assert len(drawn.sequences.rows) == 12

@@ -134,7 +134,7 @@ def test_an_evaluation_without_its_numbers_is_named_and_made_again(work):
     shard.unlink()
     problems = []
     assert work().store.records(on_problem=problems.append) == []
-    said = {str(each) for each in problems}
+    said = {str(problem) for problem in problems}
     assert said == {
         f"The evaluation {each.record_id} has no numbers of nll in the table of measurements; make "
         "it again with `moeprune evaluate`."
@@ -228,15 +228,15 @@ def test_shipped_records_are_written_as_they_were_read(kind):
 def read(kind):
     """The records of REAP that ship, with their numbers."""
     store = kind([SHIPPED_STATS])
-    return [each for each in store.records() if each.record_id.startswith("demo-reap-")]
+    return [record for record in store.records() if record.record_id.startswith("demo-reap-")]
 
 
 def test_files_of_many_records_are_read_with_the_others(tmp_path):
     records = read(EvaluationStore)[:3]
     store = EvaluationStore([tmp_path])
-    for each in records:
-        store.save(each).unlink()  # its numbers stay in the table
-    lines = [each.to_line() for each in records]
+    for record in records:
+        store.save(record).unlink()  # its numbers stay in the table
+    lines = [record.to_line() for record in records]
     (store.folder / "grid.jsonl").write_text("".join([*lines[:2], "{}\n", lines[2]]))
     problems = []
     assert store.records(on_problem=problems.append) == records

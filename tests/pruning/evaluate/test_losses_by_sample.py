@@ -62,7 +62,7 @@ def test_no_document_is_in_both_halves(measure):
     records = [*measure("early", EARLY, documents=(3, 3, 4, 8))]
     early = loss_of(plan_losses(records), "early")
     first, second = halves(early)
-    assert {name: each.documents for name, each in first.samples.items()} == {
+    assert {name: sample.documents for name, sample in first.samples.items()} == {
         "a": (3, 3, 8),
         "b": (3, 3, 8),
     }
@@ -70,7 +70,7 @@ def test_no_document_is_in_both_halves(measure):
     assert (second.samples["a"].documents, second.num_samples) == ((4,), 1)
     # A window of one text is as good as a document: nothing says which of them are alike.
     whole = loss_of(plan_losses(measure("early", EARLY, documents=None)), "early")
-    assert [each.change for each in halves(whole)] == [{"a": 0.0, "b": 0.0}, {"a": 4.0, "b": 2.0}]
+    assert [half.change for half in halves(whole)] == [{"a": 0.0, "b": 0.0}, {"a": 4.0, "b": 2.0}]
     # One document has no second half.
     single = loss_of(plan_losses(measure("early", EARLY, documents=(0, 0, 0, 0))), "early")
     assert halves(single)[1] is None

@@ -120,7 +120,7 @@ def test_a_repaired_plan_is_never_pooled_with_the_plan_that_it_repairs(records, 
     assert rows["mean"].to_dict() == pytest.approx({"one": 2.75 / 3, "one repaired": 1.75 / 3})
     assert loss_of(losses, "one").facts.variant_words == ""
     assert loss_of(losses, "one repaired").facts.variant_words == " + repair on a"
-    assert [each.plan for each in losses if each.is_repaired] == ["one repaired"]
+    assert [loss.plan for loss in losses if loss.is_repaired] == ["one repaired"]
 
 
 def test_repaired_draws_of_random_are_a_row_of_their_own_and_no_chance(records, measure):

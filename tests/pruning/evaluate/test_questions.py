@@ -147,7 +147,7 @@ def test_the_demo_asks_its_held_out_documents(corpus):
     settings = SampleSettings(3, 64, questions=asked)
     drawn = draw(corpus, open_corpus(corpus), (), settings, lambda: tokenizer)
     documents = list(islice(fitness_source(corpus).draw(42), 5))
-    assert list(drawn.questions.answers) == [each.expected for each in documents]
+    assert list(drawn.questions.answers) == [document.expected for document in documents]
     reader = TextReader(tokenizer, corpus)
-    prompts = [document_prompt(each, reader) for each in documents]
-    assert [list(each) for each in drawn.questions.prompts] == prompts
+    prompts = [document_prompt(document, reader) for document in documents]
+    assert [list(prompt) for prompt in drawn.questions.prompts] == prompts

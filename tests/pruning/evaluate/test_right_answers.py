@@ -114,16 +114,16 @@ def test_an_answer_ends_at_a_stop_and_at_the_end_of_text():
     ids = [alone(model, prompt) for prompt in PROMPTS]
     stop = f" {ids[0][2]}"
     short = text_of(ids[0]).split(stop)[0]
-    expected = [short, *(text_of(each).split(stop)[0] for each in ids[1:])]
+    expected = [short, *(text_of(id_).split(stop)[0] for id_ in ids[1:])]
     exam = Examination(model, family, questions_of(expected, stops=(stop,)))
     marked = drain(run_answers_to(exam, None))
     assert marked.right == (1,) * 5
-    assert marked.unfinished == sum(stop not in text_of(each) for each in ids) < 5
+    assert marked.unfinished == sum(stop not in text_of(id_) for id_ in ids) < 5
     (two,) = greedy_answers(model, PROMPTS[:1], LENGTH, lambda new: len(new) > 1)
     assert two == ids[0][:2]
     model.generation_config.eos_token_id = ids[0][1]
     marked = drain(run_answers_to(Examination(model, family, questions_of(["1"] * 5)), None))
-    assert marked.unfinished == sum(ids[0][1] not in each for each in ids)
+    assert marked.unfinished == sum(ids[0][1] not in id_ for id_ in ids)
 
 
 def test_prompts_of_models_with_a_state_are_never_padded():

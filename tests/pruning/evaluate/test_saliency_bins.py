@@ -189,7 +189,7 @@ def test_what_changes_the_numbers_makes_another_record(described):
         new(described, corpus=CORPUS | {"digest": "d" * 64}),
         new(described, settings=SETTINGS | {"dtype": "bfloat16"}),
     ]
-    assert len({known, *(each.digest for each in others)}) == 6
+    assert len({known, *(other.digest for other in others)}) == 6
     # Made again with more groups a run has another id and the same numbers.
     again = RankedBy("reap", "applied", ("text",), ("run-2",), "expert", Binning(3))
     assert new(described, again).digest == known

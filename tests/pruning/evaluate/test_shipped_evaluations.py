@@ -36,7 +36,7 @@ def shipped(demo):
     """All but the grid, which has the loss alone."""
     records = EvaluationStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
     own = shipped_lines("evaluations")
-    return [each for each in records if each.record_id in own]
+    return [record for record in records if record.record_id in own]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
         *((f"random:{seed}", "", "uniform") for seed in range(1, 20)),
         *(("ean", BLEND, name) for name in ("global", "global-rescaled")),
     }
-    wanted = {(*each, share) for each in candidates for share in ("25%", "50%", "75%")}
+    wanted = {(*candidate, share) for candidate in candidates for share in ("25%", "50%", "75%")}
     # The best plan of each search that ships.
     wanted |= {(name, "demo-code", "search", "50%") for name in SEARCHED}
     wanted |= {("", "", "", "")}
@@ -79,8 +79,8 @@ def test_the_losses_of_samples_are_those_of_their_means(shipped):
 def in_documents(loss, documents):
     """The same losses of samples, as if the samples were of these documents."""
     samples = {
-        corpus: each.model_copy(update={"documents": documents[corpus]})
-        for corpus, each in loss.samples.items()
+        corpus: sample.model_copy(update={"documents": documents[corpus]})
+        for corpus, sample in loss.samples.items()
     }
     return replace(loss, samples=samples)
 
@@ -95,19 +95,19 @@ def test_the_interval_of_a_difference_is_that_of_an_audit_by_documents(shipped, 
     losses, gaps = plan_losses(shipped), []
     reap, ean = (
         next(
-            each
-            for each in losses_at(losses, 0.5)
-            if (each.facts.criterion, each.facts.schedule) == (name, "uniform")
-            and len(each.facts.corpora) == 3
-            and not each.is_repaired
+            loss
+            for loss in losses_at(losses, 0.5)
+            if (loss.facts.criterion, loss.facts.schedule) == (name, "uniform")
+            and len(loss.facts.corpora) == 3
+            and not loss.is_repaired
         )
         for name in ("reap", "ean")
     )
-    assert {len(set(each.documents)) for each in reap.samples.values()} == {64}
+    assert {len(set(sample.documents)) for sample in reap.samples.values()} == {64}
     documents = {
         corpus: tuple((np.argsort(np.argsort(added)) // windows).tolist())
         for corpus, added in (
-            (name, each.means - ean.samples[name].means) for name, each in reap.samples.items()
+            (name, sample.means - ean.samples[name].means) for name, sample in reap.samples.items()
         )
     }
     reap, ean = (in_documents(each, documents) for each in (reap, ean))

@@ -126,7 +126,7 @@ def test_a_changed_end_of_line_costs_its_two_lines_and_no_other(tmp_path):
     write(tmp_path, first + second[:-1] + b" " + third + block("other").to_line())
     plans, problems = plans_of(tmp_path)
     assert plans == ["first", "other"]
-    assert [str(each)[:7] for each in problems] == ["Line 2 "]
+    assert [str(problem)[:7] for problem in problems] == ["Line 2 "]
 
 
 def test_what_a_kill_cut_short_is_no_line(tmp_path):
@@ -170,11 +170,11 @@ print(len(table.of_plans("model", both, where)), len(table.problems))
 """
     writers = [python(script, tmp_path, name) for name in "ab"]
     for expected in ("ready\n", "done\n"):
-        assert [each.stdout.readline() for each in writers] == [expected] * 2
-        for each in writers:
-            each.stdin.write("go\n")
-            each.stdin.flush()
-    assert [each.communicate()[0] for each in writers] == ["100 0\n"] * 2
+        assert [writer.stdout.readline() for writer in writers] == [expected] * 2
+        for writer in writers:
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+    assert [writer.communicate()[0] for writer in writers] == ["100 0\n"] * 2
     assert len(Measurements([tmp_path]).shards) == 2
 
 
@@ -247,7 +247,7 @@ def test_pandas_reads_a_shard_in_one_line(tmp_path):
         block("second", None, least=least),
         block("third", samples=2, least=least),
     ]
-    path = write(tmp_path, b"".join(each.to_line() for each in blocks))
+    path = write(tmp_path, b"".join(block.to_line() for block in blocks))
     # Without precise_float pandas is off in the last digit.
     table = (
         pd.read_json(path, lines=True, precise_float=True)
@@ -256,12 +256,12 @@ def test_pandas_reads_a_shard_in_one_line(tmp_path):
     )
     columns = ["plan", "measure", "sample", "document", "count", "sum"]
     rows = [
-        (each.plan, name, *row)
-        for each in blocks
-        for name, one in each.sums.items()
+        (block.plan, name, *row)
+        for block in blocks
+        for name, one in block.sums.items()
         for row in zip(
-            each.samples,
-            one.documents or [None] * len(each.samples),
+            block.samples,
+            one.documents or [None] * len(block.samples),
             one.counts.tolist(),
             one.sums.tolist(),
             strict=True,
@@ -311,7 +311,7 @@ def test_a_plan_is_compared_with_the_original_of_its_own_machine(tmp_path):
         table.add_plans("model", plans, WHERE, {"device": device, "batch_size": 8})
     for device, full in (("cpu", 1.0), ("cuda", 1.5)):
         sums = Measurements([tmp_path]).of_plans("model", (f"by {device}", ORIGINAL), WHERE)
-        assert [each.sums["nll"].sums[0] for each in sums.values()] == [full + 1, full]
+        assert [sum_.sums["nll"].sums[0] for sum_ in sums.values()] == [full + 1, full]
     # The same once more adds nothing.
     (shard,) = table.shards
     before = shard.read_bytes()
@@ -343,7 +343,7 @@ def test_a_shard_that_could_not_be_read_is_read_once_it_can(tmp_path):
     path.rename(path.with_suffix(".moved"))
     path.mkdir()
     table = Measurements([tmp_path])
-    assert [str(each).split(" cannot")[0] for each in table.problems] == [
+    assert [str(problem).split(" cannot")[0] for problem in table.problems] == [
         "The measurements a.jsonl"
     ]
     path.rmdir()

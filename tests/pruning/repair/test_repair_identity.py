@@ -122,7 +122,7 @@ LEFT = {1: {0: 0.743647, 2: 0.964218, 3: 0.884764}}
 
 def test_another_way_to_gather_has_another_number(made):
     _, record, _ = made
-    left = {each.layer: each.left for each in record.layers}
+    left = {layer.layer: layer.left for layer in record.layers}
     assert left == pytest.approx(LEFT[GATHERING], rel=1e-4)
 
 

@@ -199,12 +199,12 @@ def pruned_layers(subject):
 
 
 def test_the_record_says_what_was_fitted(subject):
-    assert [each.layer for each in subject.record.layers] == pruned_layers(subject)
-    tokens = sum(each.num_tokens for each in subject.kind.corpora)
-    for each in subject.record.layers:
-        assert (each.target, each.tokens) == (subject.kind.target, tokens)
-        assert (each.damping is None) == (min(each.held_out.values(), default=1) >= 1)
-    fitted = {layer_file(each.layer) for each in subject.record.layers if each.damping}
+    assert [layer.layer for layer in subject.record.layers] == pruned_layers(subject)
+    tokens = sum(corpus.num_tokens for corpus in subject.kind.corpora)
+    for layer in subject.record.layers:
+        assert (layer.target, layer.tokens) == (subject.kind.target, tokens)
+        assert (layer.damping is None) == (min(layer.held_out.values(), default=1) >= 1)
+    fitted = {layer_file(layer.layer) for layer in subject.record.layers if layer.damping}
     assert set(subject.record.files) == fitted
     assert {file.name for file in subject.plan.repair.folder.iterdir()} == fitted
 
@@ -241,7 +241,7 @@ def test_the_damping_is_chosen_on_sequences_that_are_not_fitted_on(subject):
 
 
 def test_nothing_but_down_projections_of_kept_experts_changes(subject):
-    layers = [each.layer for each in subject.record.layers if each.damping]
+    layers = [layer.layer for layer in subject.record.layers if layer.damping]
     names = changed_tensors(subject.before, subject.after)
     assert len(names) == len(layers)
     assert all(name.endswith("experts.down_proj") for name in names)
@@ -288,8 +288,8 @@ def test_a_checkpoint_in_bfloat16_gets_the_nearest_weights(tmp_path, name):
         assert load_model_index(str(path)).dtype == word
         subjects[word] = Repaired(Kind(case), Source(case, path, None), tmp_path / word)
     narrow, exact = subjects["BF16"], subjects["F32"]
-    fit = next(each for each in narrow.record.layers if each.damping)
-    twin = next(each for each in exact.record.layers if each.layer == fit.layer)
+    fit = next(layer for layer in narrow.record.layers if layer.damping)
+    twin = next(layer for layer in exact.record.layers if layer.layer == fit.layer)
     assert fit.damping == twin.damping
     kept = list(narrow.plan.kept[fit.layer])
     new, wanted = (down_of(each.after, case, fit.layer)[kept] for each in (narrow, exact))

@@ -106,7 +106,7 @@ def test_fitness_is_what_evaluate_says_of_the_plan(deep):
 
 def kept_bytes(fitness):
     held = fitness.runs._kept._inputs.values()
-    tensors = {id(t): t.nbytes for blocks in held for each in blocks.values() for t in each}
+    tensors = {id(t): t.nbytes for blocks in held for block in blocks.values() for t in block}
     return sum(tensors.values())
 
 

@@ -182,7 +182,7 @@ def test_a_block_is_a_candidate_on_all_samples_with_its_costs(tmp_path):
 def test_only_what_was_measured_alike_is_known(tmp_path, more, is_known):
     outcome = searched(tmp_path)
     table = scores(tmp_path, task(), **more)
-    table.look_up([each.removed for each in outcome.candidates])
+    table.look_up([candidate.removed for candidate in outcome.candidates])
     assert len(table.known) == is_known * len(outcome.candidates)
 
 
@@ -204,7 +204,7 @@ def test_what_evaluations_measured_is_not_taken_as_it_may_be_rounded(tmp_path):
     table = scores(tmp_path / "b", task())
     rounded = {**MADE, "seconds": 1.0}
     table.table.add([replace(block, made=rounded) for block in blocks(tmp_path / "a")])
-    table.look_up([each.removed for each in outcome.candidates])
+    table.look_up([candidate.removed for candidate in outcome.candidates])
     assert table.known == {}
 
 
@@ -214,7 +214,7 @@ def test_costs_that_cannot_be_are_not_taken(tmp_path, costs):
     table = scores(tmp_path / "b", task())
     found = blocks(tmp_path / "a")
     table.table.add([replace(block, made={**block.made, **costs}) for block in found])
-    table.look_up([each.removed for each in outcome.candidates])
+    table.look_up([candidate.removed for candidate in outcome.candidates])
     assert table.known == {}
 
 
@@ -250,8 +250,10 @@ def test_parents_are_held_until_their_children_are_scored(tmp_path):
 
     first = searched(tmp_path / "a", wide(), Distance(HIDDEN))
     fitness = Watching(HIDDEN)
-    numbers = {each.number: each.removed for each in first.candidates}
-    fitness.parent_of = {each.removed: numbers.get(each.parent) for each in first.candidates}
+    numbers = {candidate.number: candidate.removed for candidate in first.candidates}
+    fitness.parent_of = {
+        candidate.removed: numbers.get(candidate.parent) for candidate in first.candidates
+    }
     assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
 
 

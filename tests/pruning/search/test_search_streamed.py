@@ -90,5 +90,5 @@ def test_a_search_is_the_same_and_reads_each_weight_once_a_generation(tmp_path, 
     theirs = searched(tmp_path / "theirs", wanted, loaded, **one)
     assert essence(ours) == essence(theirs)
     assert space(5, fitness.runs.model.layers).size > len(ours.candidates) > 4
-    passes = len({each.generation for each in ours.candidates})
+    passes = len({candidate.generation for candidate in ours.candidates})
     assert sorted(read) == sorted([*fitness.runs.model.checkpoint.tensors] * passes)

@@ -40,7 +40,7 @@ LEVELS = {(0, 2): (0.9, 0.7), (0, 6): (0.5, 0.1), (1, 6): (0.8, 0.8), (2, 4): (1
 def test_costs_are_those_of_the_mean_over_samples():
     points = points_of(LEVELS)
     curves = curves_of(points, 3, "esap")
-    assert [each.removed.tolist() for each in curves.layers] == [[0, 2, 6], [0, 6], [0, 4]]
+    assert [layer.removed.tolist() for layer in curves.layers] == [[0, 2, 6], [0, 6], [0, 4]]
     assert curves.layers[0].costs.tolist() == [0, -math.log(0.8), -math.log(0.3)]
     assert curves.layers[0].at(4) == pytest.approx((-math.log(0.8) - math.log(0.3)) / 2)
     assert curves.predicted((2, 6, 0)) == pytest.approx(-math.log(0.8) - math.log(0.8))

@@ -39,7 +39,7 @@ def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp
     assert order.ref == order_of(selection, selection.spec).ref
     most = order.units.most[0]
     costs = [np.arange(most + 1.0) ** 2, np.arange(most + 1.0)]
-    by_sample = tuple(np.stack([each, each], axis=1) for each in costs)
+    by_sample = tuple(np.stack([cost, cost], axis=1) for cost in costs)
     curves = Curves(tuple(map(curve, costs)), {}, corpus="a", samples=2, by_sample=by_sample)
     sensitivity = Sensitivity((curves,), "nll")
     table = frontier_table(free, SumError(sensitivity, {}))

@@ -195,15 +195,17 @@ def test_blocks_say_what_was_measured_and_how(tmp_path):
     for point, plan in record.plans.items():
         assert plan == plans_of(CASE)(point.removed).digest
         blocks = table.blocks(record.model.identity, plan, "float32")
-        assert [len(each.samples) for each in blocks] == [2, 2, 1]
-        for each in blocks:
+        assert [len(block.samples) for block in blocks] == [2, 2, 1]
+        for block in blocks:
             assert (
-                each.where == work.where and each.num_samples == 5 and set(each.sums) == {*MEASURES}
+                block.where == work.where
+                and block.num_samples == 5
+                and set(block.sums) == {*MEASURES}
             )
-            assert each.kept == tuple(CASE.experts - gone for gone in point.removed)
-            assert (each.made["device"], each.made["batch_size"]) == ("cpu", 2)
+            assert block.kept == tuple(CASE.experts - gone for gone in point.removed)
+            assert (block.made["device"], block.made["batch_size"]) == ("cpu", 2)
             first = max(point.position, 0)  # the layer that it starts at
-            assert each.made["layers"] == 5 - first
+            assert block.made["layers"] == 5 - first
 
 
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
@@ -254,7 +256,7 @@ def test_points_know_the_documents_of_their_samples(tmp_path):
     assert curves.documents == numbers
     assert curves.count.words == "5 samples of 3 documents"
     blocks = Measurements([tmp_path]).blocks("00" * 32, begun.record.points[0].plan, "float32")
-    assert [each.sums["nll"].documents for each in blocks] == [(4, 4), (6, 6), (9,)]
+    assert [block.sums["nll"].documents for block in blocks] == [(4, 4), (6, 6), (9,)]
     unknown = measuring(tmp_path / "unknown")
     drain(unknown.measure(wanted))
     unknown.finish()
@@ -328,7 +330,7 @@ def test_damage_is_named_and_measured_again(tmp_path):
     drain(again.measure(wanted))
     assert 0 < again.layers <= 5
     again.finish()
-    assert [each.points for each in SensitivityStore([tmp_path]).records()] == [record.points]
+    assert [record.points for record in SensitivityStore([tmp_path]).records()] == [record.points]
     np.testing.assert_array_equal(values(again, wanted), values(work, wanted))
 
 
