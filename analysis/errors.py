@@ -17,7 +17,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object = "", listed: Iterable[str] = ()) -> None:
-        lines = [in_terminal(message), *(f"  {in_terminal(each)}" for each in listed)]
+        lines = [in_terminal(message), *(f"  {in_terminal(line)}" for line in listed)]
         super().__init__("\n".join(lines))
 
 
@@ -153,11 +153,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """The nearest of `known`, ignoring case, else the only one that contains it; or empty."""
-    by_case = {each.casefold(): each for each in known}
+    by_case = {candidate.casefold(): candidate for candidate in known}
     folded = name.casefold()
     matches = difflib.get_close_matches(folded, by_case, n=1)
     if not matches and len(folded) > 2:
-        containing = [each for each in by_case if folded in each]
+        containing = [candidate for candidate in by_case if folded in candidate]
         matches = containing if len(containing) == 1 else []
     return by_case[matches[0]] if matches else ""
 

@@ -27,7 +27,7 @@ def in_terminal(text: object) -> str:
     plain = str(text)
     if plain.isprintable():
         return plain
-    return "".join(each if _is_shown(each) else " " for each in plain)
+    return "".join(character if _is_shown(character) else " " for character in plain)
 
 
 def in_markdown(text: object) -> str:

@@ -57,8 +57,8 @@ class _Lines(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         lines = (
-            "\n".join(map(in_terminal, each.split("\n"))) if isinstance(each, str) else each
-            for each in objects
+            "\n".join(map(in_terminal, value.split("\n"))) if isinstance(value, str) else value
+            for value in objects
         )
         super().print(*lines, **options)
 
@@ -68,9 +68,9 @@ class _Out(_Lines):
 
     def print(self, *objects: Any, **options: Any) -> None:
         if _speech.get().as_json:
-            if other := [each for each in objects if not isinstance(each, str)]:
+            if other := [value for value in objects if not isinstance(value, str)]:
                 raise TypeError(f"a note of {type(other[0]).__name__}, not of text")
-            _speech.get().notes.extend(line for each in objects if (line := each.strip()))
+            _speech.get().notes.extend(line for text in objects if (line := text.strip()))
         else:
             super().print(*objects, **options)
 
@@ -146,7 +146,7 @@ def _in_lines(words: str) -> str:
         wrap(line, out.width, break_long_words=False, break_on_hyphens=False) or [""]
         for line in words.split("\n")
     )
-    return "\n".join(line for each in lines for line in each)
+    return "\n".join(line for paragraph in lines for line in paragraph)
 
 
 def show_object(result: Mapping[str, object]) -> None:
@@ -318,7 +318,7 @@ def _show_turned(title: str, columns: Sequence[str], cells: Sequence[Sequence[st
     waiting = [(max(map(cell_len, row)) + _BETWEEN, row) for row in cells]
     while waiting:
         taken: list[tuple[int, Sequence[str]]] = []
-        while waiting and width + sum(each for each, _ in taken) + waiting[0][0] <= out.width:
+        while waiting and width + sum(size for size, _ in taken) + waiting[0][0] <= out.width:
             taken.append(waiting.pop(0))
         if taken:
             _show_columns(columns, [row for _, row in taken])

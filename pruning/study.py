@@ -77,8 +77,8 @@ def ranking_of_search(search: KnownSearch, study: Study) -> Ranking:
     """
     by_corpus, spread = search.spec.ranking, SpreadSpec(schedule_file=search.path)
     by_run = by_corpus.model_copy(update={"corpora": (), "runs": search.runs})
-    for each in dict.fromkeys((by_corpus, by_run)):
-        spec = search.spec.model_copy(update={"ranking": each, "spread": spread})
+    for ranking_spec in dict.fromkeys((by_corpus, by_run)):
+        spec = search.spec.model_copy(update={"ranking": ranking_spec, "spread": spread})
         try:
             ranking = study.ranking(spec)
         except UserError:

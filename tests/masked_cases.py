@@ -33,12 +33,12 @@ def plans_of(case, model=None):
         kept = {}
         for layer, gone in zip(layers, removed, strict=True):
             size = layer.num_experts // layer.num_groups
-            each = size - gone // layer.num_groups
+            count = size - gone // layer.num_groups
             kept[layer.index] = tuple(
                 sorted(
                     group * size + (number + layer.index) % size
                     for group in range(layer.num_groups)
-                    for number in range(each)
+                    for number in range(count)
                 )
             )
         return PruningPlan(ref, kept)

@@ -77,7 +77,7 @@ def neuron_plan(model: MoEModel, case: Case) -> PruningPlan:
 
 def units_of(scores: NeuronScores, scope: NeuronScope, limits: Constraints | None = None) -> Units:
     """Neurons with these saliencies, under constraints."""
-    widths = {layer: [len(each) for each in held] for layer, held in scores.items()}
+    widths = {layer: [len(expert) for expert in held] for layer, held in scores.items()}
     return neuron_units(widths, limits, scope, scores)
 
 

@@ -59,7 +59,9 @@ def texts(elements):
 
 
 def table_with(test, *columns):
-    (table,) = (each.value for each in test.dataframe if {*columns} <= {*each.value.columns})
+    (table,) = (
+        element.value for element in test.dataframe if {*columns} <= {*element.value.columns}
+    )
     return table
 
 

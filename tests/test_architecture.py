@@ -244,7 +244,7 @@ def heavy_modules():
         heavy |= {
             name
             for name, path in files.items()
-            if any(each in heavy or top(each) in HEAVY for each in imported_at_once(path))
+            if any(module in heavy or top(module) in HEAVY for module in imported_at_once(path))
         }
     return heavy - HEAVY
 

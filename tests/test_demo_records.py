@@ -99,9 +99,9 @@ def _place(record: Stored) -> Path:
 
 def test_the_table_ships_the_rows_that_records_read_and_no_other():
     by_place = defaultdict[Path, list[Stored]](list)
-    for each in (rival for rivals in shipped(STEPS).values() for rival in rivals):
-        if each.whole:
-            by_place[_place(each)].append(each)
+    for record in (rival for rivals in shipped(STEPS).values() for rival in rivals):
+        if record.whole:
+            by_place[_place(record)].append(record)
     for place, records in by_place.items():
         whole = records[0].whole
         shard = shard_of(place, whole.kind).read_bytes().splitlines(keepends=True)
@@ -275,7 +275,7 @@ def test_a_changed_step_finds_none_of_its_rows_again(built, tmp_path):
     shutil.rmtree(work.stats)
     shutil.copytree(built.work.stats, work.stats)
     compared = built.steps[-1]
-    first, second = (each.whole.blocks([each.name]) for each in made(compared, work.stats))
+    first, second = (record.whole.blocks([record.name]) for record in made(compared, work.stats))
     own = {block.plan for block in (*first, *second)} - {ORIGINAL}
     assert len(own) == len(RANDOM)
     # A killed process has left a row of which no record speaks, and a part of another.
@@ -311,7 +311,7 @@ def test_a_step_that_fails_says_so_and_is_not_done(tmp_path):
     work = Work(tmp_path)
     work.prepare()
     key = Key("evaluations", plans_by(("reap",), ((MATH,),), [{"sparsity": "50%"}])[0].about, MATH)
-    (step,) = [each for each in narrowed(STEPS, {key}) if each.kind == "evaluations"]
+    (step,) = [part for part in narrowed(STEPS, {key}) if part.kind == "evaluations"]
     build = Build(work, (step,), "inputs", frozenset({key}))
     with pytest.raises(UserError, match="The step compared failed: There are no calib"):
         build.run()  # without its calibration
@@ -333,7 +333,7 @@ def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
     assert paper.read_text() == "as it was"
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     names = {"demo.jsonl", "demo-evaluations.jsonl", "manifest.json", "weights.parquet"}
-    assert {each.name for each in written} >= names
+    assert {path.name for path in written} >= names
     assert not (old.parent / "other.jsonl").exists()
     # What was shipped is what a person's program reads.
     for step in built.steps:
@@ -365,7 +365,7 @@ def test_a_number_of_the_table_is_compared_to_its_last_digit(built, tmp_path):
                 sums = block.sums["nll"].sums
                 sums[0] = np.nextafter(sums[0], np.inf)
         path.write_bytes(b"".join(block.to_line() for block in blocks))
-    (after,) = [each for each in made(compared, stats) if each.name == before.name]
+    (after,) = [entry for entry in made(compared, stats) if entry.name == before.name]
     assert {difference.name for difference in differences(before, after)} >= {
         f"sums.{record.plan_digest}.nll"
     }
@@ -429,11 +429,11 @@ def test_the_summary_says_how_far_and_what_lets_it_pass():
 
 @pytest.mark.slow
 def test_an_empty_folder_gives_the_same_digits_again(tmp_path, built):
-    records = [each for step in built.steps for each in made(step, built.work.stats)]
+    records = [record for step in built.steps for record in made(step, built.work.stats)]
     work = Work(tmp_path)
     work.prepare()
     Build(work, TINY, "", built.keys).run()
-    again = {each.key: each for step in TINY for each in made(step, work.stats)}
+    again = {record.key: record for step in TINY for record in made(step, work.stats)}
     assert [differences(record, again[record.key]) for record in records] == [[]] * len(records)
 
 
@@ -448,7 +448,7 @@ def test_the_command_needs_a_process(tmp_path):
 @pytest.mark.slow
 def test_the_command_says_which_records_are_others(tmp_path):
     (weights,) = (ROOT / CACHED).glob("demo-weights-*")
-    (record,) = (each for each in chosen(["9999"], 0) if each.key == RANDOM[0])
+    (record,) = (entry for entry in chosen(["9999"], 0) if entry.key == RANDOM[0])
     said = subprocess.run(
         [
             sys.executable,

@@ -164,7 +164,7 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
 
 
 def test_the_snippet_on_schedules_makes_a_working_schedule():
-    names = {each.__name__: each for each in (Budget, Evidence, Schedule, Units, apportion)}
+    names = {symbol.__name__: symbol for symbol in (Budget, Evidence, Schedule, Units, apportion)}
     function, row = snippets(ROOT / "docs" / "dev" / "adding-a-schedule.md")
     exec(compile(textwrap.dedent(function), "adding-a-schedule.md", "exec"), names)  # noqa: S102
     schedule = eval(textwrap.dedent(row), names)  # noqa: S307
@@ -236,7 +236,7 @@ def test_the_citation_has_the_papers_and_the_version():
     assert len(titles) == len(PAPERS)
     assert all(any(word in title for title in titles) for word in words)
     numbers = str([reference.get("identifiers") for reference in cited["references"]])
-    assert all(each in numbers for each in re.findall(r"arXiv:[\d.]+", str(PAPERS)))
+    assert all(number in numbers for number in re.findall(r"arXiv:[\d.]+", str(PAPERS)))
 
 
 def test_the_jobs_of_the_forge_run_ci_and_both_ends_of_the_versions():

@@ -110,7 +110,8 @@ def test_what_is_said_of_explore(pruned):
     agree = f"For EAN two corpora agree on **{across_texts(pruned, 'ean'):.0%}** of the pruned"
     assert agree in DEMO_PAGE
     shares = {
-        name: across_texts(pruned, name) for name in (unified(*each).name for each in RANKABLE)
+        name: across_texts(pruned, name)
+        for name in (unified(*variant).name for variant in RANKABLE)
     }
     least, most = max(shares, key=shares.get), min(shares, key=shares.get)
     assert (least, most) == ("frequency", "reap")
@@ -262,7 +263,7 @@ def test_half_of_the_documents_choose_the_plan_that_the_page_names(losses):
         and loss.facts.schedule not in ("search", "measured")
         and not (loss.is_random or loss.facts.repair)
     ]
-    chosen, second = sorted(plans, key=lambda each: halves(each)[0].mean)[:2]
+    chosen, second = sorted(plans, key=lambda loss: halves(loss)[0].mean)[:2]
     made = (chosen.facts.criterion, len(chosen.facts.corpora), chosen.facts.schedule)
     assert made == ("ean", 3, "uniform")
     one, other = halves(chosen)

@@ -28,7 +28,7 @@ def test_a_comparison_names_what_changed_is_missing_and_is_new(tmp_path):
     done = compared(tmp_path)
     assert done.exit_code == 1
     before, now = (Value(changed.name, changed.head, text) for text in ("other", changed.text))
-    words = [each.line.partition("\t")[2] for each in (before, now)]
+    words = [value.line.partition("\t")[2] for value in (before, now)]
     assert done.stdout.splitlines() == [
         f"records: {changed.name}: changed: {' -> '.join(words)}",
         f"records: {absent.name}: new",

@@ -21,7 +21,7 @@ def test_every_dependency_has_a_floor_that_the_lowest_run_installs():
     lowest = {need.name: need for need in map(Requirement, pins(ENVIRONMENTS["lowest"]))}
     assert {name.replace("_", "-") for name in NEEDS} <= lowest.keys()
     for name, need in NEEDS.items():
-        (floor,) = (each.version for each in need.specifier if each.operator == ">=")
+        (floor,) = (specifier.version for specifier in need.specifier if specifier.operator == ">=")
         (pinned,) = lowest[name.replace("_", "-")].specifier
         assert (pinned.operator, pinned.version) == ("==", floor)
 

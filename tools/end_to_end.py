@@ -58,7 +58,7 @@ class Candidates:
     @property
     def names(self) -> list[str]:
         """Their files."""
-        return [str(each) for each in (self.plan, self.repaired, *self.random) if each]
+        return [str(path) for path in (self.plan, self.repaired, *self.random) if path]
 
 
 def candidates_of(recipe: Recipe, path: Path, draws: int) -> Candidates:

@@ -39,12 +39,13 @@ def built_tensors(bare: MoEModel, dtype: str) -> Shapes:
             f"transformers cannot build {bare.name} from its {CONFIG_NAME}: {reason}"
         ) from error
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
-    tensors = {name: each for name, each in model.state_dict().items() if name not in twice}
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if name not in twice}
     stored: Mapping[str, Tensor] = revert_weight_conversion(model, tensors)
     # Which floats are stored in float32 is the family's to say: what transformers keeps so while it
     # computes differs between its versions.
     return {
-        name: (_stored(bare, name, each, dtype), tuple(each.shape)) for name, each in stored.items()
+        name: (_stored(bare, name, tensor, dtype), tuple(tensor.shape))
+        for name, tensor in stored.items()
     }
 
 

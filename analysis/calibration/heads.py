@@ -46,7 +46,11 @@ class _Layer:
         shards = tuple(
             replace(first, name=file, tensors=tuple(entries)) for file, entries in by_file.items()
         )
-        experts = [each for each in model.layers if layer.experts and each.index == layer.like]
+        experts = [
+            candidate
+            for candidate in model.layers
+            if layer.experts and candidate.index == layer.like
+        ]
         self._described = replace(
             model, checkpoint=replace(model.checkpoint, shards=shards), layers=tuple(experts)
         )

@@ -110,7 +110,7 @@ class Removal:
         return everyone[everyone != self._expert]
 
     def _holder_of(self, module: nn.Module) -> Holder:
-        holders = (each for each in self._parts.holders if each.module is module)
+        holders = (holder for holder in self._parts.holders if holder.module is module)
         return next(holders, Holder(module, {}))
 
     def _argument(self, value: Any, rows: Tensor, tokens: int) -> Any:

@@ -174,7 +174,7 @@ class Skeleton:
         for target, parts in self._stacks[layer].items():
             self._load_stack(target, list(parts.values()))
         ends = layer in (HEAD, OUTPUT)
-        if ends and any(each.is_meta for _, each in self._parameters(layer)):
+        if ends and any(parameter.is_meta for _, parameter in self._parameters(layer)):
             self.load(EMBEDDINGS)
             self.model.tie_weights()
         parameters = dict(self._parameters(layer))

@@ -215,7 +215,7 @@ def _stacked_pieces(family: MoEFamily, tensor: LocatedTensor) -> Iterator[_Piece
 
 def _pieces(model: MoEModel) -> list[_Piece]:
     pieces: list[_Piece] = []
-    for tensor in (each for layer in model.layers for each in model.located[layer.index]):
+    for tensor in (weight for layer in model.layers for weight in model.located[layer.index]):
         entry, slot = tensor.entry, tensor.slot
         if not is_expert_weight(slot):
             continue

@@ -63,7 +63,7 @@ def code_of(folder: Path) -> dict[str, str]:
     Those of another repository (`owner/name--file.Class`) are none of this folder's.
     """
     referrers: dict[str, str] = {}
-    for file in sorted({path for each in _WITH_CODE for path in folder.glob(each)}):
+    for file in sorted({path for pattern in _WITH_CODE for path in folder.glob(pattern)}):
         for reference in _references(object_of(file).get("auto_map")):
             referrers.setdefault(reference, file.name)
     return _with_imports(folder, referrers)

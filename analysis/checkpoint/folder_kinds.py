@@ -32,9 +32,9 @@ def _cache(path: Path) -> str:
 
 def _gguf(path: Path) -> str:
     below = _folders(path)  # one per quantisation
-    if any((each / _CONFIG).is_file() for each in (path, *below)):
+    if any((folder / _CONFIG).is_file() for folder in (path, *below)):
         below = []
-    if file := next(filter(None, (_first(each, (".gguf",)) for each in (path, *below))), ""):
+    if file := next(filter(None, (_first(folder, (".gguf",)) for folder in (path, *below))), ""):
         return (
             f"holds GGUF files ({file}), a format that exports are converted to; give the "
             "checkpoint in safetensors that they were made from."
@@ -101,7 +101,7 @@ _KINDS: tuple[Callable[[Path], str], ...] = (
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+    return sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
 
 def _named(folders: Iterable[Path]) -> str:
@@ -111,5 +111,5 @@ def _named(folders: Iterable[Path]) -> str:
 
 
 def _first(path: Path, suffixes: tuple[str, ...]) -> str:
-    names = sorted(each.name for each in path.iterdir() if each.suffix.lower() in suffixes)
+    names = sorted(child.name for child in path.iterdir() if child.suffix.lower() in suffixes)
     return next(iter(names), "")

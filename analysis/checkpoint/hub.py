@@ -126,4 +126,4 @@ def hub_headers(model: str, revision: str | None = None) -> tuple[Headers, Heade
         }
     except unread:
         return None
-    return {shard: each.tensors for shard, each in shards.items()}, others
+    return {shard: header.tensors for shard, header in shards.items()}, others

@@ -104,11 +104,11 @@ def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _leaves(each)
+        for part in value.values():
+            yield from _leaves(part)
     elif isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
+        for part in value:
+            yield from _leaves(part)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield json.dumps(value)
 
@@ -121,9 +121,9 @@ def _forms(text: str) -> set[str]:
     """A text without whitespace, as it is and escaped in the ways of JSON, also twice."""
     stripped = text.strip()
     once = {json.dumps(stripped, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
-    once |= {each.translate(_OF_HTML) for each in once}
-    twice = {json.dumps(each, ensure_ascii=False)[1:-1] for each in once}
-    return {_dense(each) for each in {stripped, *once, *twice}}
+    once |= {form.translate(_OF_HTML) for form in once}
+    twice = {json.dumps(form, ensure_ascii=False)[1:-1] for form in once}
+    return {_dense(form) for form in {stripped, *once, *twice}}
 
 
 def _cut(text: str) -> str:

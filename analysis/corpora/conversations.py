@@ -114,7 +114,7 @@ def _turns(value: Any, name: str, where: str) -> tuple[Turn, ...]:
             f"{where}: {name} must be a list of objects with role and content, or its JSON."
         )
     return tuple(
-        _turn(each, f"{where}: turn {number} of {name}") for number, each in enumerate(value, 1)
+        _turn(turn, f"{where}: turn {number} of {name}") for number, turn in enumerate(value, 1)
     )
 
 
@@ -220,7 +220,7 @@ def _tools(value: Any, what: str) -> tuple[Mapping[str, Any], ...]:
         value = _parsed(value)
     elif not value:
         return ()
-    tools = [_parsed(each) if isinstance(each, str) else each for each in value or ()]
+    tools = [_parsed(tool) if isinstance(tool, str) else tool for tool in value or ()]
     is_list = isinstance(value, list)
     if not is_list or not all(isinstance(tool, Mapping) and tool for tool in tools):
         raise CorpusError(
@@ -290,14 +290,14 @@ def _with_content(turn: dict[str, Any], what: str) -> Turn:
             f"{what} has content that is no text, but {shown(content)}; give a text, or a list of "
             "parts of text."
         )
-    return {**turn, "content": [_part(each, what) for each in content]}
+    return {**turn, "content": [_part(part, what) for part in content]}
 
 
 def _has_parts(content: Any) -> bool:
     """Whether a list is of parts, and not the result of a tool as data."""
     return isinstance(content, list) and all(
-        isinstance(each, str) or (isinstance(each, Mapping) and ("type" in each or "text" in each))
-        for each in content
+        isinstance(part, str) or (isinstance(part, Mapping) and ("type" in part or "text" in part))
+        for part in content
     )
 
 
@@ -334,7 +334,7 @@ def without_nulls(value: Any) -> Any:
     Arrow fills every key of every struct of a column, so its nulls say nothing of the row.
     """
     if isinstance(value, Mapping):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
     if isinstance(value, list) and value and isinstance(value[0], (Mapping, list)):
-        return [without_nulls(each) for each in value]
+        return [without_nulls(part) for part in value]
     return value

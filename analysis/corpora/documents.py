@@ -132,7 +132,7 @@ def _without_document(
     """Message for a row in which no form was found."""
     empty = {name for name, value in row.items() if value is None}
     fields_here = sorted(row if columns is None else columns)
-    names = ", ".join(f"{each} (null)" if each in empty else each for each in fields_here) or "none"
+    names = ", ".join(f"{name} (null)" if name in empty else name for name in fields_here) or "none"
     if not fields.has_usual:
         forms = ", ".join(f"{form}={name}" for form, name in fields.by_form.items())
         return f"{where} has the fields {names}, not {forms}."

@@ -339,7 +339,7 @@ def largest_token_id(documents: Iterable[Document], most: int) -> int:
     """The largest id in the first documents, up to `most` tokens; 0 if they are text."""
     read, largest = 0, 0
     readable = (document for document in documents if document.problem is None)
-    for document in takewhile(lambda each: each.input_ids is not None, readable):
+    for document in takewhile(lambda candidate: candidate.input_ids is not None, readable):
         ids = document.input_ids
         if ids is not None and len(ids):
             read, largest = read + len(ids), max(largest, int(max(ids)))

@@ -227,8 +227,8 @@ def _array_in(value: Any, name: str, fields: Fields) -> Sequence[Any]:
     if isinstance(value, dict) and set(value) & set(columns_of(fields)):
         return [value]
     if isinstance(value, dict):
-        lists = [each for each in value.values() if isinstance(each, list) and each]
-        tables = [each for each in lists if all(isinstance(row, dict) for row in each)]
+        lists = [field for field in value.values() if isinstance(field, list) and field]
+        tables = [table for table in lists if all(isinstance(row, dict) for row in table)]
         value = tables[0] if len(tables) == 1 else None
     if not isinstance(value, list):
         raise CorpusError(

@@ -149,7 +149,7 @@ def _size(row: Sequence[tuple[int, Tokens]]) -> int:
 
 
 def _close(packed: TokenRows, row: Sequence[tuple[int, Tokens]]) -> None:
-    largest, _ = max(row, key=lambda each: len(each[1].ids))
+    largest, _ = max(row, key=lambda pair: len(pair[1].ids))
     packed.add([item for _, item in row], largest)
     places = [np.arange(len(item.ids), dtype=np.int32) for _, item in row]
     packed.positions.append(np.concatenate(places))

@@ -145,9 +145,9 @@ def name_among(known: Collection[str], corpus: str) -> str:
     if corpus in known:
         return corpus
     name = corpus_name(corpus)
-    matches = [each for each in known if is_same_corpus(each, name)]
+    matches = [candidate for candidate in known if is_same_corpus(candidate, name)]
     if not matches and not content_of(name):
-        namesakes = [each for each in known if bare_name(each) == corpus]
+        namesakes = [candidate for candidate in known if bare_name(candidate) == corpus]
         matches = namesakes if len(namesakes) == 1 else []
     return matches[0] if matches else name
 

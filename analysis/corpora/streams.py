@@ -108,7 +108,7 @@ def _copy_of(part: BlendPart, spec: CorpusSpec) -> Path:
     folder = spec.path or Path()
     copies = sorted(folder.glob(f"{part.name}*")) if folder.is_dir() else []
     if len(copies) != 1:
-        names = ", ".join(each.name for each in (spec.preset.blend if spec.preset else ()))
+        names = ", ".join(member.name for member in (spec.preset.blend if spec.preset else ()))
         raise CorpusError(
             f"{folder} holds {len(copies) or 'no'} files or folders named {part.name}; "
             f"{spec.name}=PATH is a folder with one copy of each: {names}."

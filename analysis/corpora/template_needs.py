@@ -71,7 +71,7 @@ def _with_ids(turns: Sequence[Turn], style: Ids) -> list[Turn]:
         elif turn.get("role") == "tool":
             new_id = changed.get(str(turn["tool_call_id"])) if turn.get("tool_call_id") else None
             if result_id := new_id or next(iter(waiting), None):
-                waiting = [each for each in waiting if each != result_id]
+                waiting = [call_id for call_id in waiting if call_id != result_id]
                 fitting = {**turn, "tool_call_id": result_id}
         result.append(fitting)
     return result
@@ -247,7 +247,7 @@ def arguments_taken(template: str, variables: bytes) -> Arguments:
         of_object, of_text = (
             _rendered(template, variables, turns, tools=tools or None) for turns in turns_with
         )
-        shows_object, shows_text = (_WORDS[0] in each for each in (of_object, of_text))
+        shows_object, shows_text = (_WORDS[0] in output for output in (of_object, of_text))
         if shows_object and (not shows_text or _is_escaped(of_text, of_object)):
             return "object"
         if shows_text and (not shows_object or f"'{_WORDS[0]}'" in of_object):

@@ -26,7 +26,7 @@ def write_message(file: BinaryIO, content: bytes) -> None:
 
 def to_json(value: Any) -> bytes:
     """JSON with lone surrogates; what has no JSON is named by its type, as transformers does."""
-    text = json.dumps(value, ensure_ascii=False, default=lambda each: f"<{type(each).__name__}>")
+    text = json.dumps(value, ensure_ascii=False, default=lambda part: f"<{type(part).__name__}>")
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -54,7 +54,7 @@ def render(
         raise ValueError("a conversation without messages has no format")
     messages = list(conversation)
     if not keep_nulls:  # as `apply_chat_template` does: many templates would write the word None
-        messages = [without_null_keys(each) for each in conversation]
+        messages = [without_null_keys(message) for message in conversation]
     inputs = {**variables, **options, "conversations": [messages], "chat_template": template}
     answer = _worker(os.getpid()).ask(inputs, limits)
     if "length" in answer:

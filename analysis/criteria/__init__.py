@@ -34,9 +34,13 @@ __all__ = [
 
 # Criteria of whole experts.
 _CALIBRATED = (*NAMED_VARIANTS, MONE, DAMAGE, HEAPR, CAMERA_P, PATHFINDER)
-CRITERIA = {each.name: each for each in (*_CALIBRATED, AIMER, MAGNITUDE, HOYER, RANDOM)}
+CRITERIA = {
+    criterion.name: criterion for criterion in (*_CALIBRATED, AIMER, MAGNITUDE, HOYER, RANDOM)
+}
 # Criteria of neurons: calibrated ones first, then by weights, then by nothing.
-NEURON_CRITERIA = {each.name: each for each in (HEAPR, CAMERA_P, NEURON_NORMS, RANDOM)}
+NEURON_CRITERIA = {
+    criterion.name: criterion for criterion in (HEAPR, CAMERA_P, NEURON_NORMS, RANDOM)
+}
 _EXPONENTS = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 _LAMBDA = re.compile(rf"{CAMERA_P.name}:(\d+(?:\.\d+)?)")
 _PATHS = re.compile(rf"{PATHFINDER.name}:(\d{{1,9}})")

@@ -91,10 +91,10 @@ def node_weights(
         probability = [np.log(mean) for mean in by_layer(stats.probability)]
     last = len(importance) - 1
     nodes = []
-    for at, each in enumerate(importance):
-        weight = np.zeros_like(each)
+    for at, layer_importance in enumerate(importance):
+        weight = np.zeros_like(layer_importance)
         if parts != "transition":
-            weight = weight + each
+            weight = weight + layer_importance
         if parts == "both" or (at == last) == (parts == "importance"):
             weight = weight + activation[at]
         is_corrected = parts != "transition" and at == 0
@@ -152,7 +152,7 @@ def _best_of_samples(nodes: Sequence[FloatArray], count: int) -> tuple[IntArray,
         sums = weights[:, prefix] + np.take_along_axis(node, order, axis=1)[:, entry]
         keys = prefix_rank[:, prefix] * node.shape[1] + order[:, entry]
         best = _heaviest(sums, keys, count)
-        weights, keys = (np.take_along_axis(each, best, axis=1) for each in (sums, keys))
+        weights, keys = (np.take_along_axis(array, best, axis=1) for array in (sums, keys))
         prefix_rank = keys.argsort(axis=1).argsort(axis=1)
         trail.append((prefix[best], keys % node.shape[1]))
     samples, paths = trail[-1][0].shape
@@ -210,8 +210,8 @@ def top_paths_through(
 
 def _join(ends: Sequence[Paths]) -> Paths:
     return Paths(
-        np.concatenate([each.experts for each in ends]),
-        np.concatenate([each.weights for each in ends]),
+        np.concatenate([paths.experts for paths in ends]),
+        np.concatenate([paths.weights for paths in ends]),
     )
 
 

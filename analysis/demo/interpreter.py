@@ -54,8 +54,8 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.IsNot: lambda left, right: left is not right,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (sum, len, max, min, sorted, abs, set, list, any, all, tuple, int, str, bool)
+    function.__name__: function
+    for function in (sum, len, max, min, sorted, abs, set, list, any, all, tuple, int, str, bool)
 }
 _METHODS: Mapping[str, tuple[type, ...]] = {
     "append": (list,),
@@ -149,12 +149,12 @@ class _Run:
     def _made(self, node: ast.expr, names: Names) -> Any:
         """What a comprehension, a part of a value or a call gives."""
         match node:
-            case ast.ListComp(elt=each, generators=[part]):
-                return list(self._each(each, part, names))
-            case ast.GeneratorExp(elt=each, generators=[part]):
-                return list(self._each(each, part, names))
-            case ast.SetComp(elt=each, generators=[part]):
-                return set(self._each(each, part, names))
+            case ast.ListComp(elt=element, generators=[part]):
+                return list(self._each(element, part, names))
+            case ast.GeneratorExp(elt=element, generators=[part]):
+                return list(self._each(element, part, names))
+            case ast.SetComp(elt=element, generators=[part]):
+                return set(self._each(element, part, names))
             case ast.Subscript(value=value, slice=ast.Slice(lower=low, upper=high, step=step)):
                 place = slice(*(part and self._value(part, names) for part in (low, high, step)))
                 return self._value(value, names)[place]
@@ -201,9 +201,9 @@ class _Run:
     def _called(
         self, function: ast.expr, nodes: list[ast.expr], named: list[ast.keyword], names: Names
     ) -> Any:
-        if any(each.arg not in _KEYWORDS for each in named):
+        if any(keyword.arg not in _KEYWORDS for keyword in named):
             raise CannotRun("keyword")
-        keywords = {str(each.arg): self._value(each.value, names) for each in named}
+        keywords = {str(keyword.arg): self._value(keyword.value, names) for keyword in named}
         match function:
             case ast.Name(id=name) if name in _FUNCTIONS and name not in names:
                 call: Callable[..., Any] = _FUNCTIONS[name]

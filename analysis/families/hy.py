@@ -33,9 +33,9 @@ HY_V4 = replace(
     single=(
         *V3_ROUTER.single,
         *(
-            f".hc_{part}_layer.hc_{each}"
+            f".hc_{part}_layer.hc_{suffix}"
             for part in ("attn", "mlp")
-            for each in ("base", "fn", "scale")
+            for suffix in ("base", "fn", "scale")
         ),
     ),
     needs_transformers="5.17",

@@ -34,7 +34,7 @@ def count_of(config: Config, key: str) -> int:
     value = config.get(key)
     if not isinstance(value, list):
         return whole_number(config, key)
-    if not value or any(each != value[0] for each in value):
+    if not value or any(number != value[0] for number in value):
         raise CheckpointError(
             f"config.json gives {key} = {value}, but only one number for all layers is handled."
         )

@@ -93,7 +93,7 @@ def known_digest(path: Path) -> str:
     if not path.is_dir():
         return _digest_once(_sampled_digest, path)
     sha = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file()):
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
         sha.update(f"{file.relative_to(path)} {known_digest(file)}\n".encode())
     return sha.hexdigest()
 

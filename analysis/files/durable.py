@@ -104,7 +104,9 @@ def _remove_abandoned(path: Path) -> None:
     shape = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(PARTIAL)}")
     # Errors are ignored here: if the disk fails, writing will raise.
     with suppress(OSError):
-        for draft in [each for each in path.parent.iterdir() if shape.fullmatch(each.name)]:
+        for draft in [
+            sibling for sibling in path.parent.iterdir() if shape.fullmatch(sibling.name)
+        ]:
             with suppress(OSError), draft.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 draft.unlink(missing_ok=True)  # its writer may just have renamed it

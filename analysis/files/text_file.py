@@ -34,7 +34,11 @@ def near_file(path: Path) -> str:
 
     try:
         # Names of one kind are alike by their endings.
-        names = {each.stem: each for each in path.parent.iterdir() if kind(each) == kind(path)}
+        names = {
+            sibling.stem: sibling
+            for sibling in path.parent.iterdir()
+            if kind(sibling) == kind(path)
+        }
     except OSError:
         return ""
     nearest = nearest_name(path.stem, names)

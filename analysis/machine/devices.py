@@ -49,7 +49,7 @@ def check_device(name: str, files: Path = Path("/dev")) -> None:
         return
     present = [file.name for file in files.glob(_NVIDIA)]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(present)).split(",")
-    gpus = len(list(takewhile(lambda each: each.strip() not in ("", "-1"), chosen)))
+    gpus = len(list(takewhile(lambda gpu: gpu.strip() not in ("", "-1"), chosen)))
     if int(number or 0) >= gpus:
         reason = f"GPUs are numbered 0 to {gpus - 1}" if gpus else "CUDA_VISIBLE_DEVICES hides all"
         raise CheckpointError(f"The device {name!r} is not available here; {reason}.")

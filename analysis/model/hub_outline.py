@@ -34,8 +34,8 @@ def hub_outline(source: str, revision: str | None = None) -> MoEModel | None:
 def _bare_shard(name: str, tensors: Mapping[str, Any]) -> Shard:
     """A file by what the hub says of its header."""
     entries = tuple(
-        TensorEntry(tensor, name, each.dtype, tuple(each.shape), *each.data_offsets)
-        for tensor, each in sorted(tensors.items(), key=lambda item: item[1].data_offsets)
+        TensorEntry(tensor, name, info.dtype, tuple(info.shape), *info.data_offsets)
+        for tensor, info in sorted(tensors.items(), key=lambda item: item[1].data_offsets)
     )
     size = max((entry.end for entry in entries), default=0)
     return Shard(name, size, b"", 0, {}, entries)

@@ -134,7 +134,7 @@ class MoEModel:
     @property
     def quantisation_settings(self) -> Config:
         """What config.json says of the quantisation; empty if there is none."""
-        candidates = (each.get(QUANTISED) for each in (self.checkpoint.config, self.config))
+        candidates = (config.get(QUANTISED) for config in (self.checkpoint.config, self.config))
         settings: object = next(filter(None, candidates), {})
         if not isinstance(settings, Mapping):
             raise CheckpointError(

@@ -69,7 +69,7 @@ def files_beside(
     for shard in checkpoint.others:
         names = [entry.name for entry in shard.tensors]
         kinds = {name: _holding(name, shard.name, listed, family, depth) for name in names}
-        holdings = tuple(each for each in Holding if each in kinds.values())
+        holdings = tuple(kind for kind in Holding if kind in kinds.values())
         first = holdings[0] if holdings else Holding.UNREADABLE
         of_first = [name for name, kind in kinds.items() if kind is first]
         is_read = set(holdings) == {Holding.HEADS} and all(occurrences[name] == 1 for name in names)

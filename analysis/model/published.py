@@ -107,7 +107,7 @@ def _in_fp8(tensors: Shapes, model: MoEModel) -> Shapes | None:
             scales = (shape[0], -(-shape[1] // _MXFP4_BLOCK))
             stored[name.removesuffix("weight") + "scale"] = ("F8_E8M0", scales)
             continue
-        scales = tuple(-(-size // each) for size, each in zip(shape, block, strict=True))
+        scales = tuple(-(-size // side) for size, side in zip(shape, block, strict=True))
         scale_dtype = "F8_E8M0" if model.has_fp4 else "F32"
         stored |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": (scale_dtype, scales)}
     return stored

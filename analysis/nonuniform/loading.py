@@ -105,7 +105,9 @@ class _PartLoader:
         return self.part._from_config(self._config(config), **options)
 
     def _config(self, config: Any) -> Any:
-        inner = (each for each in vars(config).values() if isinstance(each, self.part.config_class))
+        inner = (
+            value for value in vars(config).values() if isinstance(value, self.part.config_class)
+        )
         part_config = next(inner)
         if (quantised := getattr(config, "quantization_config", None)) is not None:
             part_config.quantization_config = quantised

@@ -160,7 +160,9 @@ def modeling_file(family: MoEFamily, *, widths: bool = False) -> str:
     """The content of `modeling_pruned.py`; with `widths`, see `analysis.nonuniform.widths`."""
     names = _auto_classes(family)
     classes = (f"\n{_class_name(name)} = with_own_sizes({_TABLES[name]})\n" for name in names)
-    parts = [inspect.getsource(each) for each in (rebuild_layers, layer_config, LayerConfig)]
+    parts = [
+        inspect.getsource(definition) for definition in (rebuild_layers, layer_config, LayerConfig)
+    ]
     parts += [inspect.getsource(rebuilt_layer), *(_width_parts() if widths else ())]
     variant = {**(_WIDTHS if widths else _COUNTS)}
     keys = {"module_block": family.module_block, "width_key": family.width_key}

@@ -83,7 +83,9 @@ def _check_known(
     for corpus in corpora:
         if (name := name_among(by_corpus, corpus)) in by_corpus:
             continue
-        namesakes = [each for each in by_corpus if bare_name(each) == bare_name(name)]
+        namesakes = [
+            candidate for candidate in by_corpus if bare_name(candidate) == bare_name(name)
+        ]
         files = " and ".join(
             f"{namesake} (read from {path})"
             if (path := path_hint(by_corpus[namesake]))
@@ -194,11 +196,11 @@ def _why(run: Run, of_corpus: Sequence[Run], criterion: Criterion | None) -> str
     if run.is_shipped:
         return "which ships"
     readable = [other for other in of_corpus if _has_columns(other, criterion)]
-    largest = [each for each in readable if each.manifest.num_tokens == run.manifest.num_tokens]
+    largest = [other for other in readable if other.manifest.num_tokens == run.manifest.num_tokens]
     reason = "the largest"
     if len(largest) > 1:
         reason = "the newest of the largest"
-        if len({_dtype(each) for each in largest}) > 1:
+        if len({_dtype(other) for other in largest}) > 1:
             reason += f" in {_dtype(run)}"
     if criterion and len(readable) < len(of_corpus):
         reason += f" of those with what {criterion.label} reads"

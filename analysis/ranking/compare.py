@@ -73,7 +73,7 @@ class Comparison:
     def chance_agreement(self) -> float:
         """Expected agreement of two random choices that prune as many per layer."""
         counts = self.grid.counts
-        gone_a, gone_b = (each.pruned.sum(axis=1) for each in (self.a, self.b))
+        gone_a, gone_b = (side.pruned.sum(axis=1) for side in (self.a, self.b))
         alike = (gone_a * gone_b + (counts - gone_a) * (counts - gone_b)) / counts
         return float(alike.sum() / counts.sum())
 

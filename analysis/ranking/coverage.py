@@ -57,7 +57,7 @@ class Blender:
         self._score = expert_score_of(criterion)
         self._sparsity = sparsity
         self._grid = mixture.stats[0].grid
-        self.alone = [saliency_grid(criterion, each, gate) for each in mixture.stats]
+        self.alone = [saliency_grid(criterion, stats, gate) for stats in mixture.stats]
         if not set(NOT_MIXED).isdisjoint(criterion.columns(gate)):
             raise CriterionError(
                 f"{criterion.label} reads maxima of neurons, which a blend does not have; use one "

@@ -88,9 +88,12 @@ def pruned_masks(
     criterion: Criterion, stats: Mapping[str, ExpertStats], gate: Gate, sparsity: Fraction
 ) -> dict[str, BoolArray]:
     """The pruned set of each corpus."""
-    if len({each.manifest.model.identity for each in stats.values()}) > 1:
+    if len({corpus_stats.manifest.model.identity for corpus_stats in stats.values()}) > 1:
         raise StatsError("Overlap compares runs of one model, but these are of different models.")
-    return {corpus: pruned_by(criterion, each, gate, sparsity) for corpus, each in stats.items()}
+    return {
+        corpus: pruned_by(criterion, corpus_stats, gate, sparsity)
+        for corpus, corpus_stats in stats.items()
+    }
 
 
 def overlap_of_parts(

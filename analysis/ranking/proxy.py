@@ -28,7 +28,7 @@ def proxy_overlap(stats: ExpertStats, sparsities: Sequence[Fraction] = SPARSITIE
     exact, proxy = get_criterion("damage"), unified(0, 1, 1)  # the proxy: sum of g ||f||
     rows = []
     for sparsity in sparsities:
-        masks = [pruned_by(each, stats, "applied", sparsity) for each in (exact, proxy)]
+        masks = [pruned_by(criterion, stats, "applied", sparsity) for criterion in (exact, proxy)]
         rows.append((float(sparsity), set_overlap(*masks), chance_overlap(stats.grid, sparsity)))
     return pd.DataFrame(rows, columns=["sparsity", "overlap", "chance"])
 

@@ -50,7 +50,7 @@ class Mixture(Numbered):
         check_addable(runs)
         self.runs = tuple(runs)
         self.stats = tuple(load(run) for run in runs)
-        shared = set.intersection(*(set(each.table.columns) for each in self.stats))
+        shared = set.intersection(*(set(stats.table.columns) for stats in self.stats))
         self._columns = [
             name
             for name in self.stats[0].table.columns
@@ -58,7 +58,7 @@ class Mixture(Numbered):
         ]
         self._index = self.stats[0].table[["layer", "expert"]]
         self._sums = np.stack(
-            [each.table[self._columns].to_numpy(dtype=np.float64) for each in self.stats]
+            [stats.table[self._columns].to_numpy(dtype=np.float64) for stats in self.stats]
         )
 
     @cached_property
@@ -95,7 +95,7 @@ class Mixture(Numbered):
             raise StatsError("Every weight of the blend is 0; give one corpus a positive weight.")
         # Each token is routed to top_k experts of a layer.
         first = self.stats[0].layers[0]
-        tables = [each.table[each.table["layer"] == first.index] for each in self.stats]
+        tables = [stats.table[stats.table["layer"] == first.index] for stats in self.stats]
         per_token = shares / [table["num_tokens"].sum() / first.top_k for table in tables]
         factors: FloatArray = per_token / per_token.max()
         return factors
@@ -135,10 +135,10 @@ class Mixture(Numbered):
         # The samples of all runs, weighted like the sums of their run.
         samples = tuple(
             replace(part, factor=part.factor * float(factor))
-            for each, factor in zip(self.stats, self.factors(weights), strict=True)
-            for part in each.samples
+            for stats, factor in zip(self.stats, self.factors(weights), strict=True)
+            for part in stats.samples
         )
-        has_all = all(each.samples for each in self.stats)
+        has_all = all(stats.samples for stats in self.stats)
         return ExpertStats(manifest, self.table(weights), samples if has_all else ())
 
 
@@ -190,11 +190,11 @@ def blend_neurons(parts: Sequence[Part]) -> NeuronStats:
     factors = mixture.factors([part.weight for part in parts])
     sums = {
         name: sum(
-            factor * each.table[name].to_numpy(dtype=np.float64)
-            for factor, each in zip(factors, stats, strict=True)
+            factor * run_stats.table[name].to_numpy(dtype=np.float64)
+            for factor, run_stats in zip(factors, stats, strict=True)
         )
         for name in ("output_sq", "slope_sq", "num_tokens")
     }
-    corpora = tuple(corpus for each in stats for corpus in each.manifest.corpora)
+    corpora = tuple(corpus for run_stats in stats for corpus in run_stats.manifest.corpora)
     manifest = replace(stats[0].manifest, corpora=corpora, made={})
     return NeuronStats(manifest, stats[0].table[list(NEURON_INDEX)].assign(**sums))

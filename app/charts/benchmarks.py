@@ -195,7 +195,7 @@ def dots(loaded: Loaded) -> Drawing:
     By default at the sparsity nearest to 50%.
     """
     results, way = chosen_scores(loaded)
-    usual = min(sparsities_of(results, way), key=lambda each: abs(each - 0.5), default=None)
+    usual = min(sparsities_of(results, way), key=lambda sparsity: abs(sparsity - 0.5), default=None)
     removed = loaded.choices.results.removed
     share = usual if removed is None else None if removed == ALL_SHARES else removed
     board = board_of(results, way, share, loaded.model.name)

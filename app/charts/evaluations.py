@@ -92,7 +92,7 @@ def _corpus_means(results: pd.DataFrame) -> pd.DataFrame:
     Corpora count equally and are independent, so the squares of their intervals add up.
     """
     rows = results[results["way"] == ""].sort_values("created_at", kind="stable")
-    measured = [frozenset(each) for _, each in rows.groupby("plan")["corpus"]]
+    measured = [frozenset(group) for _, group in rows.groupby("plan")["corpus"]]
     corpora = compared(measured) if measured else ()
     if len(corpora) < 2:
         return results.iloc[:0]

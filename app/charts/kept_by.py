@@ -48,7 +48,7 @@ def draw(loaded: Loaded) -> Drawing:
 
 def draw_plan_pair(a: Loaded, b: Loaded) -> Drawing:
     """Which of the plans on screen of A and of B keeps which expert."""
-    comparison = Comparison(*(decision(each.first, each.shown_plan) for each in (a, b)))
+    comparison = Comparison(*(decision(side.first, side.shown_plan) for side in (a, b)))
     return replace(_drawing(comparison, a, (a.names[0], b.names[0])), name="kept-by")
 
 

@@ -36,9 +36,9 @@ def record_of(
     Preferred are one of these corpora, then more samples, more bins, the newest.
     """
 
-    def preference(each: BinsRecord) -> tuple[Any, ...]:
-        is_preferred = each.corpus["name"] in corpora
-        return is_preferred, each.num_samples, len(each.bins), each.created_at
+    def preference(record: BinsRecord) -> tuple[Any, ...]:
+        is_preferred = record.corpus["name"] in corpora
+        return is_preferred, record.num_samples, len(record.bins), record.created_at
 
     ranking = (granularity, criterion, "saliency")
     matches = [

@@ -128,7 +128,12 @@ def front_figure(
         hoverinfo="skip",
     )
     return themed(
-        [*_random_band(chance, unit, dark), steps, *(each for each in marks if each.x.size), here],
+        [
+            *_random_band(chance, unit, dark),
+            steps,
+            *(trace for trace in marks if trace.x.size),
+            here,
+        ],
         dark,
         x={
             "title": f"weights, {unit_name}",

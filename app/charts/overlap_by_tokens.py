@@ -73,7 +73,9 @@ def draw(loaded: Loaded) -> Drawing:
     else:
         part = next(iter(parts.values()))[0]
         names = dict.fromkeys((loaded.choices.ranking_criterion.name, *loaded.choices.beside))
-        criteria = [each for each in map(get_criterion, names) if can_rank(each, part)]
+        criteria = [
+            criterion for criterion in map(get_criterion, names) if can_rank(criterion, part)
+        ]
     if not criteria:
         raise PlanError("Choose a criterion above.")
     table = loaded.study.cached(parts_table, parts, criteria, loaded.choices.gate, loaded.fraction)

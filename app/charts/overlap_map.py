@@ -176,7 +176,9 @@ def describe(table: pd.DataFrame, pruned: int) -> str:
 def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) -> str:
     """Name the variants whose overlap is about the largest; see `too_near`."""
     near = [overlap for overlap in overlaps if too_near(overlaps[best], overlaps[overlap], pruned)]
-    rivals = sorted((each for each in near if each != best), key=lambda each: -overlaps[each])
+    rivals = sorted(
+        (variant for variant in near if variant != best), key=lambda variant: -overlaps[variant]
+    )
     if not rivals:
         return ""
     more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""

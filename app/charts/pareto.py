@@ -126,11 +126,11 @@ def pareto_scatter(table: pd.DataFrame, quality: Quality, *, dark: bool = False)
 
 
 def _points(points: pd.DataFrame, name: str, marker: dict[str, object]) -> go.Scatter:
-    names = [in_html(str(each)) for each in points["candidate"]]
+    names = [in_html(str(candidate)) for candidate in points["candidate"]]
     sizes = [size_text(float(byte)) for byte in points["bytes"]]
     has_interval = points["low"].notna() & points["high"].notna()
     value = points["value"]
-    low, high = (points[each].where(has_interval, value) for each in ("low", "high"))
+    low, high = (points[column].where(has_interval, value) for column in ("low", "high"))
     bounds = [
         f"<br>95% {start:.4g} to {end:.4g}" if has_bounds else ""
         for start, end, has_bounds in zip(low, high, has_interval, strict=True)

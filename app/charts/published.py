@@ -62,7 +62,9 @@ def published_settings(table: str) -> list[Setting]:
 
 def blocks_of(table: str) -> dict[str, Setting]:
     """The blocks of a table by display name: model and sparsity."""
-    return {f"{each.model} {each.sparsity:.0%}": each for each in published_settings(table)}
+    return {
+        f"{setting.model} {setting.sparsity:.0%}": setting for setting in published_settings(table)
+    }
 
 
 def block_of(table: str, block: str | None) -> Setting:
@@ -114,8 +116,8 @@ def winners_of(table: str) -> Drawing:
     """Winner map over all blocks of a table (arXiv:2606.15716, Figure 2)."""
     # The family is enough: no table has two models of one.
     scores = {
-        f"{each.model.split('-')[0]} {each.sparsity:.0%}": scores_of(each).drop(index=FULL)
-        for each in published_settings(table)
+        f"{setting.model.split('-')[0]} {setting.sparsity:.0%}": scores_of(setting).drop(index=FULL)
+        for setting in published_settings(table)
     }
     return winner_map.winner_drawing(scores, made_by(source_of(table)), "winner-map")
 

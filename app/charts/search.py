@@ -32,9 +32,11 @@ def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:
     _, budget = loaded.budget
     removed = budget.total
     known_searches = loaded.study.searches
-    if matches := tuple(each for each in known_searches if each.removed == removed):
+    if matches := tuple(search for search in known_searches if search.removed == removed):
         return matches
-    others = ", ".join(f"{each.search_id} ({each.removed} experts)" for each in known_searches)
+    others = ", ".join(
+        f"{search.search_id} ({search.removed} experts)" for search in known_searches
+    )
     raise StatsError(
         f"{loaded.model.name} has no search that removes {removed} experts; make one with "
         f"`moeprune search`. Known: {others or 'none'}."

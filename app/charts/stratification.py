@@ -64,8 +64,8 @@ def draw(loaded: Loaded) -> Drawing:
     """Does a criterion separate the experts of a layer?"""
     choice = loaded.choices.strata
     rankings = {
-        each.criterion.label: each
-        for each in (
+        ranking.criterion.label: ranking
+        for ranking in (
             loaded.study.ranking(loaded.spec_by(get_criterion(name))) for name in choice.criteria
         )
     }

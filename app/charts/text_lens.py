@@ -51,7 +51,7 @@ def visible(token: str) -> str:
     """A token's text as people can see it: blanks alone, tabs and line breaks have signs."""
     if not token:
         return _PART
-    text = "".join(_VISIBLE.get(each) or in_terminal(each) for each in token)
+    text = "".join(_VISIBLE.get(character) or in_terminal(character) for character in token)
     return text if token.strip() else text.replace(" ", "\u2423")
 
 
@@ -90,7 +90,7 @@ def most_lost(records: Sequence[LensRecord], digest: str) -> LensRecord:
         for record in records
         if (plan := record.of_plan(digest))
     }
-    return max(records, key=lambda each: losses.get(each.record_id, -np.inf))
+    return max(records, key=lambda record: losses.get(record.record_id, -np.inf))
 
 
 def shown_digest(loaded: Loaded) -> str:
@@ -168,7 +168,7 @@ def token_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         customdata=np.column_stack([words, table["full_loss"], table["loss"], table["gone"]]),
         marker={
             "color": [
-                series_color(_WORSE if each > 0 else _BETTER, dark) for each in table["change"]
+                series_color(_WORSE if change > 0 else _BETTER, dark) for change in table["change"]
             ]
         },
         hovertemplate="%{customdata[0]}: %{y:+.3f} nats<br>loss %{customdata[2]:.3f}, original "
@@ -300,7 +300,7 @@ def describe(table: pd.DataFrame, tokens: pd.DataFrame, token: int) -> str:
     rows = tokens.set_index("token")
     change = rows["change"][token]
     cost = "" if np.isnan(change) else f" ({change:+z.2f} nats)"
-    text, before = (in_quotes(str(rows["text"][each])) for each in (token, token - 1))
+    text, before = (in_quotes(str(rows["text"][position])) for position in (token, token - 1))
     choices = table[table["role"] == WANTED]
     removed = choices["share"].where(choices["removed"], 0.0).groupby(choices["layer"]).sum()
     head = f"{text}{cost} is predicted at {before}, where "
@@ -349,7 +349,9 @@ def plan_bars(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         text=[f"{change:+z.2f}" for change in table["change"]],
         textposition="outside",
         cliponaxis=False,
-        marker={"color": [primary(dark) if each else muted(dark) for each in table["is_shown"]]},
+        marker={
+            "color": [primary(dark) if is_shown else muted(dark) for is_shown in table["is_shown"]]
+        },
         customdata=names,
         hovertemplate="%{customdata}: %{x:+.3f} nats a token<extra></extra>",
     )

@@ -129,7 +129,7 @@ def describe(table: pd.DataFrame) -> str:
     if won.empty:
         return "No benchmark has a winner."
     counts = won["winner"].value_counts()
-    most_first = sorted(counts.items(), key=lambda each: (-each[1], str(each[0])))
+    most_first = sorted(counts.items(), key=lambda entry: (-entry[1], str(entry[0])))
     parts = [f"{name} {count}" for name, count in most_first]
     shared = int((won["tied"] > 1).sum())
     tied = f"; {shared} of them shared (the first is named)" if shared else ""

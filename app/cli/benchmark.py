@@ -62,7 +62,7 @@ def benchmark(
 def _import(
     request: BenchmarkRequest, plans: Sequence[dict[str, Any]], values: dict[str, Any]
 ) -> list[BenchmarkRecord]:
-    if name := next((each for each in _OF_RUNS if getattr(request, each)), None):
+    if name := next((field for field in _OF_RUNS if getattr(request, field)), None):
         raise PlanError(
             f"{flags_of(name, flat_fields(BenchmarkRequest)[name])[0]} says what is run, and "
             "--import runs nothing: all results of the file are imported; leave one of the two out."

@@ -18,7 +18,7 @@ from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import check_corpora, estimate_run
 
 
-@command(CalibrateRequest, each="corpus")
+@command(CalibrateRequest, repeatable="corpus")
 def calibrate(
     requests: list[CalibrateRequest],
     *,

@@ -39,13 +39,15 @@ _MOST_LETTERS = 44  # of choices that stand behind the option itself
 MOST_UNGROUPED = 12
 
 
-def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Handler], Handler]:
+def command(
+    kind: type[Request] | None = None, repeatable: str = ""
+) -> Callable[[Handler], Handler]:
     """Make a command of a function `(request, **options)`; `options` belong to it alone.
 
     The fields of the request that have an `Option`, and the keyword parameters of the function,
-    which are annotated likewise, become its options. Without a request, there are no others. Of the
-    field `each`, which takes one value, the option may be repeated: the function gets a list, a
-    request for each value. If the request has plans, the function gets their files as `plans`.
+    which are annotated likewise, become its options. Without a request, there are no others. The
+    option of the field `repeatable`, which takes one value, may be repeated: the function gets a
+    list, a request for each value. If the request has plans, it gets their files as `plans`.
     """
 
     def derive(handler: Handler) -> Handler:
@@ -63,7 +65,7 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
         parameters = {
             parameter.name: parameter
             for name, field in declared.items()
-            if (parameter := _parameter(name, field, panels.get(name), repeated=name == each))
+            if (parameter := _parameter(name, field, panels.get(name), repeated=name == repeatable))
         }
 
         def run(ctx: typer.Context, **values: Any) -> None:
@@ -91,7 +93,9 @@ def command(kind: type[Request] | None = None, each: str = "") -> Callable[[Hand
                 _check_paths(rest.get(name), option_of(field), checks, force=spares)
             for corpus in _corpora(arguments, declared):
                 checks.run(partial(_check_corpus, corpus))
-            request = checks.run(partial(_requests, kind, each, request_values)) if kind else None
+            request = (
+                checks.run(partial(_requests, kind, repeatable, request_values)) if kind else None
+            )
             checks.finish()
             rest |= {parameter.name: values[parameter.name] for parameter in passed}
             handler(*(() if kind is None else (request,)), **rest)
@@ -154,7 +158,7 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
     for parameter in inspect.signature(handler, eval_str=True).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             continue
-        if any(isinstance(each, ParameterInfo) for each in get_args(parameter.annotation)):
+        if any(isinstance(part, ParameterInfo) for part in get_args(parameter.annotation)):
             passed.append(parameter)
         else:
             is_required = parameter.default is inspect.Parameter.empty
@@ -166,16 +170,18 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
     return model, passed
 
 
-def _requests(kind: type[Request], each: str, values: dict[str, Any]) -> Request | list[Request]:
-    """The request of these values, or one for each value of the field `each`."""
-    if not each:
-        return _validated(kind, each, values)
+def _requests(
+    kind: type[Request], repeatable: str, values: dict[str, Any]
+) -> Request | list[Request]:
+    """The request of these values, or one for each value of the field `repeatable`."""
+    if not repeatable:
+        return _validated(kind, repeatable, values)
     # Named twice, a value is still asked for once.
-    one_by_one = [{**values, each: value} for value in dict.fromkeys(values[each])]
-    return [_validated(kind, each, single) for single in one_by_one]
+    one_by_one = [{**values, repeatable: value} for value in dict.fromkeys(values[repeatable])]
+    return [_validated(kind, repeatable, single) for single in one_by_one]
 
 
-def _validated(kind: type[Request], each: str, values: dict[str, Any]) -> Request:
+def _validated(kind: type[Request], repeatable: str, values: dict[str, Any]) -> Request:
     try:
         return validated(kind, values)
     except UserError as error:
@@ -186,7 +192,7 @@ def _validated(kind: type[Request], each: str, values: dict[str, Any]) -> Reques
                 if parts := _listed(fields[name], word, several=several):
                     flag = flags_of(name, fields[name])[0]
                     words = f"repeat the option: {' '.join(repeated(flag, parts))}"
-                    if not several and name != each:
+                    if not several and name != repeatable:
                         words = f"give one, such as {flag} {parts[0]}"
                     raise UserError(f"{flag}: {word!r} is several values; {words}.") from error
         raise

@@ -24,8 +24,12 @@ Row = tuple[str, str]  # what a person types, and what it means
 def paragraphs(text: str) -> tuple[list[str], str]:
     """The paragraphs of a command's help, each on one line, and its example."""
     every = [" ".join(word.split()) for word in text.split("\n\n")]
-    examples = [each.removeprefix(EXAMPLE) for each in every if each.startswith(EXAMPLE)]
-    return [each for each in every if not each.startswith(EXAMPLE)], "".join(examples)
+    examples = [
+        paragraph.removeprefix(EXAMPLE) for paragraph in every if paragraph.startswith(EXAMPLE)
+    ]
+    return [paragraph for paragraph in every if not paragraph.startswith(EXAMPLE)], "".join(
+        examples
+    )
 
 
 class _Plain:
@@ -67,20 +71,20 @@ class Commands(typer.Typer):
 def _lines(command: Any, ctx: Any) -> Iterator[str]:
     said, example = paragraphs(command.help or "")
     params = command.get_params(ctx)
-    places = [each for each in params if each.param_type_name == "argument"]
+    places = [parameter for parameter in params if parameter.param_type_name == "argument"]
     words = [place.metavar or place.name.upper() for place in places]
     is_group = isinstance(command, TyperGroup)
     yield " ".join(["Usage:", ctx.command_path, *words, *["COMMAND"] * is_group, "[OPTIONS]"])
-    for each in said:
+    for paragraph in said:
         yield ""
-        yield from wrap(each, _width())
+        yield from wrap(paragraph, _width())
     if example:
         lines = wrap(example, _width() - 6, break_on_hyphens=False, break_long_words=False)
         yield from _section("Example", [(" \\\n    ".join(lines), "")])
     if places:
         helps = [place.help or "" for place in places]
         yield from _section("Arguments", zip(words, helps, strict=True))
-    options = [each for each in params if each.param_type_name == "option"]
+    options = [parameter for parameter in params if parameter.param_type_name == "option"]
     if is_group:
         names = command.list_commands(ctx)
         commands = [command.get_command(ctx, name) for name in names]

@@ -179,8 +179,8 @@ def diff(
     described = load_model_index(model, revision=revision) if model else None
     one, other = (load_plan(path, model=described) for path in (first, second))
     described = described or model_of(one, first)
-    for each in (one, other):
-        check_repair(each, described)
+    for plan in (one, other):
+        check_repair(plan, described)
     by_neuron = NEURON_GRANULARITY in (one.granularity, other.granularity)
     layers = described.layers if described else ()
     table = neuron_diff(one, other, described) if by_neuron else plan_diff(one, other, layers)
@@ -267,10 +267,10 @@ def paths(
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
     runs = sample_runs(store, model, request.corpora, request.runs)
-    each = [load_sample_stats(run) for run in runs]
+    parts = [load_sample_stats(run) for run in runs]
     if request.clusters is not None:
-        each = [representative_samples(samples, request.clusters) for samples in each]
-    stats = joined_stats(each)
+        parts = [representative_samples(samples, request.clusters) for samples in parts]
+    stats = joined_stats(parts)
     if (budget := _budget(request, model)) is not None:
         cut = Cut(request.schedule, request.top_m)
         paths_plan = budget_plan(model, stats, budget, cut, weighing)

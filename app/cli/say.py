@@ -50,8 +50,8 @@ _WIDTH_COLUMNS = (
 
 def say_notes(notes: Iterable[str]) -> None:
     """Print what a person should know of a result."""
-    for each in notes:
-        note(each)
+    for text in notes:
+        note(text)
 
 
 def say_sources(runs: Iterable[Run], notes: Iterable[str] = ()) -> None:
@@ -90,10 +90,10 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     counts = {layer: len(ids) for layer, ids in fit_plan(plan, model).kept.items()}
     if len(set(counts.values())) > 1 or plan.provenance.constraints:
         show_summary(summary, "")
-    each, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
+    count, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
-        f"({each} of {sizes} per layer), {_change(report, target)}"
+        f"({count} of {sizes} per layer), {_change(report, target)}"
         f"{top_k_words(plan.top_k)}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
@@ -132,14 +132,14 @@ def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
     allocation, report = cut.allocation, cut.report
     layers = list(zip(allocation.layers, allocation.keep, strict=True))
     if len(set(allocation.keep)) > 1:
-        rows = [(each.index, each.num_experts, keep) for each, keep in layers]
+        rows = [(layer.index, layer.num_experts, keep) for layer, keep in layers]
         show_table("", ("layer", "experts", "kept"), ranges_of_rows(rows))
     target = request.plan.budget.size_target
     target_words = _ASKED[target.kind].format(target.in_words) if target else ""
-    each = experts_in_words(allocation.keep)
+    count = experts_in_words(allocation.keep)
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
     words = (
-        f"{model.name}: {report.experts_after} of {report.experts_before} experts ({each} of "
+        f"{model.name}: {report.experts_after} of {report.experts_before} experts ({count} of "
         f"{sizes} per layer) would stay, {_change(report, target_words)}, "
         f"{format_count(report.params_after)} of {format_count(report.params_before)} parameters, "
         f"{format_count(report.active_after)} per token"

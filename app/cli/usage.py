@@ -75,7 +75,7 @@ def _no_model(context: Any) -> str:
 
 def _right_option(name: str, context: Any) -> str:
     """What an option that a command lacks should have been, or the commands that have it."""
-    options = [each for item in context.command.params for each in item.opts]
+    options = [option for item in context.command.params for option in item.opts]
     if name == "--corpus" and "--calibrated-on" in options:
         return " It reads no text; --calibrated-on names the calibrated corpora that rank."
     if name == "--calibrated-on" and "--corpus" in options:
@@ -96,9 +96,13 @@ def _commands_with(name: str, root: Any) -> Iterator[str]:
     for command_name in root.command.list_commands(root):
         _, command, _ = root.command.resolve_command(root, [command_name])
         inside = getattr(command, "commands", None)
-        every = {f"{command_name} {key}": each for key, each in inside.items()} if inside else {}
-        for path, each in (every or {command_name: command}).items():
-            if any(name in item.opts for item in each.params):
+        every = (
+            {f"{command_name} {key}": subcommand for key, subcommand in inside.items()}
+            if inside
+            else {}
+        )
+        for path, leaf in (every or {command_name: command}).items():
+            if any(name in item.opts for item in leaf.params):
                 yield path
 
 

@@ -168,9 +168,9 @@ def _plans(loaded: Loaded, place: Place) -> None:
     kept = sum(map(len, fit_plan(loaded.shown.plan, loaded.model).kept.values()))
     removed = 1 - kept / loaded.model.num_experts
     rows = []
-    for each, plan in _measured_plans(loaded, removed):
-        name = series_name({**each.facts.columns, "plan": each.plan})
-        rows.append((name, each.mean, "drops it" if _drops(plan, place) else "keeps it"))
+    for loss, plan in _measured_plans(loaded, removed):
+        name = series_name({**loss.facts.columns, "plan": loss.plan})
+        rows.append((name, loss.mean, "drops it" if _drops(plan, place) else "keeps it"))
     if not rows:
         st.text("No plan of this size has been measured.")
         return
@@ -202,7 +202,7 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
             continue
         searched[plan.digest] = plan
     pairs = []
-    for loss in sorted(losses, key=lambda each: each.mean)[:_MOST_PLANS]:
+    for loss in sorted(losses, key=lambda plan_loss: plan_loss.mean)[:_MOST_PLANS]:
         found = searched.get(loss.plan) or _made_again(loaded, loss)
         if found is not None:
             pairs.append((loss, found))

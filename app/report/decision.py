@@ -65,7 +65,7 @@ def answer_pair(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | No
     ]
     if not matches:
         return None
-    newest = max(matches, key=lambda each: each.created_at)
+    newest = max(matches, key=lambda record: record.created_at)
     return AnswerPair(newest.prompt, newest.answers[0].text, newest.answers[1].text)
 
 

@@ -129,7 +129,7 @@ def calibrated_models() -> dict[str, dict[str, Run]]:
     for run in runs:
         if run.manifest.kind == "routed":
             by_identity.setdefault(run.manifest.model.identity, []).append(run)
-    names = Counter(each[0].manifest.model.name for each in by_identity.values())
+    names = Counter(group[0].manifest.model.name for group in by_identity.values())
     runs_by_name = {}
     for identity, of_model in by_identity.items():
         name = of_model[0].manifest.model.name

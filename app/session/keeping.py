@@ -35,7 +35,7 @@ def key_of(value: Any) -> Any:
         case Path():
             return _file_key(value)
         case Mapping():
-            return [(key_of(name), key_of(each)) for name, each in value.items()]
+            return [(key_of(name), key_of(entry)) for name, entry in value.items()]
         case list() | tuple():
             return list(map(key_of, value))
     if not hasattr(value, "cache_key"):

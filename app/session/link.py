@@ -160,7 +160,7 @@ def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
     ]
     losses = [loss for loss in losses if not (loss.way or loss.missing)]
     losses = [loss for loss in losses if _has_equal_layers(loss)] or losses
-    for best in sorted(losses, key=lambda each: (each.mean, each.plan)):
+    for best in sorted(losses, key=lambda loss: (loss.mean, loss.plan)):
         try:
             return controls_for(best.facts.asked, model, corpora) if best.facts.asked else {}
         except PlanError:  # the next best may have controls
@@ -187,6 +187,8 @@ def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None
     for name in _NAMES:
         if name in st.query_params and name not in link:
             del st.query_params[name]
-    changed = {name: each for name, each in link.items() if st.query_params.get_all(name) != each}
+    changed = {
+        name: values for name, values in link.items() if st.query_params.get_all(name) != values
+    }
     if changed:
         st.query_params.update(changed)

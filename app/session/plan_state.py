@@ -164,7 +164,7 @@ def edited_cells(screen: OnScreen, rows: Mapping[Any, Mapping[str, Any]]) -> Edi
         if "locked" in cells:
             (locked.add if cells["locked"] else locked.discard)(layer)
         if cells.get("keeps") is not None:
-            fixed = {each: kept[each] for each in locked} | {layer: int(cells["keeps"])}
+            fixed = {index: kept[index] for index in locked} | {layer: int(cells["keeps"])}
             constraints = Constraints(limits.multiple_of, limits.protected, fixed=fixed)
             kept = from_counts(expert_units(screen.units.layers, constraints), kept).counts
     return Edit(kept, frozenset(locked))

@@ -68,14 +68,16 @@ def chosen_records(
 def linked_in_url(key: str, names: Mapping[str, str]) -> set[str]:
     """The ids that the URL names; `names` are the words of each, which a list writes to the URL."""
     linked = st.query_params.get(key, ""), st.session_state.get(key)
-    return {each for each, words in names.items() if each in linked or words in linked}
+    return {
+        record_id for record_id, words in names.items() if record_id in linked or words in linked
+    }
 
 
 def own_last(records: Sequence[AnswerRecord] | Sequence[LensRecord]) -> str:
     """The id of the newest record of what this session sent last; empty if there is none."""
     last = own_words()[-1:]
     own_records = [record for record in records if prompt_of(record) in last]
-    return max(own_records, key=lambda each: each.created_at).record_id if own_records else ""
+    return max(own_records, key=lambda record: record.created_at).record_id if own_records else ""
 
 
 def prompt_of(record: AnswerRecord | LensRecord) -> str:

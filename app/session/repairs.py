@@ -27,9 +27,9 @@ def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, Repair
     Those whose files are not what was made are left out; see `changed_repairs`.
     """
     store = RepairStore(loaded.study.store.directories)
-    records = [each for each in _of_plan(loaded, current_plan) if store.is_whole(each)]
+    records = [record for record in _of_plan(loaded, current_plan) if store.is_whole(record)]
     words: dict[str, RepairRecord] = {}
-    for record in sorted(records, key=lambda each: each.created_at, reverse=True):
+    for record in sorted(records, key=lambda repair: repair.created_at, reverse=True):
         names = [corpus.name for corpus in record.corpora]
         where = ", ".join(names) if len(names) < 3 else f"{len(names)} corpora"
         name = f"repaired on {where}, {record.reference.tokens:,} tokens"

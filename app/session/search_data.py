@@ -28,7 +28,7 @@ class Searches:
 
     def named(self, name: str) -> KnownSearch | None:
         """The search of this name."""
-        return next((each for each in self.known if each.search_id == name), None)
+        return next((search for search in self.known if search.search_id == name), None)
 
 
 def search_store() -> SearchStore:

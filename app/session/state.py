@@ -52,7 +52,7 @@ BITS: Final = "bits"  # in which evaluations simulate the plan; beside its spec,
 # Criteria outside the unified family.
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)
 # Criteria of experts: also unified variants without a name.
-BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE))))
+BASELINES = tuple(dict.fromkeys((*CRITERIA, *(unified(*exponents).name for exponents in RANKABLE))))
 USUAL_BASELINE = "frequency"
 USUAL_OF_NEURONS: Final = "heapr"
 EXPONENTS = ("b", "alpha", "beta")

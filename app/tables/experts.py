@@ -54,8 +54,8 @@ def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> p
     Means are over the tokens routed to the expert, NaN if none; the share is of its layer's tokens.
     """
     columns = {}
-    for corpus, each in stats.items():
-        rows = each.table[each.table["layer"] == layer].set_index("expert")
+    for corpus, corpus_stats in stats.items():
+        rows = corpus_stats.table[corpus_stats.table["layer"] == layer].set_index("expert")
         sums = rows[rows.index == expert].to_dict("records")[0]
         tokens = float(sums["num_tokens"])
         divisor = tokens or float("nan")
@@ -71,8 +71,8 @@ def expert_means(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> p
 def expert_sums(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> pd.DataFrame:
     """Table `sum` with one column per corpus: every stored sum of one expert."""
     columns = {}
-    for corpus, each in stats.items():
-        rows = each.table[each.table["layer"] == layer].set_index("expert")
+    for corpus, corpus_stats in stats.items():
+        rows = corpus_stats.table[corpus_stats.table["layer"] == layer].set_index("expert")
         columns[corpus] = rows.loc[expert].drop("layer").astype(float)
     return pd.DataFrame(columns).rename_axis("sum").reset_index()
 
@@ -83,8 +83,10 @@ def corpus_shares(stats: Mapping[str, ExpertStats], layer: int, expert: int) -> 
     The largest first; 0 everywhere if no token reached it.
     """
     shares = {}
-    for corpus, each in stats.items():
-        rows = each.table[each.table["layer"] == layer].set_index("expert")["num_tokens"]
+    for corpus, corpus_stats in stats.items():
+        rows = corpus_stats.table[corpus_stats.table["layer"] == layer].set_index("expert")[
+            "num_tokens"
+        ]
         shares[corpus] = float(rows[expert]) / max(float(rows.sum()), 1.0)
     total = sum(shares.values()) or 1.0
     return {name: shares[name] / total for name in sorted(shares, key=shares.__getitem__)[::-1]}
@@ -94,7 +96,7 @@ def expert_ranks(sources: Sources, gate: Gate, place: tuple[int, int]) -> pd.Dat
     """Table `criterion, source, rank, of, score` of one expert under all criteria; 1 = first."""
     layer, expert = place
     rows = []
-    for name in dict.fromkeys((*(unified(*each).name for each in RANKABLE), *CRITERIA)):
+    for name in dict.fromkeys((*(unified(*exponents).name for exponents in RANKABLE), *CRITERIA)):
         criterion = get_criterion(name)
         for source, stats in sources.of(criterion).items():
             ranked = rank(criterion, stats, gate)
@@ -129,6 +131,6 @@ def rank_summary(ranks: pd.DataFrame, sparsity: Fraction) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["criterion", "kept", *columns])
     table = table.astype(dict.fromkeys(columns, "Int64")).set_index("criterion")
     # The variants in the order of their exponents, then the other criteria.
-    variants = [unified(*each) for each in sorted((*RANKABLE, CONSTANT))]
-    labels = dict.fromkeys(each.label for each in (*variants, *CRITERIA.values()))
+    variants = [unified(*exponents) for exponents in sorted((*RANKABLE, CONSTANT))]
+    labels = dict.fromkeys(criterion.label for criterion in (*variants, *CRITERIA.values()))
     return table.loc[[label for label in labels if label in table.index]].reset_index()

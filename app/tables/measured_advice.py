@@ -62,17 +62,17 @@ def read_losses(purpose: Purpose, losses: Sequence[PlanLoss], share: float) -> Q
         and (loss.facts.granularity, loss.facts.schedule) == _KIND
         and abs((loss.facts.removed or 0) - share) < _SAME_SHARE
     ]
-    for each in rivals:
-        facts = each.facts
+    for plan_loss in rivals:
+        facts = plan_loss.facts
         # Without their weights in a blend.
         bare = [name.rpartition(":")[0] or name for name in facts.corpora]
-        calibration_corpora = [name for name in bare if name in each.change]
-        corpora = tuple(each.change) if is_agnostic else calibration_corpora
+        calibration_corpora = [name for name in bare if name in plan_loss.change]
+        corpora = tuple(plan_loss.change) if is_agnostic else calibration_corpora
         if facts.criterion not in ADVICE[purpose].criteria or not corpora:
             continue
         own, random, *others = (
             fmean(side[name] for name in corpora)
-            for side in (each.change, chance.change, *(rival.change for rival in rivals))
+            for side in (plan_loss.change, chance.change, *(rival.change for rival in rivals))
         )
         measured = corpora_words(facts.corpora), own, random, min(others)
         rows.append(MeasuredPlan(facts.criterion, *measured))

@@ -149,7 +149,7 @@ def form_fields(kind: type[Request], fixed: Mapping[str, str]) -> Iterator[str]:
     fields = flat_fields(kind)
     own = set(inspect.get_annotations(kind)) | set(_SHARED)
     names = [name for name, field in fields.items() if field.is_required() or name in own]
-    for name in sorted(names, key=lambda each: not fields[each].is_required()):
+    for name in sorted(names, key=lambda field_name: not fields[field_name].is_required()):
         if name not in fixed and _is_shown(name, fields[name]):
             yield name
 

@@ -131,7 +131,9 @@ def search_input(loaded: Loaded, page: Page) -> str | None:
         return None
     # Those that fit the current budget and criterion first. Names only: the list shows
     # what the URL has.
-    search_ids = [each.search_id for each in ordered_for(loaded, searches_of(loaded.model).known)]
+    search_ids = [
+        search.search_id for search in ordered_for(loaded, searches_of(loaded.model).known)
+    ]
     if not search_ids:
         return ""
     draw_control(BESIDE["searched"], page, search_ids)

@@ -34,7 +34,7 @@ def link_to_expert(place: Place, where: str) -> None:
 def reads(loaded: Loaded, records: Sequence[LensRecord], place: Place) -> str:
     """What an expert reads: tokens of the scored texts, and corpora; as Markdown."""
     table = tokens_read(records, *place)
-    tokens = ", ".join(literal(in_quotes(each)) for each in table["token"].head(_MOST_READ))
+    tokens = ", ".join(literal(in_quotes(token)) for token in table["token"].head(_MOST_READ))
     shares = corpus_shares(loaded.calibrated, *place)
     corpora = ", ".join(f"{literal(name)} {share:.0%}" for name, share in shares.items() if share)
     return " ".join(

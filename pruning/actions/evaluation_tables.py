@@ -54,7 +54,7 @@ def _metric(metric: Metric | None, measure: str) -> str:
     """Mean and interval."""
     if metric is None or MEASURES[measure].is_percent:
         return "-" if metric is None else share_words(metric)
-    ends = [small(each) for each in (metric.low, metric.high) if each is not None]
+    ends = [small(bound) for bound in (metric.low, metric.high) if bound is not None]
     return small(metric.mean) + (f" [{', '.join(ends)}]" if ends else "")
 
 

@@ -86,7 +86,7 @@ def _tell(given: Given[FitRequest], front: Front) -> Outcome:
     title = f"at most {format_bytes(request.nbytes)}"
     return Outcome(
         f"{name}: {size}, loss {loss}",
-        {"ways": [{key: _known(cell) for key, cell in each.items()} for each in ways]},
+        {"ways": [{key: _known(cell) for key, cell in entry.items()} for entry in ways]},
         (
             Table(title, _COLUMNS, rows, ("range", "worst"), ("size", "range", "worst")),
             *map(Note, notes),

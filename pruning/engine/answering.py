@@ -81,12 +81,12 @@ def run_answers_to(
             with candidate_of(exam.model, exam.family, plan, changed):
                 answers = exam.answers(batch)
             numbers += batch
-            right += [questions.is_right(*each) for each in zip(batch, answers, strict=True)]
+            right += [questions.is_right(*pair) for pair in zip(batch, answers, strict=True)]
             finished += map(exam.is_finished, answers)
         yield Progress("writing answers", total, total, "questions")
     values = {"right": np.array(right, float), "finished": np.array(finished, float)}
     marks = gather_rows(processes, np.array(numbers, np.int64), values, len(questions))
     return Marked(
-        tuple(1 if each else 0 for each in marks["right"]),
+        tuple(1 if is_right else 0 for is_right in marks["right"]),
         len(questions) - int(marks["finished"].sum()),
     )

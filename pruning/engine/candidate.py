@@ -57,7 +57,7 @@ def measure_hidden(
             part = slice(start, start + rows)
             candidate_NV = log_probabilities(full.head(hidden_ND[part]))
             full_NV = full.log_probabilities(batch, start)
-            others = (each[part].to(full_NV.device) for each in (targets_N, uniforms_N))
+            others = (tensor[part].to(full_NV.device) for tensor in (targets_N, uniforms_N))
             at = Positions(full_NV, candidate_NV, *others)
             for name in names:
                 sums[name].append(POSITION_FUNCTIONS[name](at).cpu())

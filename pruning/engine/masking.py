@@ -82,7 +82,7 @@ def _select_fewer(
     for parts in routers:
         modules = {parts.block, *parts.router.modules()}
         named = (module for module in modules if "top_k" in module.__dict__)
-        holders: list[tuple[Any, str]] = [(each, "top_k") for each in named]
+        holders: list[tuple[Any, str]] = [(module, "top_k") for module in named]
         if family.shares_top_k:
             holders = [(parts.router.config, family.top_k_key)]
         for holder, name in holders:
@@ -94,7 +94,7 @@ def _select_fewer(
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:
     # The balancing loss uses the original model's number of experts and would fail.
     top: Any = model.config
-    for config in {id(each): each for each in (top, top.get_text_config())}.values():
+    for config in {id(candidate): candidate for candidate in (top, top.get_text_config())}.values():
         if output := getattr(config, "output_router_logits", False):
             config.output_router_logits = False
             restore.callback(setattr, config, "output_router_logits", output)
@@ -111,7 +111,9 @@ def _prune(parts: RouterParts, kept: torch.Tensor, restore: ExitStack) -> None:
     for holder in parts.holders:
         if holder.module is not parts.router:
             _wrap(holder.module, partial(cut, holder, kept), restore)
-    router_holder = next((each for each in parts.holders if each.module is parts.router), None)
+    router_holder = next(
+        (holder for holder in parts.holders if holder.module is parts.router), None
+    )
     cut_router = partial(cut, router_holder or Holder(parts.router, {}), kept)
     _wrap(parts.router, cut_router, restore, kept)
 

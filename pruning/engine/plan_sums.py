@@ -17,9 +17,9 @@ def sums_of_plan(
     own = {name: sums for name, sums in result.samples.items() if name in MEASURES}
     plans = {whole.digest: PlanSums(kept_by_layer(whole, model), ids, own)}
     original = {
-        each.row: result.samples[each.sums]
-        for each in OF_FULL_MODEL.values()
-        if each.sums in result.samples
+        measure.row: result.samples[measure.sums]
+        for measure in OF_FULL_MODEL.values()
+        if measure.sums in result.samples
     }
     if original:
         plans[ORIGINAL] = PlanSums(kept_by_layer(keep_all(model), model), ids, original)

@@ -139,7 +139,7 @@ def _numbers(model: MoEModel, entry: TensorEntry) -> Tensor:
 def _is_same(stored: Tensor, loaded: Tensor) -> bool:
     inside = loaded[: stored.shape[0], : stored.shape[1]]  # narrower experts are padded
     # In the narrower dtype: FP8 may be loaded in float32.
-    dtype = min(loaded.dtype, stored.dtype, key=lambda each: each.itemsize)
+    dtype = min(loaded.dtype, stored.dtype, key=lambda precision: precision.itemsize)
     return inside.shape == stored.shape and torch.equal(stored.to(dtype), inside.cpu().to(dtype))
 
 

@@ -105,11 +105,11 @@ def known_records(work: Evaluations, processes: Processes) -> RecordRows:
     with processes.together():
         rows = _new_records(work)
         if processes.is_first:
-            rows = [[work.store.find(each) for each in row] for row in rows]
+            rows = [[work.store.find(record) for record in row] for row in rows]
     if processes.world == 1:
         return rows
-    known = [[_as_lines(each) for each in row] for row in rows]
-    digests = [[each.digest for each in row] for row in rows]
+    known = [[_as_lines(record) for record in row] for row in rows]
+    digests = [[record.digest for record in row] for row in rows]
     first, lines = processes.share([digests, known])
     with processes.together():
         if digests != first:
@@ -117,7 +117,7 @@ def known_records(work: Evaluations, processes: Processes) -> RecordRows:
                 "It would evaluate something else than the first process; give all processes the "
                 "same model, plans, corpora and options."
             )
-        return [list(map(_from_lines, *each)) for each in zip(rows, lines, strict=True)]
+        return [list(map(_from_lines, *pair)) for pair in zip(rows, lines, strict=True)]
 
 
 def _new_records(work: Evaluations) -> list[list[EvaluationRecord]]:
@@ -143,11 +143,11 @@ def _as_lines(record: EvaluationRecord) -> list[str]:
 def _from_lines(record: EvaluationRecord, lines: Sequence[str]) -> EvaluationRecord:
     line, *rest = lines
     known = record.from_json(line, record.record_id) if line else record
-    blocks = [Block.from_line(each.encode()) for each in rest]
+    blocks = [Block.from_line(text.encode()) for text in rest]
     plans = {
         block.plan: [other for other in blocks if other.plan == block.plan] for block in blocks
     }
-    sums = {plan: merged(each, record.where) for plan, each in plans.items()}
+    sums = {plan: merged(group, record.where) for plan, group in plans.items()}
     return known.with_numbers({plan: sum_ for plan, sum_ in sums.items() if sum_})
 
 
@@ -187,7 +187,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     samples = [make_samples(draw.sequences, batch_size, processes) for draw in work.draws]
     if not work.settings.placement.stream_layers:
         with offload_space(work.settings.placement) as offload:
-            longest = max(work.draws, key=lambda each: each.sequences.longest)
+            longest = max(work.draws, key=lambda draw: draw.sequences.longest)
             with processes.together():
                 check_fits(work.model, longest.sequences, work.settings)
                 loaded = load_model(work.model, work.settings, offload)
@@ -309,9 +309,9 @@ def _known_full(
 ) -> Marked | None:
     """The original model's answers to these questions, in a record of any plan."""
     dtype = row[0].settings["dtype"]
-    for each in chain(row, work.store.records(work.model.identity)):
-        answers: RightAnswers | None = each.right_answers
-        if answers and not _lacks_answers(each, questions) and each.settings["dtype"] == dtype:
+    for record in chain(row, work.store.records(work.model.identity)):
+        answers: RightAnswers | None = record.right_answers
+        if answers and not _lacks_answers(record, questions) and record.settings["dtype"] == dtype:
             return answers.full
     return None
 

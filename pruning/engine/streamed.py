@@ -142,7 +142,10 @@ class Pass:
 
     def _cuts(self, layer: int) -> list[object]:
         """What each plan keeps of a layer, by number of the plan."""
-        count = next((each.num_experts for each in self.model.layers if each.index == layer), 0)
+        count = next(
+            (moe_layer.num_experts for moe_layer in self.model.layers if moe_layer.index == layer),
+            0,
+        )
         cuts: list[object] = [None]
         for plan in self.plans:
             kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})

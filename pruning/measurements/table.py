@@ -126,8 +126,8 @@ class Measurements:
     def blocks(self, model: str, plan: str, dtype: str) -> list[Block]:
         """All blocks of a plan in this dtype."""
         blocks = []
-        for each in self._index.get((model, plan, dtype), ()):
-            block = each.block if isinstance(each, Line) else each
+        for entry in self._index.get((model, plan, dtype), ()):
+            block = entry.block if isinstance(entry, Line) else entry
             if not isinstance(block, StatsError):
                 blocks.append(block)
             elif block not in self.problems:

@@ -115,7 +115,7 @@ def solve(layers: Sequence[LayerChoices]) -> Solutions:
     even where experts of different layers differ in bytes.
     """
     chosen = tuple(layers)
-    steps = [(each.removed - each.removed[0]) * each.weight for each in chosen]
+    steps = [(layer.removed - layer.removed[0]) * layer.weight for layer in chosen]
     unit = int(np.gcd.reduce(np.concatenate(steps))) or 1
     most = sum(int(step[-1]) for step in steps) // unit
     if len(chosen) * (most + 1) > MOST_CELLS:
@@ -127,7 +127,7 @@ def solve(layers: Sequence[LayerChoices]) -> Solutions:
     for position in reversed(range(len(chosen))):
         costs, option = _add_layer(chosen[position], steps[position] // unit, costs)
         options[position, : len(option)] = option
-    least = sum(int(each.removed[0]) * each.weight for each in chosen)
+    least = sum(int(layer.removed[0]) * layer.weight for layer in chosen)
     return Solutions(chosen, unit, least, costs, options)
 
 
@@ -159,7 +159,7 @@ OnCorpora = Sequence[Sequence[LayerChoices]]
 def weighted(corpora: OnCorpora, weights: Sequence[float]) -> tuple[LayerChoices, ...]:
     """The layers with the weighted sum of their costs over corpora."""
     return tuple(
-        replace(same[0], costs=np.asarray(weights) @ np.stack([each.costs for each in same]))
+        replace(same[0], costs=np.asarray(weights) @ np.stack([layer.costs for layer in same]))
         for same in zip(*corpora, strict=True)
     )
 
@@ -223,11 +223,11 @@ def weightings(count: int) -> list[tuple[float, ...]]:
 
 def _costs(layers: Sequence[LayerChoices], removed: IntArray) -> FloatArray:
     """Costs of allocations (..., layers) on one corpus."""
-    each = [
+    costs = [
         layer.costs[np.searchsorted(layer.removed, removed[..., position])]
         for position, layer in enumerate(layers)
     ]
-    return np.asarray(np.sum(each, axis=0))
+    return np.asarray(np.sum(costs, axis=0))
 
 
 def _changes(corpora: OnCorpora, removed: IntArray) -> tuple[FloatArray, IntArray]:

@@ -116,7 +116,8 @@ def cost_at(points: Points, removed: Removed, measure: CostName, samples: Sequen
     place = MEASURES.index(measure)
     nothing = (0,) * len(removed)
     mean, before = (
-        float(points.values(each, samples)[:, place].mean()) for each in (removed, nothing)
+        float(points.values(allocation, samples)[:, place].mean())
+        for allocation in (removed, nothing)
     )
     if measure == "esap":
         return -math.log(max(mean, _LEAST_ESAP))

@@ -144,7 +144,7 @@ def _runs_read(
     # Calibration left bad rows out, if there were any.
     account = RowAccount(unread.skipped)
     return TokenRuns.of(
-        each.ids for each in encode_all(read, encoder, account, name, lambda _: extent)
+        tokens.ids for tokens in encode_all(read, encoder, account, name, lambda _: extent)
     )
 
 
@@ -161,7 +161,7 @@ def _find_unread(
         has_namesake = any(bare_name(corpus.name) == bare_name(name) for corpus in corpora)
         return _UnreadDocuments(source, default, 0, UNSURE if has_namesake else UNREAD)
     if seed is None:
-        seed = max(read, key=lambda each: (read[each] or 0, each))
+        seed = max(read, key=lambda known_seed: (read[known_seed] or 0, known_seed))
     skipped = read.get(seed)
     if source.join is not None or skipped is None:
         return _UnreadDocuments(source, seed, 0, UNSURE)

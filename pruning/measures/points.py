@@ -81,10 +81,10 @@ class Points:
                 raise ValueError(f"it removes {level} of {size} in a layer")
         self._points.setdefault(point.removed, point)
         by_sample = self._values.setdefault(point.removed, {})
-        for sample, each in zip(samples, values, strict=True):
-            for name, value in zip(MEASURES, each, strict=True):
+        for sample, row in zip(samples, values, strict=True):
+            for name, value in zip(MEASURES, row, strict=True):
                 check_possible(name, value)
-            by_sample.setdefault(sample, tuple(each))
+            by_sample.setdefault(sample, tuple(row))
 
     def add_documents(self, documents: Mapping[str, int | None]) -> None:
         """Say of which documents samples are, by id, where known; what is said already stays."""

@@ -353,7 +353,7 @@ def paired_difference(apart: Sequence[SampleValues]) -> Difference:
     Documents are resampled within each corpus, the same ones for both plans.
     """
     low, high = interval_of(apart).tolist()
-    return Difference(float(np.mean([each.numbers.mean() for each in apart])), low, high)
+    return Difference(float(np.mean([values.numbers.mean() for values in apart])), low, high)
 
 
 def interval_or_none(values: SampleValues, seed: int = 42) -> tuple[float | None, float | None]:

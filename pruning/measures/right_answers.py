@@ -142,5 +142,5 @@ def _share(marks: Marks) -> Metric:
 
 def share_words(metric: Metric) -> str:
     """A share as a percentage, with its interval: 88% [80, 94]."""
-    ends = [f"{100 * each:.0f}" for each in (metric.low, metric.high) if each is not None]
+    ends = [f"{100 * bound:.0f}" for bound in (metric.low, metric.high) if bound is not None]
     return f"{metric.mean:.0%}" + (f" [{', '.join(ends)}]" if ends else "")

@@ -276,7 +276,7 @@ class RecordStore(Generic[Kept]):
             if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
                 return record
         in_lines = (self.kind.find_line(path, new.digest) for path in self._files_of_lines())
-        return next((each for each in in_lines if each is not None), new)
+        return next((match for match in in_lines if match is not None), new)
 
     def save(self, record: Kept) -> Path:
         """Write a record, replacing the stored one."""

@@ -97,8 +97,8 @@ class SumError(Numbered):
             errors = np.sqrt(_SHARED) * common + np.sqrt(1 - _SHARED) * specific
             new = (documents or {}).get(curve.corpus)
             drawn[curve.corpus] = self._draws(curve, plans, (rng, errors), new)
-        by_corpus = {corpus: _band(*each) for corpus, each in drawn.items()}
-        medians, draws = (np.mean(each, axis=0) for each in zip(*drawn.values(), strict=True))
+        by_corpus = {corpus: _band(*draw) for corpus, draw in drawn.items()}
+        medians, draws = (np.mean(column, axis=0) for column in zip(*drawn.values(), strict=True))
         return _band(medians, draws), by_corpus
 
     def measured(self, removed: Removed) -> float:

@@ -132,5 +132,5 @@ def _uniform_use(model: MoEModel, layer: MoELayer) -> tuple[Fraction, Fraction]:
     experts = [item for item in model.located[layer.index] if item.slot.kind is not SlotKind.ROUTER]
     counts = [model.num_weights(item.entry) for item in experts]
     weights = [n for n, item in zip(counts, experts, strict=True) if is_expert_weight(item.slot)]
-    each = Fraction(layer.top_k, layer.num_experts)
-    return each * sum(counts), each * sum(weights)
+    share = Fraction(layer.top_k, layer.num_experts)
+    return share * sum(counts), share * sum(weights)

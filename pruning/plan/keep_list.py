@@ -147,25 +147,25 @@ def _of_object(raw: Mapping[str, Any], says: _Says, layer: int | None) -> Iterat
 
 
 def _of_list(raw: list[Any], says: _Says, layer: int | None) -> Iterator[_Statement]:
-    if all(isinstance(each, Mapping) for each in raw) and raw:
-        for each in raw:
-            yield from _of_object(each, says, layer)
+    if all(isinstance(entry, Mapping) for entry in raw) and raw:
+        for entry in raw:
+            yield from _of_object(entry, says, layer)
     elif layer is not None:
-        if any(type(each) is not int for each in raw):
+        if any(type(entry) is not int for entry in raw):
             raise PlanError(
                 f"layer {layer} has {str(next(e for e in raw if type(e) is not int))[:40]!r} among "
                 "its experts; list their ids, which are whole numbers."
             )
         yield _Statement(layer, says, tuple(raw))
-    elif raw and all(_is_pair(each) for each in raw):
+    elif raw and all(_is_pair(entry) for entry in raw):
         for number, expert in raw:
             yield _Statement(number, says, (expert,), is_single=True)
-    elif any(type(each) is int for each in raw):
+    elif any(type(entry) is int for entry in raw):
         raise PlanError("it lists experts without their layer; write {layer: [ids]}.")
 
 
 def _is_pair(raw: Any) -> bool:
-    return isinstance(raw, list) and [type(each) for each in raw] == [int, int]
+    return isinstance(raw, list) and [type(part) for part in raw] == [int, int]
 
 
 def _opposite(word: _Says) -> _Says:
@@ -189,12 +189,14 @@ def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int
     """Layer -> what is said -> of which experts."""
     lists: defaultdict[int, dict[_Says, tuple[int, ...]]] = defaultdict(dict)
     count = 0
-    of_layers = sorted(statements, key=lambda each: (each.layer, each.says))
-    for (layer, says), group in groupby(of_layers, key=lambda each: (each.layer, each.says)):
-        each = list(group)
-        if len(each) > 1 and not all(one.is_single for one in each):
+    of_layers = sorted(statements, key=lambda statement: (statement.layer, statement.says))
+    for (layer, says), group in groupby(
+        of_layers, key=lambda statement: (statement.layer, statement.says)
+    ):
+        members = list(group)
+        if len(members) > 1 and not all(one.is_single for one in members):
             raise PlanError(f"it names layer {layer} twice; keep one of its lists.")
-        experts = [expert for one in each for expert in one.experts]
+        experts = [expert for one in members for expert in one.experts]
         if len(set(experts)) < len(experts):
             twice = next(expert for expert in experts if experts.count(expert) > 1)
             hint = " (a list of 0 and 1 is a mask: list ids)" if set(experts) <= {0, 1} else ""

@@ -86,7 +86,7 @@ def neurons_pruned_by(field: NeuronField, plan: PruningPlan) -> BoolArray:
     pruned = np.ones(len(field.saliency), dtype=bool)
     starts = np.cumsum(field.widths) - field.widths
     for layer, expert, width, start in zip(
-        *(each.tolist() for each in (field.layers, field.experts, field.widths, starts)),
+        *(column.tolist() for column in (field.layers, field.experts, field.widths, starts)),
         strict=True,
     ):
         if expert in plan.kept.get(layer, (expert,)):

@@ -432,7 +432,7 @@ def _provenance(raw: Mapping[str, Any]) -> Provenance:
         if not isinstance(value, dict):
             raise PlanError(f"The plan's {key!r} is not an object.")
     values: dict[str, Any] = {key: str(raw.get(key, "")) for key in words} | objects
-    values |= {key: tuple(map(str, each)) for key, each in lists.items()}
+    values |= {key: tuple(map(str, entries)) for key, entries in lists.items()}
     if type(tokens := raw.get("tokens", 0)) is not int:
         raise PlanError("The plan's 'tokens' is no number.")
     values["tokens"] = tokens

@@ -395,8 +395,8 @@ class SizeReport:
         """
         if dtype is None:
             return self.bytes_before, self.bytes_after
-        each = LOADED_BYTES[dtype]
-        return self.params_before * each, (self.params_after + self.copied) * each
+        nbytes = LOADED_BYTES[dtype]
+        return self.params_before * nbytes, (self.params_after + self.copied) * nbytes
 
 
 def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -> int:
@@ -413,8 +413,8 @@ def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -
         return (full if choice is HeadChoice.KEEP else 0) - default
     removed = model.layers[-1].num_experts - max(map(len, plan.kept.values()))
     located = (item for head in heads for item in chain(*head.located.values()))
-    each = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
-    return full - removed * each - default
+    nbytes = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
+    return full - removed * nbytes - default
 
 
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
@@ -435,7 +435,7 @@ def size_report(
     original = keep_all(model)
     complete, tensors = fit_plan(plan or original, model), tensors_of(model)
     parts = _plan_parts(model, complete)
-    before, after = (active_experts(model, each, routing) for each in (original, complete))
+    before, after = (active_experts(model, plan, routing) for plan in (original, complete))
     return SizeReport(
         before=tensors.source,
         after=parts,

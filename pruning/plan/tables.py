@@ -133,7 +133,7 @@ def expert_states(
         all_ids = range(counts.get(layer, 0))
         a, b = (frozenset(plan.kept.get(layer, all_ids)) for plan in (first, second))
         everyone = all_ids if layer in counts else sorted(a | b)
-        rows += [(layer, each, _STATE_OF[each in a, each in b]) for each in everyone]
+        rows += [(layer, expert, _STATE_OF[expert in a, expert in b]) for expert in everyone]
     return pd.DataFrame(rows, columns=["layer", "expert", "state"])
 
 

@@ -265,11 +265,11 @@ def _kept_range(
     low = max(layer.least_kept, groups * most_pinned, min(floor, layer.num_experts))
     high = groups * (size - most_dropped)
     if low > high:
-        each = f" in each of its {groups} groups" if groups > 1 else ""
+        where = f" in each of its {groups} groups" if groups > 1 else ""
         raise PlanError(
             f"Layer {layer.index} must keep at least {low} of {layer.num_experts} experts, but "
             f"with the dropped ones at most {high} can stay; drop at most "
-            f"{(layer.num_experts - low) // groups}{each}."
+            f"{(layer.num_experts - low) // groups}{where}."
         )
     return low, high
 

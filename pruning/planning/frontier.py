@@ -54,7 +54,7 @@ def frontier_table(ranking: Ranking, error: SumError) -> pd.DataFrame:
 def with_plan(table: pd.DataFrame, order: Order, removed: Removed, error: SumError) -> pd.DataFrame:
     """The table with a row of the series "this plan", which is in the order."""
     mean, _ = error.bands(np.array([removed]))
-    numbers = (float(each[0]) for each in mean)
+    numbers = (float(column[0]) for column in mean)
     size, measured = order.bytes_of(removed), error.measured(removed)
     row = (SHOWN, sum(removed), size, *numbers, measured)
     return pd.concat([table, pd.DataFrame([row], columns=table.columns)], ignore_index=True)

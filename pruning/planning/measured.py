@@ -122,7 +122,7 @@ def _neurons(ranking: Ranking, spec: PlanSpec) -> Order:
 
     def spent(removed: Removed) -> tuple[Removed, dict[int, tuple[int, ...]]]:
         """What each expert loses, and who stays in layers that lose whole ones."""
-        floors = tuple(max(*each) for each in zip(removed, pools.least, strict=True))
+        floors = tuple(max(*pair) for pair in zip(removed, pools.least, strict=True))
         cut = {layer for layer, count in zip(layers, removed, strict=True) if count}
         by_expert = neurons_removed(units, Budget(sum(floors), "count", "", floors))
         by_expert = tuple(

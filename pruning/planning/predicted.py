@@ -86,7 +86,7 @@ def predicted_in_bits(
         samples=measured.num_samples,
         low=together.mean - error,
         high=together.mean + error,
-        ranges={name: (each - error, each + error) for name, each in change.items()},
+        ranges={name: (loss - error, loss + error) for name, loss in change.items()},
         is_guess=not front.compared,
     )
 

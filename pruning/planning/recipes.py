@@ -60,7 +60,9 @@ def _sampling(ranking: Ranking) -> dict[str, Any]:
     alike = bool(samplings) and samplings.count(samplings[0]) == len(samplings)
     # Texts are read without arguments, beside conversations with them.
     prepared = [corpus.prepared for manifest in manifests for corpus in manifest.corpora]
-    arguments = [each["template_args"] for each in prepared if "template_args" in each]
+    arguments = [
+        preparation["template_args"] for preparation in prepared if "template_args" in preparation
+    ]
     has_one = bool(arguments) and arguments.count(arguments[0]) == len(arguments)
     return (samplings[0] if alike else {}) | ({"template_args": arguments[0]} if has_one else {})
 

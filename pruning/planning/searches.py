@@ -54,10 +54,10 @@ def estimate_search(
 ) -> SearchEstimate:
     """How long a search would take on the machine behind earlier work with this model."""
     candidates = most_candidates(asked)
-    here = [each for each in known if each.recipe and each.result.cost["layers"]]
-    if measured := here or [each for each in known if each.result.cost["layers"]]:
-        paces = [_seconds_of_a_sample(each) for each in measured]
-        whole, costs = candidates * asked.samples, [each.result.cost for each in measured]
+    here = [search for search in known if search.recipe and search.result.cost["layers"]]
+    if measured := here or [search for search in known if search.result.cost["layers"]]:
+        paces = [_seconds_of_a_sample(search) for search in measured]
+        whole, costs = candidates * asked.samples, [search.result.cost for search in measured]
         # Layer evaluations, of those that whole forwards would have taken.
         reused = min(float(cost["layers"] / cost["whole_layers"]) for cost in costs)
         names, more = measured[0].search_id, len(measured) - 1

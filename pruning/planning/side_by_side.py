@@ -39,10 +39,10 @@ def searched_rows(known: Iterable[KnownSearch], removed: int, order: str) -> pd.
     `removed` is the number of experts, `order` is from `order_digest`.
     """
     rows = [
-        (f"{SEARCH}:{each.search_id}", layer, kept, each.result.experts[layer] - kept)
-        for each in known
-        if (each.removed, each.order) == (removed, order)
-        for layer, kept in each.kept.items()
+        (f"{SEARCH}:{search.search_id}", layer, kept, search.result.experts[layer] - kept)
+        for search in known
+        if (search.removed, search.order) == (removed, order)
+        for layer, kept in search.kept.items()
     ]
     return pd.DataFrame(rows, columns=list(SIDE_COLUMNS))
 

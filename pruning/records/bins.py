@@ -215,10 +215,10 @@ class BinsRecord(MeasuredRecord):
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
-        numbers = [each.bin for each in self.bins]
+        numbers = [part.bin for part in self.bins]
         if numbers != sorted({*numbers} & {*range(self.ranked.how.bins)}):
             raise ValueError(f"it has bins {numbers} of {self.ranked.how.bins}")
-        shares = [each.share for each in self.bins if each.share is not None]
+        shares = [part.share for part in self.bins if part.share is not None]
         if shares and abs(sum(shares) - 1) > _ROUNDING * max(1, *map(abs, shares)):
             raise ValueError(f"its shares of saliency sum to {sum(shares):g}, not 1")
         return self
@@ -238,7 +238,7 @@ class BinsRecord(MeasuredRecord):
         deciding = {
             "model": model.identity,
             "ranked": order,
-            "plans": [each.plan.digest for each in bins],
+            "plans": [part.plan.digest for part in bins],
             "corpus": corpus["digest"],
             "settings": dict(settings),
         }
@@ -246,13 +246,13 @@ class BinsRecord(MeasuredRecord):
         words = [Path(name).stem for name in names]
         rows = tuple(
             BinOf(
-                each.number,
-                each.removed,
-                _finite(each.saliency),
-                _finite(each.share),
-                each.plan.digest,
+                part.number,
+                part.removed,
+                _finite(part.saliency),
+                _finite(part.share),
+                part.plan.digest,
             )
-            for each in bins
+            for part in bins
         )
         fields = {"model": model_ref(model), "ranked": ranked, "bins": rows, "corpus": corpus}
         return cls.begun(words, deciding, **fields, settings=settings)
@@ -260,7 +260,7 @@ class BinsRecord(MeasuredRecord):
     @property
     def plans(self) -> tuple[str, ...]:
         """The plans of the bins, and the original model."""
-        return (*(each.plan for each in self.bins), ORIGINAL)
+        return (*(part.plan for part in self.bins), ORIGINAL)
 
     @property
     def lacking(self) -> str:
@@ -283,12 +283,12 @@ class BinsRecord(MeasuredRecord):
         documents, `pooled` the mean over all positions.
         """
         before, rows = self._full, []
-        for each in self.bins:
-            after = self.numbers[each.plan].sums[_LOSS]
+        for part in self.bins:
+            after = self.numbers[part.plan].sums[_LOSS]
             change = after.means - before.means
             pooled = float((after.sums.sum() - before.sums.sum()) / after.counts.sum())
             ends = interval_or_none(SampleValues(change, after.documents), self.settings["seed"])
-            facts = (each.bin, each.removed, each.saliency, each.share)
+            facts = (part.bin, part.removed, part.saliency, part.share)
             rows.append(BinRow(*facts, float(change.mean()), *ends, pooled))
         return tuple(rows)
 

@@ -140,7 +140,7 @@ class EvaluationRecord(DisplayMixin, MeasuredRecord, PlanRecord):
     @property
     def num_tokens(self) -> int:
         """Scored positions of all samples."""
-        at_positions = (each for name, each in self._own.items() if MEASURES[name].sums)
+        at_positions = (sum_ for name, sum_ in self._own.items() if MEASURES[name].sums)
         sums = next(at_positions, None)
         return int(sums.counts.sum()) if sums else 0
 
@@ -204,7 +204,7 @@ class EvaluationRecord(DisplayMixin, MeasuredRecord, PlanRecord):
     def shown(self) -> Facts:
         """The facts that a console or a notebook shows."""
         plan = self.plan
-        losses = [each["nll"].mean for each in (self.metrics, self.full) if "nll" in each]
+        losses = [metrics["nll"].mean for metrics in (self.metrics, self.full) if "nll" in metrics]
         increase = f"{losses[0] - losses[1]:+z.4f}" if len(losses) == 2 else "not measured"
         return {
             "model": self.model.name,
@@ -230,7 +230,7 @@ class EvaluationRecord(DisplayMixin, MeasuredRecord, PlanRecord):
             "num_samples": self.num_samples,
             "num_tokens": self.num_tokens,
             "metrics": {name: asdict(metric) for name, metric in self.metrics.items()},
-            "full": {name: asdict(each) for name, each in self.full.items()},
+            "full": {name: asdict(metric) for name, metric in self.full.items()},
             **({"samples": losses.model_dump()} if losses else {}),
             **({"right_answers": answers} if answers else {}),
         }

@@ -122,8 +122,8 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
         # Fewer experts per token save no bytes.
         if not (loss.way or loss.missing or loss.is_random or loss.facts.top_k)
     )
-    for each in measured:
-        plans[_plan_of(each.facts)][each.facts.bits] = each
+    for plan_loss in measured:
+        plans[_plan_of(plan_loss.facts)][plan_loss.facts.bits] = plan_loss
     cells = [cell for cell in plans.values() if "" in cell]
     original = next((cell for cell in cells if not cell[""].facts.removed), None)
     if original is None:

@@ -46,7 +46,7 @@ class LensLayer(RecordPart):
     def weights_for(self, expert: int) -> FloatArray:
         """(tokens,) gate weight that each token gave to an expert; NaN where it chose others."""
         experts, gates = (
-            np.asarray(each).reshape(-1, self.top_k) for each in (self.experts, self.gates)
+            np.asarray(values).reshape(-1, self.top_k) for values in (self.experts, self.gates)
         )
         is_chosen = experts == expert
         weights = np.where(is_chosen, gates, 0.0).sum(axis=1)
@@ -162,7 +162,7 @@ class LensRecord(Record):
 
     def with_plan(self, plan: LensPlan) -> Self:
         """The record with a plan added, or replaced."""
-        others = [each for each in self.plans if each.plan_digest != plan.plan_digest]
+        others = [other for other in self.plans if other.plan_digest != plan.plan_digest]
         return self.model_copy(update={"plans": (*others, plan)})
 
 
@@ -309,9 +309,9 @@ def tokens_read(records: Iterable[LensRecord], layer: int, expert: int) -> pd.Da
     """
     rows: list[tuple[str, float]] = []
     for record in records:
-        for each in record.layers:
-            if each.layer == layer:
-                weights = each.weights_for(expert)
+        for lens_layer in record.layers:
+            if lens_layer.layer == layer:
+                weights = lens_layer.weights_for(expert)
                 places = np.flatnonzero(~np.isnan(weights)).tolist()
                 rows += [(record.tokens[place], float(weights[place])) for place in places]
     groups = pd.DataFrame(rows, columns=["token", "gate"]).groupby("token", sort=False)["gate"]

@@ -87,7 +87,7 @@ class LossIncrease:
 
 def _nats(increase: float) -> str:
     """A loss increase with two decimals, or as many as it takes to see it, up to four."""
-    decimals = next((each for each in (2, 3) if abs(increase) >= 0.5 * 10**-each), 4)
+    decimals = next((digits for digits in (2, 3) if abs(increase) >= 0.5 * 10**-digits), 4)
     return f"{increase:+z.{decimals if increase else 2}f}"
 
 
@@ -175,7 +175,7 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     single plan does not make the others incomplete. The original model is included, with 0.
     """
     measured = [record for record in records if LOSS in record.metrics and LOSS in record.full]
-    measured.sort(key=lambda each: each.created_at)
+    measured.sort(key=lambda record: record.created_at)
     ways: defaultdict[str, list[EvaluationRecord]] = defaultdict(list)
     for record, way in zip(measured, record_ways(measured), strict=True):
         ways[way].append(record)
@@ -192,7 +192,7 @@ def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]
 def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
     """The loss of a plan, preferably as most were measured and on most corpora; None if unknown."""
     matches = [loss for loss in losses if loss.plan == digest]
-    return min(matches, key=lambda each: (each.way, len(each.missing)), default=None)
+    return min(matches, key=lambda loss: (loss.way, len(loss.missing)), default=None)
 
 
 def full_losses(losses: Sequence[PlanLoss]) -> Mapping[str, float]:
@@ -325,7 +325,7 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
     for by_corpus in groups.values():
         names = [name for name in corpora if name in by_corpus] or sorted(by_corpus)
         measured = {name: by_corpus[name] for name in names}
-        last = max(by_corpus.values(), key=lambda each: each.created_at)
+        last = max(by_corpus.values(), key=lambda record: record.created_at)
         full = {name: record.full_mean(LOSS) for name, record in measured.items()}
         loss = PlanLoss(
             plan=last.plan_digest,
@@ -335,11 +335,13 @@ def _losses_of_way(way: str, records: Sequence[EvaluationRecord]) -> list[PlanLo
             corpora=corpora,
             change={name: measured[name].mean(LOSS) - full[name] for name in names},
             full=full,
-            samples={name: own for name, each in measured.items() if (own := each.samples)},
-            sample_facts={name: each.corpus for name, each in measured.items()},
-            num_samples=min(each.num_samples for each in measured.values()),
+            samples={name: own for name, record in measured.items() if (own := record.samples)},
+            sample_facts={name: record.corpus for name, record in measured.items()},
+            num_samples=min(record.num_samples for record in measured.values()),
             created_at=last.created_at,
-            right={n: each.right_answers for n, each in measured.items() if each.right_answers},
+            right={
+                n: record.right_answers for n, record in measured.items() if record.right_answers
+            },
         )
         losses.append(loss)
     return losses
@@ -350,8 +352,10 @@ def compared(measured: Sequence[frozenset[str]]) -> tuple[str, ...]:
 
     `measured` are the corpora of each plan.
     """
-    areas = {each: len(each) * sum(each <= other for other in measured) for each in measured}
-    best = max(areas, key=lambda each: (areas[each], len(each), *sorted(each)))
+    areas = {
+        corpora: len(corpora) * sum(corpora <= other for other in measured) for corpora in measured
+    }
+    best = max(areas, key=lambda corpora: (areas[corpora], len(corpora), *sorted(corpora)))
     return tuple(sorted(best))
 
 
@@ -459,7 +463,7 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
         rest = of_documents(loss, {name: slice(first_unseen, None)})
         if rest is not None:
             return rest
-    change = {each: value for each, value in loss.change.items() if each != name}
+    change = {corpus: value for corpus, value in loss.change.items() if corpus != name}
     return replace(loss, change=change, right={}) if change else None
 
 
@@ -471,7 +475,7 @@ def difference(one: PlanLoss, other: PlanLoss) -> Difference | None:
     corpora = sorted(one.change.keys() & other.change.keys())
     common = [name for name in corpora if name in one.samples and name in other.samples]
     pairs = [(one.samples[name], other.samples[name]) for name in common]
-    digests = [[each.sample_facts[name]["digest"] for name in common] for each in (one, other)]
+    digests = [[loss.sample_facts[name]["digest"] for name in common] for loss in (one, other)]
     if (
         not pairs
         or len(pairs) < len(corpora)

@@ -172,7 +172,7 @@ class RepairStore(RecordStore[RepairRecord]):
 
     def find(self, new: RepairRecord) -> RepairRecord:
         """The latest repair of the same request whose files are whole, or `new` itself."""
-        records = sorted(self.records(new.model.identity), key=lambda each: each.created_at)
+        records = sorted(self.records(new.model.identity), key=lambda record: record.created_at)
         same = (
             record for record in reversed(records) if record.request_digest == new.request_digest
         )

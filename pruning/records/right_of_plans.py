@@ -70,8 +70,8 @@ def right_shares(losses: Sequence[PlanLoss], asked: Asked) -> dict[str, float]:
 def original_shares(losses: Iterable[PlanLoss], asked: Asked) -> dict[str, float]:
     """Corpus -> share of right answers of the original model."""
     answers = [answers_to(loss, asked) for loss in losses]
-    known = ((name, each) for found in answers for name, each in found.items())
-    return {name: each.full_share for name, each in known}
+    known = ((name, answer) for found in answers for name, answer in found.items())
+    return {name: answer.full_share for name, answer in known}
 
 
 def random_draws(

@@ -124,7 +124,9 @@ class SensitivityStore(TableStore[SensitivityRecord]):
     def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
         """The records of an order, newest first."""
         records = [record for record in self.records(identity) if record.order["digest"] == digest]
-        return sorted(records, key=lambda each: (each.created_at, each.record_id), reverse=True)
+        return sorted(
+            records, key=lambda record: (record.created_at, record.record_id), reverse=True
+        )
 
     def points(self, record: SensitivityRecord) -> Points:
         """The points of a record, with the values that are known on its samples."""
@@ -150,7 +152,7 @@ class SensitivityStore(TableStore[SensitivityRecord]):
         for point, plan in plans.items():
             known = self.table.by_sample(model, plan, dtype, MEASURES, reads)
             if found := [sample for sample in samples if sample in known]:
-                pairs = (known[each] for each in found)
+                pairs = (known[sample] for sample in found)
                 points.add(point, found, [[sum_ / n for sum_ in sums] for sums, n in pairs])
 
     def finish(

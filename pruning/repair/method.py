@@ -19,7 +19,10 @@ _TOKENS, _EXPERTS, _NEURONS, _WIDTH = 60, 3, 5, 24
 
 def method() -> Mapping[str, Any]:
     """The method as JSON: what the solver computes on an example, in a few milliseconds."""
-    return {"gathering": GATHERING, "solver": [f"{each:.{_DIGITS}g}" for each in solved_example()]}
+    return {
+        "gathering": GATHERING,
+        "solver": [f"{number:.{_DIGITS}g}" for number in solved_example()],
+    }
 
 
 def solved_example() -> list[float]:
@@ -37,11 +40,12 @@ def _rows(part: int) -> Rows:
     tokens_T = torch.arange(_TOKENS)
     tokens = tuple(tokens_T[(tokens_T + index) % _EXPERTS > 0] for index in range(_EXPERTS))
     scaled = tuple(
-        _waves(len(token_R), _NEURONS, 1.3 + each + 5 * part) for each, token_R in enumerate(tokens)
+        _waves(len(token_R), _NEURONS, 1.3 + expert + 5 * part)
+        for expert, token_R in enumerate(tokens)
     )
     lacking_TD = 0.3 * _waves(_TOKENS, _WIDTH, 0.7 + part)  # what no expert can give
-    for each, (token_R, scaled_RM) in enumerate(zip(tokens, scaled, strict=True)):
-        lacking_TD.index_add_(0, token_R, scaled_RM @ _waves(_NEURONS, _WIDTH, 0.9 + each))
+    for expert, (token_R, scaled_RM) in enumerate(zip(tokens, scaled, strict=True)):
+        lacking_TD.index_add_(0, token_R, scaled_RM @ _waves(_NEURONS, _WIDTH, 0.9 + expert))
     return Rows(lacking_TD, scaled, tokens)
 
 

@@ -63,14 +63,15 @@ class System:
     def grams_KMM(self) -> Tensor:
         """The Gram matrix of each expert's scaled activations, float64."""
         return self._sum(
-            torch.stack([(each.T @ each).double() for each in part.scaled]) for part in self.parts
+            torch.stack([(scaled_RM.T @ scaled_RM).double() for scaled_RM in part.scaled])
+            for part in self.parts
         )
 
     @cached_property
     def scale(self) -> float:
         """Mean of the diagonal of all Gram matrices, of which dampings are shares."""
         squares = self._sum(
-            torch.stack([each.square().sum(1).double().sum() for each in part.scaled])
+            torch.stack([scaled_RM.square().sum(1).double().sum() for scaled_RM in part.scaled])
             for part in self.parts
         )
         return float(squares.mean()) / self.parts[0].scaled[0].shape[1]

@@ -215,7 +215,7 @@ class SweepRequest(RankedRequest, MeasureRequest):
     @property
     def budgets(self) -> list[dict[str, str]]:
         """The budget of each plan of a criterion, as a field of a `BudgetSpec`."""
-        by_bytes = [{"shrink": each} for each in self.shrink]
+        by_bytes = [{"shrink": shrink} for shrink in self.shrink]
         return [*({"sparsity": sparsity} for sparsity in self.sparsities), *by_bytes]
 
     def specs(self, criterion: str) -> list[PlanSpec]:
@@ -282,7 +282,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
         several = {"sparsity": self.sparsities, "shrink": self.shrink}
         single = {name: getattr(self, name) for name in ("target_size", "params_share", "remove")}
         budgets = [{name: value} for name, values in several.items() for value in values]
-        return [*budgets, *({name: each} for name, each in single.items() if each is not None)]
+        return [*budgets, *({name: value} for name, value in single.items() if value is not None)]
 
     @property
     def budget_words(self) -> list[str]:

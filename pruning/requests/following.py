@@ -135,7 +135,7 @@ def free_name(name: str) -> str:
     """The name, numbered if it is taken in the working directory."""
     path = Path(name)
     numbered = (f"{path.stem}-{number}{path.suffix}" for number in count(2))
-    return next(each for each in chain([name], numbered) if not Path(each).exists())
+    return next(candidate for candidate in chain([name], numbered) if not Path(candidate).exists())
 
 
 def folder_of(model: str) -> str:

@@ -61,7 +61,7 @@ def recipe_from_yaml(text: str, *, name: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(raw)
     except ValidationError as error:
-        problems += [_message(each, lines) for each in _errors(error, raw, lines)]
+        problems += [_message(problem, lines) for problem in _errors(error, raw, lines)]
     else:
         if not problems:
             return recipe

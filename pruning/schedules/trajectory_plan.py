@@ -90,7 +90,7 @@ class Cut:
 
     def __post_init__(self) -> None:
         if not get_schedule(self.schedule).needs <= {"saliency"}:
-            fit = [each for each, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
+            fit = [name for name, schedule in SCHEDULES.items() if schedule.needs <= {"saliency"}]
             raise PlanError(
                 f"The schedule {self.schedule} needs more than the order of the paths; choose from "
                 f"{', '.join(fit)}."

@@ -124,9 +124,11 @@ class _Search:
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
         # Sorted, so that candidates with equal first layers share one run of these.
         new = [candidate for candidate in state.candidates if candidate.number not in self.scores]
-        new.sort(key=lambda each: each.removed)
-        self._table.look_up([each.removed for each in new])
-        unknown = [each.removed for each in new if each.removed not in self._table.known]
+        new.sort(key=lambda candidate: candidate.removed)
+        self._table.look_up([candidate.removed for candidate in new])
+        unknown = [
+            candidate.removed for candidate in new if candidate.removed not in self._table.known
+        ]
         seconds = (yield from self._fitness.prepare(unknown)) if unknown else 0.0
         for candidate in new:
             yield self._progress()
@@ -180,7 +182,7 @@ class _Search:
         """The complete generation, and the cost so far, in one line."""
         outcome = self.outcome()
         best = outcome.scores[outcome.best.number].fitness
-        median = statistics.median(self.scores[each].fitness for each in self._generations[-1])
+        median = statistics.median(self.scores[number].fitness for number in self._generations[-1])
         layers = outcome.whole_layers * len(self.scores)
         return self._progress(
             f"generation {self._state.generation}: best {best:.5f}, median {median:.5f}, "

@@ -98,7 +98,7 @@ class Measuring:
         Of what was refused before anything ran, nothing is written.
         """
         asked, samples = self._asked, self.samples
-        is_known = asked and all(self.points.knows(each.removed, samples) for each in asked)
+        is_known = asked and all(self.points.knows(point.removed, samples) for point in asked)
         is_listed = asked.keys() <= self.record.plans.keys() and (
             {sample for sample, _ in self.record.samples}.issuperset(samples)
         )
@@ -137,7 +137,7 @@ class Measuring:
         rank, world = self.texts.processes.rank, self.texts.processes.world
         waiting = list(range(rank, len(self.batches), world))
         count = len(waiting)
-        missing = {each.removed for number in waiting for each in self._missing(points, number)}
+        missing = {point.removed for number in waiting for point in self._missing(points, number)}
         if missing:
             self._runs = self._runs or (yield from self.load())
             yield from self._runs.prepare(sorted(missing))
@@ -173,7 +173,7 @@ class Measuring:
             self._runs.forget()
             ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
-                done, total = (each * len(points) for each in at)
+                done, total = (count * len(points) for count in at)
                 yield Progress("measuring sensitivity", done + place, total, "points")
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.
@@ -292,11 +292,11 @@ def _better(
     moved = [moved_curves(work.points, near, aim.measure, work.samples) for work in works]
     rounds: dict[Removed, Round] = {}
     for window in _WINDOWS:
-        inside = aim.over([each.within(best.removed, window) for each in moved])
+        inside = aim.over([curves.within(best.removed, window) for curves in moved])
         removed, cost = inside.solution(aim.units, aim.total)[1:]
         if removed not in rounds:
             rounds[removed] = yield from _measure_round(works, removed, cost, aim)
-    chosen = min(rounds.values(), key=lambda each: each.cost)
+    chosen = min(rounds.values(), key=lambda candidate: candidate.cost)
     return chosen if chosen.cost < best.cost else None
 
 

@@ -96,9 +96,16 @@ class SearchResult(BaseModel):
         """Table of HISTORY_COLUMNS, one row per member of a generation."""
         by_number = {entry.number: entry for entry in self.entries}
         rows = [
-            (number, each.number, each.fitness, each.parent, each.origin, each.generation == number)
+            (
+                number,
+                entry.number,
+                entry.fitness,
+                entry.parent,
+                entry.origin,
+                entry.generation == number,
+            )
             for number, members in enumerate(self.generations)
-            for each in map(by_number.__getitem__, members)
+            for entry in map(by_number.__getitem__, members)
         ]
         return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype(HISTORY_COLUMNS)
 
@@ -385,4 +392,6 @@ def best_fitting(
     fitting = [
         search for search in searches if (search.criterion, search.removed) == (criterion, removed)
     ]
-    return max(fitting, key=lambda each: each.samples * len(each.result.entries), default=None)
+    return max(
+        fitting, key=lambda search: search.samples * len(search.result.entries), default=None
+    )

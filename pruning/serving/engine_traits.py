@@ -126,8 +126,11 @@ def _rope_types(config: Any) -> Iterator[str]:
         settings = config.get(key)
         if not isinstance(settings, dict):
             continue
-        for each in (settings, *(inner for inner in settings.values() if isinstance(inner, dict))):
-            kind = each.get("rope_type") or each.get("type")
+        for section in (
+            settings,
+            *(inner for inner in settings.values() if isinstance(inner, dict)),
+        ):
+            kind = section.get("rope_type") or section.get("type")
             if isinstance(kind, str) and kind not in ("default", "mrope", "proportional"):
                 yield kind
 
@@ -136,6 +139,8 @@ def differences(own: Collection[str], tried: Collection[str]) -> str:
     """How a checkpoint differs from the model that was tried, in words."""
     more, fewer = sorted({*own} - {*tried}), sorted({*tried} - {*own})
     parts = [
-        f"{word} {', '.join(each)}" for word, each in (("it has", more), ("no", fewer)) if each
+        f"{word} {', '.join(traits)}"
+        for word, traits in (("it has", more), ("no", fewer))
+        if traits
     ]
     return " and ".join(parts)

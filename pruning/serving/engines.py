@@ -143,13 +143,13 @@ def summary(of_programs: Iterable[Verdict]) -> str:
     """The programs by what came of trying them, on one line."""
     programs: dict[str, list[str]] = {label: [] for label in _LABELS.values()}
     all_verdicts = tuple(of_programs)
-    trusting = any(each.engine == _TRUSTING for each in all_verdicts)
-    for each in all_verdicts:
-        name, _, option = each.engine.partition(", ")
-        if trusting and each.engine == "transformers":
+    trusting = any(verdict.engine == _TRUSTING for verdict in all_verdicts)
+    for verdict in all_verdicts:
+        name, _, option = verdict.engine.partition(", ")
+        if trusting and verdict.engine == "transformers":
             option = "without trust_remote_code"
-        option = option or each.option
-        programs[_LABELS[each.reads]].append(f"{name} ({option})" if option else name)
+        option = option or verdict.option
+        programs[_LABELS[verdict.reads]].append(f"{name} ({option})" if option else name)
     return "; ".join(f"{label}: {', '.join(names)}" for label, names in programs.items() if names)
 
 
@@ -172,7 +172,7 @@ def readers(of_programs: Iterable[Verdict]) -> Readers:
 
     An option that an engine has by itself, such as `--no-mtp`, is no remote code.
     """
-    tried = [each.engine for each in of_programs if each.reads is Reads.TRIED]
+    tried = [verdict.engine for verdict in of_programs if verdict.reads is Reads.TRIED]
     plain = tuple(name for name in tried if name != _TRUSTING and not name.startswith(_OURS))
     special = {_TRUSTING: "transformers with remote code", _LOADER: "load_pruned"}
     return Readers(plain, tuple(special[name] for name in tried if name in special))

@@ -74,9 +74,9 @@ PANELS = {
 def option_of(field: FieldInfo) -> Option | None:
     """The option of a field; None if it has none."""
     merged = None
-    for each in declared(field):
-        if isinstance(each, Option):
-            merged = replace(merged, **each.values()) if merged else each
+    for annotation in declared(field):
+        if isinstance(annotation, Option):
+            merged = replace(merged, **annotation.values()) if merged else annotation
     return merged
 
 
@@ -135,8 +135,8 @@ def _declared_in(kind: Any) -> Iterator[Any]:
         return
     inner, *metadata = get_args(kind)
     yield from _declared_in(inner)
-    for each in metadata:
-        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+    for annotation in metadata:
+        yield from annotation.metadata if isinstance(annotation, FieldInfo) else (annotation,)
 
 
 def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -242,7 +242,7 @@ def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(section_values, Mapping):
             continue
         held = outside.keys() & _names_in(section)
-        moved = {each: outside.pop(each) for each in list(outside) if each in held}
+        moved = {key: outside.pop(key) for key in list(outside) if key in held}
         if moved or section_values or kind.model_fields[name].is_required():
             filled[name] = nested(section, {**section_values, **moved})
     return filled | outside
@@ -251,7 +251,7 @@ def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _names_in(section: type[Section]) -> frozenset[str]:
     """The names of a section's fields, and of those of sections in it."""
-    inner = (_names_in(each) for each in _sections_of(section).values())
+    inner = (_names_in(subsection) for subsection in _sections_of(section).values())
     return frozenset(section.model_fields).union(*inner)
 
 
@@ -357,12 +357,12 @@ def validated(
             if problem["type"] != "too_short" or name not in {field for field, _ in first}:
                 first.setdefault((name, str(problem["input"])), problem)
         found = [
-            raised_by(each) or UserError(_in_one_line(kind, each, context))
-            for each in first.values()
+            raised_by(problem) or UserError(_in_one_line(kind, problem, context))
+            for problem in first.values()
         ]
         if len(found) == 1:
             raise found[0] from error
-        raise SeveralErrors([str(each) for each in found]) from error
+        raise SeveralErrors([str(exception) for exception in found]) from error
 
 
 def _field_named(kind: type[Request], problem: Any) -> str:

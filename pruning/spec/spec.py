@@ -361,7 +361,7 @@ class PlanSpec(Section):
             fields = getattr(self, name).model_fields_set
             raw[name] = {key: value for key, value in section.items() if key in fields}
         for name, value in values.items():
-            place = next(each for each in raw if name in type(getattr(self, each)).model_fields)
+            place = next(key for key in raw if name in type(getattr(self, key)).model_fields)
             raw[place][name] = value
         return validated(PlanSpec, raw)
 

@@ -118,7 +118,7 @@ def _cost_part(cost: PlanCost) -> str:
     )
     samples = cost.loss.count.words if cost.loss else ""
     table = _LOSSES.format(rows="\n".join(rows), samples=samples) if cost.rows else ""
-    right = "".join(f"- {in_markdown(f'{each.corpus}: {each.words}')}\n" for each in cost.right)
+    right = "".join(f"- {in_markdown(f'{row.corpus}: {row.words}')}\n" for row in cost.right)
     if right:
         table += f"Right answers, by the check of each corpus:\n\n{right}\n"
     warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
@@ -278,7 +278,10 @@ def model_card(  # noqa: PLR0913
     if in_bf16:
         contents = contents.dequantised()
     found = verdicts(contents)
-    readers = (f"| {each.engine} | {each.reads} | {in_markdown(each.reason)} |" for each in found)
+    readers = (
+        f"| {verdict.engine} | {verdict.reads} | {in_markdown(verdict.reason)} |"
+        for verdict in found
+    )
     serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
     before = model.checkpoint.nbytes
     after = sizes.bytes_after if num_bytes is None else num_bytes

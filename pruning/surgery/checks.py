@@ -257,7 +257,7 @@ def check_against_source(
 
 
 def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check:
-    expected = {name: (each.dtype, each.shape) for name, each in pairs.expected.items()}
+    expected = {name: (tensor.dtype, tensor.shape) for name, tensor in pairs.expected.items()}
     actual = {name: (entry.dtype, entry.shape) for name, entry in pairs.entries.items()}
     problems = [
         f"{name} should be {expected.get(name, 'absent')}, but is {actual.get(name, 'absent')}"
@@ -266,7 +266,7 @@ def _check_accounts(pairs: Pairs, manifest: Manifest, source: MoEModel) -> Check
     ]
     total = len(source.checkpoint.tensors)
     cut, repaired, dequantised = _counts(pairs, pairs.expected)
-    stay = {each.source.name for each in pairs.expected.values()}
+    stay = {tensor.source.name for tensor in pairs.expected.values()}
     copied = len(stay) - cut - repaired - dequantised
     rare = f"{repaired} repaired, " * bool(repaired) + f"{dequantised} in BF16, " * bool(
         dequantised
@@ -313,7 +313,7 @@ def _number_problems(pairs: Pairs, manifest: Manifest, source: MoEModel) -> list
                 f"{dequantised} dequantised tensors, but the manifest counts "
                 f"{', '.join(map(str, stated))}"
             )
-    stay = {each.source.name for each in pairs.expected.values()}
+    stay = {tensor.source.name for tensor in pairs.expected.values()}
     shards = {shard.name: shard.tensors for shard in source.checkpoint.shards if shard.tensors}
     dropped = {
         name: sum(tensor.name not in stay for tensor in tensors) for name, tensors in shards.items()

@@ -51,10 +51,10 @@ def pruned_config(
         counts: Config = {"output_router_logits": False}
         is_uniform = len(set(kept.values())) == 1
         # Dense layers have 0.
-        each = [kept.get(layer, 0) for layer in range(model.depth)]
+        layer_counts = [kept.get(layer, 0) for layer in range(model.depth)]
         for key in (PER_LAYER_KEY, PER_LAYER_ALIAS):
             if not is_uniform or key in model.config:
-                counts[key] = None if is_uniform else each
+                counts[key] = None if is_uniform else layer_counts
         config = family.edited(family.config_with_count(config, max(kept.values())), **counts)
     if plan.top_k:
         # The balancing loss counts with the experts per token.

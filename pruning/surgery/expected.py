@@ -210,7 +210,7 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
     grown = shared_tensors(model) if widths and widths.shared is not None else {}
     tensors: dict[str, ExpectedTensor] = {}
     in_bf16 = _in_bfloat16(model) if dequantised else {}
-    scales = {each.grid.name for each in in_bf16.values()}
+    scales = {matrix.grid.name for matrix in in_bf16.values()}
     for entry in model.checkpoint.tensors.values():
         if entry.name in scales:
             continue
@@ -233,7 +233,9 @@ def expected_tensors(  # noqa: PLR0913  (all that decides an export)
             elif matrix:
                 tensor = replace(tensor, parts=(matrix,))
             tensors[tensor.name] = replace(tensor, dtype="BF16") if matrix else tensor
-            tensors |= {each.name: each for each in maker.empty(entry, in_bf16=matrix is not None)}
+            tensors |= {
+                filler.name: filler for filler in maker.empty(entry, in_bf16=matrix is not None)
+            }
     keeps_all = all(len(plan.kept[layer]) == number for layer, number in counts.items())
     is_source = keeps_all and not plan.kept_neurons and not plan.top_k
     return tensors if is_source else tensors | _own_head(model)

@@ -105,13 +105,13 @@ def _renumber_config(config: Mapping[str, Any], kept: KeptExperts) -> dict[str, 
 def _renumber(value: Any, kept: KeptExperts, path: str) -> Any:
     """Settings with other names of experts: words of lists, keys of objects."""
     if isinstance(value, list):
-        if value and all(isinstance(each, str) for each in value):
+        if value and all(isinstance(entry, str) for entry in value):
             once = dict.fromkeys(value)
             names = _rename(once, kept, path)
             return value if list(names) == list(once) else list(names)
-        return [_renumber(each, kept, path) for each in value]
+        return [_renumber(entry, kept, path) for entry in value]
     if isinstance(value, dict):
-        inner = {key: _renumber(each, kept, f"{path}.{key}") for key, each in value.items()}
+        inner = {key: _renumber(entry, kept, f"{path}.{key}") for key, entry in value.items()}
         return _rename(inner, kept, path)
     return value
 
@@ -187,8 +187,8 @@ def _tells_apart(pattern: Any, kept: KeptExperts) -> str:
             for part in sorted(kept.parts) if new != old else ():
                 before, after = (f"{stack}{number}.{part}" for number in (old, new))
                 outcomes = {
-                    bool(pattern.search(each, timeout=max(0.0, kept.until - time.monotonic())))
-                    for each in (before, after)
+                    bool(pattern.search(name, timeout=max(0.0, kept.until - time.monotonic())))
+                    for name in (before, after)
                 }
                 if len(outcomes) > 1:
                     return f"which tells {before} from {after}"

@@ -48,11 +48,11 @@ def padded_ids(model: MoEModel, plan: PruningPlan) -> dict[int, tuple[int, ...]]
     padded = {}
     for layer in model.layers:
         kept, groups = plan.kept[layer.index], layer.num_groups
-        each, size = len(kept) // groups, most // groups
+        count, size = len(kept) // groups, most // groups
         padded[layer.index] = tuple(
             expert
-            for first in range(0, len(kept), each)
-            for expert in (*kept[first : first + each], *[EMPTY] * (size - each))
+            for first in range(0, len(kept), count)
+            for expert in (*kept[first : first + count], *[EMPTY] * (size - count))
         )
     return padded
 

@@ -96,9 +96,9 @@ class Gather:
         rows = np.empty(self.rows * self.count * self.size, np.uint8)
         read_into(file, rows.data, self.start, name)
         item = self.size if self.size in (1, 2, 4, 8) else 1
-        each = self.size // item
-        source = rows.view(f"u{item}").reshape(self.rows, self.count, each)
-        out = np.frombuffer(target, f"u{item}").reshape(self.rows, len(self.index), each)
+        width = self.size // item
+        source = rows.view(f"u{item}").reshape(self.rows, self.count, width)
+        out = np.frombuffer(target, f"u{item}").reshape(self.rows, len(self.index), width)
         # `take` clips -1 to the first entry, and is about twenty times faster than indexing.
         np.take(source, self.index, axis=1, out=out, mode="clip")
         for first, last in _runs(self.index):

@@ -54,7 +54,7 @@ def source_notes(model: MoEModel, kept: Mapping[int, Collection[int]] | None = N
 
     With `kept`, layer -> experts of a plan, only these are asked for their parts.
     """
-    notes = [f"{each}." for each in missing_files(model)]
+    notes = [f"{problem}." for problem in missing_files(model)]
     notes += [
         f"{file.name} is not in {_index(model)}: it holds {file.words}; {_outcome(file)}."
         for file in other_files(model)
@@ -74,7 +74,7 @@ def missing_files(model: MoEModel) -> list[str]:
     if without_weights(model):  # nor is its code here
         return []
     absent = missing_code(model.checkpoint.path, (MODELING_NAME,))
-    return [f"{each} is missing, so verify will fail; fetch it" for each in absent]
+    return [f"{name} is missing, so verify will fail; fetch it" for name in absent]
 
 
 def part_problems(model: MoEModel) -> Iterator[str]:

@@ -70,7 +70,7 @@ def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
 
 
 def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
-    names = [each.value for each in Level]
+    names = [member.value for member in Level]
     if level is not None and level not in names:
         raise ExportError(unknown_name("level", level, names))
     if level == Level.LOGITS and source is None:

@@ -73,8 +73,8 @@ def _corpora_read(store: StatsStore, identity: str) -> Iterator[tuple[str, Mappi
             yield f"the calibration {run.manifest.run_id}", corpus.prepared
     for record in EvaluationStore(store.directories).records(identity):
         yield f"the evaluation {record.record_id}", record.corpus
-    for each in SensitivityStore(store.directories).records(identity):
-        yield f"the sensitivity {each.record_id}", each.corpus
+    for sensitivity in SensitivityStore(store.directories).records(identity):
+        yield f"the sensitivity {sensitivity.record_id}", sensitivity.corpus
     for path in SearchStore(store.directories).paths().values():
         try:
             search = read_known(path)

@@ -80,8 +80,8 @@ def _prepare(
     for reading in readings:
         prepared.append((yield from prepare_calibration(reading)))
     settings = prepared[0][2]
-    longest = max(each.seq_len for _, _, each in prepared)
-    sequences = [each for _, each, _ in prepared]
+    longest = max(calibration.seq_len for _, _, calibration in prepared)
+    sequences = [tokens for _, tokens, _ in prepared]
     return model, plan, sequences, replace(settings, seq_len=longest)
 
 

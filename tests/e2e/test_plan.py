@@ -22,7 +22,7 @@ def bar(tab: Page, layer: int) -> Locator:
 
 def shown(tab: Page) -> list[int]:
     bars = tab.locator(".schedule-editor").get_by_role("slider")
-    return [int(each.get_attribute("aria-valuenow") or -1) for each in bars.all()]
+    return [int(slider.get_attribute("aria-valuenow") or -1) for slider in bars.all()]
 
 
 def expect_counts(tab: Page, counts: list[int]) -> None:

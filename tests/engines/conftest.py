@@ -32,7 +32,7 @@ def rows_of(tmp_path_factory, request) -> Callable[[str, str], Rows]:
             folder = tmp_path_factory.mktemp(f"{engine}-{name}")
             rows = [item for item in request.session.items if hasattr(item, "callspec")]
             asked = [item.callspec.params for item in rows]
-            cuts = {each["cut"] for each in asked if each.get("engine") == engine}
+            cuts = {params["cut"] for params in asked if params.get("engine") == engine}
             made[engine, name] = _measure(engine, name, folder, cuts)
             shutil.rmtree(folder)
             if request.config.getoption("--write-engine-results"):

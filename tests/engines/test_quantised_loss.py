@@ -80,8 +80,8 @@ def test_llama_cpp_agrees_in_float32_and_quantises_as_documented(tmp_path):
     assert abs(increase(found["everything", "F32"].losses, float32).mean) < 1e-4
     weights = found["everything", "F32"].expert_bytes // 4
     bits = {"Q8_0": 8.5, "Q5_0": 5.5, "Q4_1": 5, "Q4_0": 4.5, "IQ4_NL": 4.5, "MXFP4": 4.25}
-    for kind, each in bits.items():
-        assert found["experts", kind].expert_bytes == weights * each / 8
+    for kind, width in bits.items():
+        assert found["experts", kind].expert_bytes == weights * width / 8
         assert found["experts", kind].tensors["attn_q F32"] == 6
     alike = {kind for kind in bits if found["experts", kind].alike}
     assert alike == bits.keys() - {"IQ4_NL"}

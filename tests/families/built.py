@@ -23,8 +23,8 @@ def stock_load(case: Case, path: Path, **options: Any) -> tuple[PreTrainedModel,
     model, info = auto.from_pretrained(path, output_loading_info=True, **options)
     # Off the file's map: a kernel may add in another order where the bytes of a weight lie at
     # another alignment, and two files differ in that.
-    for each in (*model.parameters(), *model.buffers()):
-        each.data = each.data.clone()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
     return model.eval(), info
 
 

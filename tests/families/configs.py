@@ -444,4 +444,4 @@ EVERY = [
     for case in CASES
 ]
 # One of each path through the program, see `TWINS`.
-DISTINCT = [each for each in EVERY if not (each.values[0].like or str(each.values[0]) in TWINS)]
+DISTINCT = [param for param in EVERY if not (param.values[0].like or str(param.values[0]) in TWINS)]

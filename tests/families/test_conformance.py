@@ -241,7 +241,7 @@ class TestConformance:
         assert_close(logits_of(exported), wanted, RELOAD_TOLERANCE.get(case.model_type, 0))
         again = load_model_index(str(tmp_path / "out")).layers
         wanted = [(index, len(plan.kept[index]), case.top_k) for index in case.sparse]
-        assert [(each.index, each.num_experts, each.top_k) for each in again] == wanted
+        assert [(layer.index, layer.num_experts, layer.top_k) for layer in again] == wanted
 
     def test_the_program_verifies_its_export(self, kind, tmp_path):
         plan = plan_of(kind.described(), kind.case, keeps_of(kind.case)["uniform"])

@@ -24,7 +24,7 @@ IDS = torch.randint(3, VOCAB, (3, 9), generator=torch.Generator().manual_seed(11
 MASK = torch.ones(3, 9, dtype=torch.bool)
 MASK[1, 6:] = MASK[2, 2:] = False
 FLAT = MASK.reshape(-1)
-UNGROUPED = [each for each in DISTINCT if each.values[0].groups == 1]
+UNGROUPED = [param for param in DISTINCT if param.values[0].groups == 1]
 GROUPED = cases_where(lambda case: case.groups > 1)
 # In these, removing an expert changes the order of the others, or more than their order, or a
 # table names another one for each.

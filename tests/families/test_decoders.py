@@ -61,7 +61,7 @@ def test_every_decoder_of_the_table_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("model_type", "config"), [(kind, each) for kind, all_ in CONFIGS.items() for each in all_]
+    ("model_type", "config"), [(kind, config) for kind, all_ in CONFIGS.items() for config in all_]
 )
 def test_the_table_names_what_transformers_saves(tmp_path, model_type, config):
     model = bare(tmp_path, model_type, config)

@@ -96,7 +96,7 @@ def test_routers_and_every_expert_token_by_token(built, case):
                 allowed = max(accuracy, ROUNDED.get(case.model_type, 0))
                 assert found == pytest.approx(wanted[name][sample], rel=allowed)
         assert sums.of("dense_tokens", layer).tolist() == [0, 0, 6, 4]
-        totals = [sum(each) for each in zip(*wanted["dense_probability"], strict=True)]
+        totals = [sum(column) for column in zip(*wanted["dense_probability"], strict=True)]
         assert sums.of("probabilities", layer).tolist() == pytest.approx(totals, rel=1e-5)
         assert float(sums.of("entropy", layer)) == pytest.approx(entropy, rel=1e-5)
         assert int(sums.of("tokens", layer)) == int(MASK.sum())

@@ -122,8 +122,8 @@ def test_packed_documents_are_counted_as_if_alone(glm, tmp_path):
     apart = replace(SEQUENCES, rows=SEQUENCES.rows[:2])
     asked = {"seq_len": 11, "dtype": "float64", "groups": WITH_HEADS}
     both = [
-        calibrated(glm.described, tmp_path / n, each, **asked)
-        for n, each in (("packed", packed), ("apart", apart))
+        calibrated(glm.described, tmp_path / n, sequences, **asked)
+        for n, sequences in (("packed", packed), ("apart", apart))
     ]
     one, other = (heads_of(run, glm.described) for run in both)
     assert one["num_tokens"].tolist() == other["num_tokens"].tolist()

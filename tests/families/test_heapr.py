@@ -132,5 +132,5 @@ def test_scores_equal_the_papers_definition(case, built, tmp_path):
     stats = load_expert_stats(run)
     for criterion, column in ((heapr, 0), (camera, 1)):
         ranking = rank_experts(criterion, stats, "applied")
-        sums = [math.fsum(each[column]) for each in wanted.values()]
+        sums = [math.fsum(row[column]) for row in wanted.values()]
         assert ranking["score"].tolist() == pytest.approx(sums, rel=tolerance, abs=0)

@@ -27,7 +27,7 @@ def is_allowed(case: Case, layout: str, mode: WidthMode) -> bool:
 
 LAYOUTS = [
     (case, layout)
-    for (case,) in (each.values for each in DISTINCT)
+    for (case,) in (param.values for param in DISTINCT)
     for layout in (("experts", "stacked") if case.fused_too else ("experts",))
 ]
 COUNTS = [
@@ -45,7 +45,7 @@ WIDTHS = [
 ]
 
 
-def each(combinations):
+def combined(combinations):
     """Tests of all combinations; in the default run one family of each kind stands for others."""
     return pytest.mark.parametrize(
         ("case", "layout", "kind"),
@@ -84,7 +84,7 @@ def kept_neurons(case: Case, kept) -> dict[int, dict[int, tuple[int, ...]]]:
     }
 
 
-@each(COUNTS)
+@combined(COUNTS)
 def test_whole_experts_bit_for_bit(built, tmp_path, case, layout, kind):
     source = built(case)
     described = source.described(layout)
@@ -97,7 +97,7 @@ def test_whole_experts_bit_for_bit(built, tmp_path, case, layout, kind):
     assert torch.equal(logits_of(model), wanted)
 
 
-@each(WIDTHS)
+@combined(WIDTHS)
 def test_experts_and_neurons_in_float64(built, tmp_path, case, layout, kind):
     source = built(case)
     described = source.described(layout)

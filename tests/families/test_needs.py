@@ -81,7 +81,7 @@ def test_every_family_holds_for_the_version_that_is_tried_and_says_no_more_than_
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     allowed = {need.name: need.specifier for need in map(Requirement, declared)}["transformers"]
     tried = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines())
-    floor = min(Version(each.version) for each in allowed if each.operator == ">=")
+    floor = min(Version(specifier.version) for specifier in allowed if specifier.operator == ">=")
     assert NEEDY
     for family in NEEDY:
         assert floor < Version(family.needs_transformers) <= Version(tried["transformers"])

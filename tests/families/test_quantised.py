@@ -178,7 +178,7 @@ def test_deepseek_v4_as_it_is_published(tmp_path):
     edit_json(source / "config.json", quantization_config=fp8, expert_dtype="fp4")
     described = load_model_index(str(source))
     # Those that scale streams are not told from those of quantised weights.
-    weights = [each for name, each in loaded.named_parameters() if not name.endswith("scale")]
+    weights = [weight for name, weight in loaded.named_parameters() if not name.endswith("scale")]
     assert described.num_params == sum(weight.numel() for weight in weights) + 2 * case.experts
     ids, _, after = export(case, source, tmp_path / "out")
     assert after["layers.3.ffn.experts.2.w1.weight"].dtype == torch.int8

@@ -134,7 +134,7 @@ def test_layers_of_different_sizes_load_here_and_only_here(source, whole, tmp_pa
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()
     contents = contents_of(load_model_index(str(tmp_path / "out")))
     found = [verdict for verdict in verdicts(contents) if verdict.engine.startswith("transformers")]
-    assert [each.reads for each in found] == [Reads.FAILS]
+    assert [verdict.reads for verdict in found] == [Reads.FAILS]
     assert "load_pruned(name)" in load_code(model, contents, '"x"')
 
 

@@ -54,7 +54,7 @@ def named(model_type, **settings):
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     saved = revert_weight_conversion(model, model.state_dict())
-    return model, {name: tuple(each.shape) for name, each in saved.items()}
+    return model, {name: tuple(tensor.shape) for name, tensor in saved.items()}
 
 
 def test_step_is_as_its_refusal_says():

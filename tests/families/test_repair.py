@@ -54,6 +54,6 @@ def test_neurons_that_stay_take_over_and_those_that_go_do_nothing(built, tmp_pat
     for shard in built(case).paths["experts"].glob("*.safetensors"):
         before |= load_file(shard)
     new = load_file(plan.repair.file(layer))
-    name = next(each for each in new if ".experts.1." in each)
+    name = next(key for key in new if ".experts.1." in key)
     changed = (new[name] != before[name]).any(dim=0)
     assert changed.nonzero().flatten().tolist() == [0, 2, 5]

@@ -36,8 +36,8 @@ def strata():
     ]
     columns = ["panel", "layer", "expert", "rank", "score", "kept"]
     table = pd.DataFrame(rows, columns=columns).assign(
-        value=lambda each: (
-            each["score"].abs().sub(1) / each.groupby(["panel", "layer"])["rank"].transform("max")
+        value=lambda frame: (
+            frame["score"].abs().sub(1) / frame.groupby(["panel", "layer"])["rank"].transform("max")
         )
     )
     spread = {("AIMER", 3): 0.01, ("AIMER", 7): 0.012, ("Magnitude", 3): 0.2, ("Magnitude", 7): 0.4}

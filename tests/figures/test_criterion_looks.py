@@ -26,7 +26,9 @@ from app.charts.names import FULL
 from pruning.records.bins import BIN_COLUMNS
 
 PRESETS = {criterion.name: criterion for criterion in (CRITERIA | NEURON_CRITERIA).values()}
-EVERY = PRESETS | {each.name: each for each in (unified(*variant) for variant in RANKABLE)}
+EVERY = PRESETS | {
+    criterion.name: criterion for criterion in (unified(*variant) for variant in RANKABLE)
+}
 # Machado, Oliveira and Fernandes 2009, severity 1, of linear RGB.
 DEUTAN = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]
 PROTAN = [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]
@@ -78,7 +80,7 @@ def test_the_sides_of_a_comparison_can_be_told_apart_whatever_they_are(dark, sig
     row = {"layer": 3, "rank_a": 0, "rank_b": 0}
     table = pd.DataFrame([{**row, "expert": i, "kept_by": fate} for i, fate in enumerate(FATES)])
     figure = kept_by.kept_by_map(table, ("EAN", "SEER"), dark=dark)
-    colors = [each.marker.color for each in figure.data if each.name]
+    colors = [trace.marker.color for trace in figure.data if trace.name]
     assert len(colors) == len(FATES)
     for first, second in combinations(colors, 2):
         assert np.linalg.norm(seen(first, sight) - seen(second, sight)) > 0.15
@@ -130,7 +132,7 @@ def figures_of(label, name, dark):
     )
     parts = curve.assign(criterion=curve["series"], tokens=100, corpus="code")
     yield overlap_by_tokens.parts_curve(parts, dark=dark)
-    scores = pd.DataFrame({"ARC": [0.6, 0.5]}, index=[f"{each} on code, 50%" for each in both])
+    scores = pd.DataFrame({"ARC": [0.6, 0.5]}, index=[f"{series} on code, 50%" for series in both])
     yield capability.capability_dots(scores, dark=dark)
     states = pd.DataFrame({"candidate": scores.index, "layer": 3, "variance": 1.0})
     yield hidden_states.variance_lines(states, dark=dark)
@@ -141,7 +143,7 @@ def figures_of(label, name, dark):
     points = points.assign(removed=0.5, low=np.nan, high=np.nan, is_full=False)
     quality = pareto.Quality("loss", "loss", higher_is_better=False)
     yield pareto.pareto_drawing(points, quality, "").figure(dark=dark)
-    same = pd.DataFrame({"candidate": [f"{each}, neurons global" for each in both]})
+    same = pd.DataFrame({"candidate": [f"{series}, neurons global" for series in both]})
     same = same.assign(corpus="code", granularity="neuron", removed=0.5, bytes=1, loss=1.0)
     yield same_bytes.same_bytes(same.assign(full=0.5, change=[0.5, 0.4]), dark=dark)
     won = pd.DataFrame({"setting": "50%", "benchmark": ["a", "b"], "winner": scores.index})

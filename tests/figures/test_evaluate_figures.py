@@ -289,7 +289,9 @@ def test_every_published_table_draws():
 def test_the_leaderboard_is_the_papers():
     """Qwen3 at 25%, Table 1: the order of the paper's own average ranks, best first."""
     (qwen,) = (
-        each for each in published_settings("unified-table-1") if each.model.startswith("Qwen3")
+        setting
+        for setting in published_settings("unified-table-1")
+        if setting.model.startswith("Qwen3")
     )
     table = leaderboard(qwen, {})
     assert table["candidate"].tolist() == [

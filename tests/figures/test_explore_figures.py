@@ -291,12 +291,12 @@ def test_tokens_have_a_panel_per_corpus_with_a_line_per_criterion_and_chance():
     columns = ["corpus", "criterion", "tokens", "overlap", "chance"]
     fig = parts_curve(pd.DataFrame(rows, columns=columns), dark=True)
     assert texts(fig) == ["code", "math"]
-    assert [each.name for each in fig.data] == ["chance", "REAP", "MAN"] * 2
+    assert [trace.name for trace in fig.data] == ["chance", "REAP", "MAN"] * 2
     reap = fig.data[4]
     assert (list(reap.x), list(reap.y)) == (["1,000", "4,000"], [0.7, 1.0])
     assert reap.xaxis == "x2"
     # Each criterion is in the legend once, and looks the same in every panel.
-    assert sum(each.showlegend is not False for each in fig.data) == 3
+    assert sum(trace.showlegend is not False for trace in fig.data) == 3
     assert fig.data[1].line.dash == reap.line.dash != fig.data[2].line.dash
 
 
@@ -313,7 +313,7 @@ def damages():
 
 def test_damage_has_a_point_per_expert_and_zeros_are_counted_not_drawn(damages):
     fig = damage_proxy.damage_proxy(damages, proxy="EAN")
-    assert [each.name for each in fig.data] == [
+    assert [trace.name for trace in fig.data] == [
         "both keep: 1",
         "only the proxy prunes: 0",
         "only the damage prunes: 1",
@@ -322,7 +322,7 @@ def test_damage_has_a_point_per_expert_and_zeros_are_counted_not_drawn(damages):
     assert list(fig.data[3].x) == [5.0]
     assert fig.layout.xaxis.title.text == "saliency by EAN (not drawn: 1 expert at 0)"
     assert fig.layout.xaxis.type == fig.layout.yaxis.type == "log"
-    assert len({each.marker.symbol for each in fig.data}) == 4
+    assert len({trace.marker.symbol for trace in fig.data}) == 4
     assert damage_proxy.describe(damages, proxy="EAN") == (
         "EAN and the exact damage decide alike on 3 of 4 experts (75%)."
     )

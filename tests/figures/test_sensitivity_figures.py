@@ -50,7 +50,7 @@ def test_small_lines_stay_in_their_cells_and_mark_the_cut(table):
     fig = sensitivity_lines(table)
     line = next(trace for trace in fig.data if str(trace.name).startswith("loss increase"))
     marks = next(trace for trace in fig.data if trace.name == "the plan's cut")
-    assert [tuple(each) for each in marks.customdata] == [
+    assert [tuple(row) for row in marks.customdata] == [
         pytest.approx((3, 3, 12, 0.2)),
         pytest.approx((7, 10, 20, 0.1)),
     ]

@@ -84,9 +84,9 @@ _ADDED = {"output_router_logits": False}
 def _of_first(value: Any, count: int) -> Any:
     """Lists of modules without experts from this number on: where all are listed, the rest."""
     if isinstance(value, list):
-        numbers = (re.match(r"mlp\.experts\.(\d+)\.", str(each)) for each in value)
+        numbers = (re.match(r"mlp\.experts\.(\d+)\.", str(module)) for module in value)
         stays = [not number or int(number[1]) < count for number in numbers]
-        return [_of_first(each, count) for each, stay in zip(value, stays, strict=True) if stay]
+        return [_of_first(module, count) for module, stay in zip(value, stays, strict=True) if stay]
     return value
 
 

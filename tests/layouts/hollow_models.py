@@ -91,7 +91,7 @@ def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]
     with torch.device("meta"):
         model = auto.from_config(config, dtype=torch.bfloat16)
     twice = set(model.all_tied_weights_keys) | set(model._keys_to_ignore_on_save or ())
-    held = {name: each for name, each in model.state_dict().items() if name not in twice}
+    held = {name: tensor for name, tensor in model.state_dict().items() if name not in twice}
     stored = held if layout.fused else revert_weight_conversion(model, held)
     # Floats by the table: what transformers computes in float32 differs between its versions.
     single = family.single if family else ()
@@ -101,7 +101,7 @@ def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]
             return _STORED[tensor.dtype]
         return "F32" if name.endswith(single) else "BF16"
 
-    return {name: (dtype_of(name, each), tuple(each.shape)) for name, each in stored.items()}
+    return {name: (dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in stored.items()}
 
 
 def _no_heads(layout: Layout, header: Header) -> Header:
@@ -112,8 +112,8 @@ def _copied(header: Header, last: str, prefix: str) -> dict[str, tuple[str, tupl
     """A layer of a prediction head: it has the tensors of a layer of the trunk."""
     start = f"{last}."
     return {
-        f"{prefix}.{name.removeprefix(start)}": each
-        for name, each in header.items()
+        f"{prefix}.{name.removeprefix(start)}": entry
+        for name, entry in header.items()
         if name.startswith(start)
     }
 

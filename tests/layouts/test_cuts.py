@@ -117,7 +117,7 @@ def cut(request, tmp_path_factory):
 
 
 def same_bytes(first, second):
-    flat = (each.contiguous().reshape(-1).view(torch.uint8) for each in (first, second))
+    flat = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
     return (first.dtype, first.shape) == (second.dtype, second.shape) and torch.equal(*flat)
 
 
@@ -147,7 +147,7 @@ def test_export_verify_and_load(cut, tmp_path):
     again = load_model_index(str(out))
     found = [(layer.index, layer.num_experts, layer.top_k) for layer in again.layers]
     assert found == [(index, len(ids), layout.top_k) for index in layout.sparse]
-    before, after = (json.loads((each / "config.json").read_text()) for each in (source, out))
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
     listed = with_count(before, layout.experts, len(ids))
     assert without_added(after, before, len(ids)) == listed
 

@@ -226,7 +226,7 @@ def test_programs_that_cannot_read_it_are_not_called_tried(tmp_path, method):
     for name in ("transformers", "moeprune, load_pruned"):
         assert found[name].reads is Reads.FAILS
         assert found[name].reason.startswith(why)
-    assert not any(each.reads is Reads.TRIED for each in found.values())
+    assert not any(verdict.reads is Reads.TRIED for verdict in found.values())
 
 
 @pytest.mark.parametrize("method", ROLES)

@@ -137,11 +137,11 @@ def test_config_json_alone_tells_the_same(published):
     found = {
         entry.name: (entry.dtype, entry.shape) for entry in entries if "bias" not in entry.name
     }
-    wanted = {name: each for name, each in header.items() if "bias" not in name}
+    wanted = {name: entry for name, entry in header.items() if "bias" not in name}
     if layout.heads == "mtp":  # no configuration says how these are laid out
-        wanted = {name: each for name, each in wanted.items() if not name.startswith("mtp.")}
+        wanted = {name: entry for name, entry in wanted.items() if not name.startswith("mtp.")}
     if layout.heads == "counted":  # a configuration alone does not tell that they are gone
-        found = {name: each for name, each in found.items() if "layers.46." not in name}
+        found = {name: entry for name, entry in found.items() if "layers.46." not in name}
     if layout.stored not in ("", "fp8", "mxfp4"):  # no configuration says how these are laid out
         caveat = without_weights(outline).caveats[-1]
         assert "as if the model were not quantised" in caveat
@@ -174,7 +174,7 @@ def test_plan_and_sizes_without_a_weight(published, tmp_path):
     assert {index: len(ids) for index, ids in kept.items()} == dict.fromkeys(layout.sparse, half)
     report = size_report(model, plan)
     wanted = wanted_of(layout, header, kept)
-    assert report.bytes_after == sum(each.nbytes for each in wanted.values())
+    assert report.bytes_after == sum(tensor.nbytes for tensor in wanted.values())
     assert report.experts_removed == (layout.experts - half) * len(layout.sparse)
 
 

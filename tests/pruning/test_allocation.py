@@ -199,8 +199,12 @@ def test_a_sparsity_removes_the_most_that_can_go_at_or_below_it(
             return None
 
     limits = Constraints(multiple_of=multiple, floor=least)
-    within = all(min(each) <= gone <= max(each) for each, gone in zip(possible, exact, strict=True))
-    shares = (max(n for n in each if n <= gone) for each, gone in zip(possible, exact, strict=True))
+    within = all(
+        min(counts) <= gone <= max(counts) for counts, gone in zip(possible, exact, strict=True)
+    )
+    shares = (
+        max(n for n in counts if n <= gone) for counts, gone in zip(possible, exact, strict=True)
+    )
     assert removed("uniform", limits) == (tuple(shares) if within else None)
     late = removed("late", limits)
     if min(sums) <= sum(exact) <= max(sums):
@@ -312,8 +316,8 @@ def test_statistics_of_models_without_groups_are_written_as_before():
     assert plain.to_json()["layers"] == [[0, 8, 2]]
     grouped = replace(plain, layers=(LAYER,))
     assert grouped.to_json()["layers"] == [[5, 12, 3, 3, 2]]
-    for each in (plain, grouped):
-        assert MeasuredModel.from_json(each.to_json()) == each
+    for model in (plain, grouped):
+        assert MeasuredModel.from_json(model.to_json()) == model
 
 
 def test_masking_refuses_unequal_groups():

@@ -52,7 +52,7 @@ def scaled(router):
 
 def test_columns_that_awq_scaled_are_no_other_router(packed, plan, tmp_path):
     edit_tensors(packed / "model.safetensors", routers(scaled))
-    original, copy = (load_model_index(str(tmp_path / each)) for each in ("original", "packed"))
+    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
     assert plan_for_copy(plan, original, copy).kept == KEPT
 
 
@@ -67,14 +67,14 @@ def test_columns_that_awq_scaled_are_no_other_router(packed, plan, tmp_path):
 )
 def test_another_router_is_another_model(packed, plan, tmp_path, change):
     edit_tensors(packed / "model.safetensors", routers(change))
-    original, copy = (load_model_index(str(tmp_path / each)) for each in ("original", "packed"))
+    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
     with pytest.raises(PlanError, match=r"packed is no quantised copy of original: the routers of"):
         plan_for_copy(plan, original, copy)
 
 
 def test_other_sizes_are_another_model(packed, plan, tmp_path):
     edit_json(packed / "config.json", num_experts_per_tok=3)
-    original, copy = (load_model_index(str(tmp_path / each)) for each in ("original", "packed"))
+    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
     with pytest.raises(PlanError, match="copy of original: their layers differ; make a plan for"):
         plan_for_copy(plan, original, copy)
 
@@ -82,6 +82,6 @@ def test_other_sizes_are_another_model(packed, plan, tmp_path):
 def test_a_plan_of_neither_is_refused(packed, plan, tmp_path):
     shutil.copytree(tmp_path / "original", tmp_path / "other")
     edit_json(tmp_path / "other" / "config.json", vocab_size=39)
-    other, copy = (load_model_index(str(tmp_path / each)) for each in ("other", "packed"))
+    other, copy = (load_model_index(str(tmp_path / name)) for name in ("other", "packed"))
     with pytest.raises(PlanError, match=r"is for original .* not for other"):
         plan_for_copy(plan, other, copy)

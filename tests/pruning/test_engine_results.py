@@ -97,7 +97,7 @@ def test_the_condition_of_a_row_travels_with_it(name):
         traits = (*rows[f"mlx-{name}-experts"].traits, *more)
         contents = Contents((3, 3), name, removes="experts", traits=traits)
         found = verdicts(contents)
-        (vllm,) = (each for each in found if each.engine == "vLLM")
+        (vllm,) = (verdict for verdict in found if verdict.engine == "vLLM")
         assert vllm.reads is (Reads.TRIED if tried and not more else Reads.NOT_TRIED)
         assert vllm.condition in vllm.reason
         assert vllm.condition in summary(found)
@@ -134,7 +134,7 @@ def test_what_an_engine_only_rounds_is_served_and_said():
     assert (row.works, row.is_rounded) == (False, True)
     contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
     found = verdicts(contents)
-    (verdict,) = (each for each in found if each.engine == "llama.cpp")
+    (verdict,) = (verdict for verdict in found if verdict.engine == "llama.cpp")
     assert verdict.reads is Reads.TRIED
     assert f"{row.equal} of 64 greedy tokens" in verdict.reason
     assert "rounds activations to 8 bits" in verdict.reason
@@ -197,7 +197,7 @@ def said(engine, **contents):
     traits = next((row.traits for row in rows), ())
     given = {"counts": (3, 3), "removes": "experts", "traits": traits, **contents}
     found = verdicts(Contents(**given))
-    return {each.engine: each for each in found}[engine]
+    return {verdict.engine: verdict for verdict in found}[engine]
 
 
 def test_verdicts_on_engines_are_what_was_measured():

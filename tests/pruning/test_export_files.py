@@ -72,14 +72,18 @@ def test_the_tokenizer_of_the_demo_has_the_names_that_transformers_4_reads(tmp_p
     out = tmp_path / "out"
     export(model, keep_all(model), out)
     name = "tokenizer_config.json"
-    before, after = (json.loads((each / name).read_text()) for each in (model.checkpoint.path, out))
+    before, after = (
+        json.loads((folder / name).read_text()) for folder in (model.checkpoint.path, out)
+    )
     special = before.pop("extra_special_tokens")
     assert before["tokenizer_class"] == "TokenizersBackend"
     assert after == before | {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "additional_special_tokens": special,
     }
-    ours, theirs = (AutoTokenizer.from_pretrained(each) for each in (out, model.checkpoint.path))
+    ours, theirs = (
+        AutoTokenizer.from_pretrained(folder) for folder in (out, model.checkpoint.path)
+    )
     text = "".join((*special, "def add(a, b):", theirs.eos_token))
     assert ours.encode(text) == theirs.encode(text)
     assert ours.all_special_tokens == theirs.all_special_tokens
@@ -124,7 +128,9 @@ def test_the_whole_card(checkpoint, tmp_path):
     assert written == model_card(model, plan, HeadPlan(), RECIPE)
     before, after = model.checkpoint, open_checkpoint(tmp_path / "out")
     report = size_report(model, plan)
-    params = [sum(entry.numel for entry in each.tensors.values()) for each in (before, after)]
+    params = [
+        sum(entry.numel for entry in checkpoint.tensors.values()) for checkpoint in (before, after)
+    ]
     loaded = map(format_bytes, report.loaded("bfloat16"))
     metadata, text = parts_of(written)
     rows = [

@@ -95,7 +95,7 @@ def test_byte_level_splits_as_llama_cpp_does_by_this_name(tmp_path, name, before
     text = (
         "I've 'told x=12,  y\n\n\tdef add(a, b):\n    return a+b  # größer  3.3… 日本 ½² \u00a0🦙7 "
     )
-    words = Sequence([Split(Regex(each), "isolated") for each in PATTERNS[name]])
+    words = Sequence([Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]])
     plain = ByteLevel(add_prefix_space=False, use_regex=True)
     split = Sequence([*before, plain]) if before else plain
     assert [span for _, span in split.pre_tokenize_str(text)] == [

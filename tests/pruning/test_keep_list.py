@@ -18,7 +18,7 @@ KEPT = {0: (0, 1), 3: (0, 2, 5)}
 
 
 def lines(*objects):
-    return "\n".join(json.dumps(each) for each in objects) + "\n"
+    return "\n".join(json.dumps(entry) for entry in objects) + "\n"
 
 
 # A file of each form in which KEPT is said.

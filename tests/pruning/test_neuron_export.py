@@ -38,7 +38,7 @@ def exported(request, width_export) -> Exported:
     return width_export(*request.param)
 
 
-def each(exports):
+def of_exports(exports):
     return pytest.mark.parametrize(
         "exported", exports, indirect=True, ids=["-".join(map(str, export)) for export in exports]
     )
@@ -52,11 +52,11 @@ def text_part(path):
 def widths_of(model, case):
     down = {layer: block_of(model, case, layer).experts.down_proj for layer in case.sparse}
     transposed = case.model_type in ("gpt_oss", "aria", "aria_text")
-    return [each.shape[1 if transposed else 2] for each in down.values()]
+    return [projection.shape[1 if transposed else 2] for projection in down.values()]
 
 
 class TestFamilies:
-    @each(ALLOWED)
+    @of_exports(ALLOWED)
     def test_loads_as_the_original_with_those_neurons_zeroed(self, exported):
         model, info = load_pruned(exported.path, output_loading_info=True)
         assert not any(info.values()), info
@@ -68,7 +68,7 @@ class TestFamilies:
         assert widths_of(model, exported.case) == [most] + [rest] * (len(exported.case.sparse) - 1)
         verified(exported.path, level="bytes", source=exported.source.path)
 
-    @each(ALLOWED)
+    @of_exports(ALLOWED)
     def test_stock_classes_read_one_width_and_refuse_others(self, exported):
         if exported.mode == "uniform":
             model, info = stock_load(exported.case, exported.path)
@@ -88,7 +88,7 @@ class TestFamilies:
                 assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
     @pytest.mark.parametrize(
-        ("case", "mode"), [each for each in ALL if not allowed(*each)], ids=str
+        ("case", "mode"), [pair for pair in ALL if not allowed(*pair)], ids=str
     )
     def test_what_is_not_possible_is_refused_with_what_is(
         self, neuron_source, case, mode, tmp_path
@@ -116,9 +116,9 @@ class TestBytes:
         exported = width_export(BY_NAME[name], "uniform")
         assert text_part(exported.path)[key] == count
         before, after = tensors_of(exported.source.path), tensors_of(exported.path)
-        shared = [each for each in before if "shared_experts" in each]
+        shared = [tensor_name for tensor_name in before if "shared_experts" in tensor_name]
         assert shared
-        assert all(torch.equal(before[each], after[each]) for each in shared)
+        assert all(torch.equal(before[tensor_name], after[tensor_name]) for tensor_name in shared)
 
     @pytest.mark.parametrize(
         ("name", "said", "expected"),

@@ -277,5 +277,5 @@ class TestSizes:
         assert report.params_before - report.params_after == (2 * 7 * 24 - kept) * 48
         # On average a token's 2 of 7 experts hold 2/7 of what is left.
         per_layer = [sum(map(len, e.values())) * 48 for e in source.plan.kept_neurons.values()]
-        idle = sum(round(each * 5 / 7) for each in per_layer)
+        idle = sum(round(count * 5 / 7) for count in per_layer)
         assert report.active_after == pytest.approx(report.params_after - idle, abs=1)

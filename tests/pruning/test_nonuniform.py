@@ -153,9 +153,9 @@ class TestLoader:
     def test_leaves_transformers_as_it_was(self, flex_olmo):
         model = flex_olmo.model
         classes = (AutoModelForCausalLM, type(model), type(model.model.layers[0]))
-        before = [dict(vars(each)) for each in classes]
+        before = [dict(vars(cls)) for cls in classes]
         load_pruned(flex_olmo.path)
-        assert [dict(vars(each)) for each in classes] == before
+        assert [dict(vars(cls)) for cls in classes] == before
 
     def test_threads_load_both_kinds(self, flex_olmo):
         source = flex_olmo.source.checkpoint.path

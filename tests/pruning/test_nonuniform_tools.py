@@ -112,7 +112,7 @@ def test_different_counts_need_a_loader_of_their_own():
 
 
 def test_what_needs_remote_code_or_a_loader_is_not_a_plain_reader():
-    even, uneven = (readers(verdicts(Contents(each, "olmoe"))) for each in ((5, 5), (5, 4)))
+    even, uneven = (readers(verdicts(Contents(counts, "olmoe"))) for counts in ((5, 5), (5, 4)))
     assert "transformers" in even.plain
     assert even.words == ", ".join(even.plain)
     assert uneven.plain == ()

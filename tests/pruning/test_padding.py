@@ -57,7 +57,7 @@ def test_a_padded_export_loads_anywhere_and_computes_the_same(saved, tmp_path, n
     difference = (logits_of(stock) - logits_of(load_pruned(tmp_path / "uneven"))).abs().max()
     assert difference <= 1e-5  # grouped products of another number of experts
     assert verified(out, source=model.checkpoint.path).level == "logits"
-    sizes = [load_model_index(str(tmp_path / each)).checkpoint.nbytes for each in ("out", "uneven")]
+    sizes = [load_model_index(str(tmp_path / name)).checkpoint.nbytes for name in ("out", "uneven")]
     assert sizes[0] - sizes[1] == plan_padding(model, plan).nbytes > 0
     assert "experts of zeros" in (out / "README.md").read_text()
 
@@ -70,8 +70,10 @@ def test_equal_counts_need_no_padding(saved, tmp_path, name):
         assert not export(model, plan, tmp_path / out, pad=pad).padded
     names = {path.name for path in (tmp_path / "plain").iterdir()}
     assert names == {path.name for path in (tmp_path / "padded").iterdir()}
-    for each in names - {MANIFEST_NAME}:
-        assert (tmp_path / "padded" / each).read_bytes() == (tmp_path / "plain" / each).read_bytes()
+    for file_name in names - {MANIFEST_NAME}:
+        assert (tmp_path / "padded" / file_name).read_bytes() == (
+            tmp_path / "plain" / file_name
+        ).read_bytes()
 
 
 def test_verification_sees_a_router_that_might_choose_an_expert_of_zeros(saved, tmp_path):

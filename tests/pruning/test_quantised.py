@@ -149,7 +149,7 @@ def test_a_list_of_bits():
     assert (OWN, *FORMATS) == BITS
     with pytest.raises(UserError, match=r"^--bits: choose '16', '8'.*got '7'"):
         validated(EvaluateRequest, {**asked, "bits": ["4", 7]})
-    assert [bits_words(each) for each in ("", "16", "4", "mxfp4")] == [
+    assert [bits_words(bits) for bits in ("", "16", "4", "mxfp4")] == [
         "",
         "",
         ", 4 bits",

@@ -149,13 +149,13 @@ def test_constraints_hold_for_every_schedule(layers, count, seed, data):
         plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
         assert pin in plan.kept[layer.index]
         assert drop not in plan.kept[layer.index]
-        for each, ids in zip(layers, plan.kept.values(), strict=True):
-            if each.index in limits.protected:
-                assert len(ids) == each.num_experts
+        for moe_layer, ids in zip(layers, plan.kept.values(), strict=True):
+            if moe_layer.index in limits.protected:
+                assert len(ids) == moe_layer.num_experts
             else:
                 assert len(ids) % limits.multiple_of == 0
-            size = each.num_experts // each.num_groups
-            in_group = [sum(e // size == g for e in ids) for g in range(each.num_groups)]
+            size = moe_layer.num_experts // moe_layer.num_groups
+            in_group = [sum(e // size == g for e in ids) for g in range(moe_layer.num_groups)]
             assert len(set(in_group)) == 1
 
 

@@ -332,8 +332,8 @@ def targets_of(most, whole, measure):
     exact = f"{share.numerator * 10**30 // share.denominator}e-30"
     if measure == "params":
         return [SizeTarget("params", exact)]
-    each = 2 if measure == "bfloat16" else 1
-    size = SizeTarget("size", as_gib(each * most), measure)
+    scale = 2 if measure == "bfloat16" else 1
+    size = SizeTarget("size", as_gib(scale * most), measure)
     return [size, SizeTarget("shrink", exact, measure)]
 
 

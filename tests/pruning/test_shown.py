@@ -56,24 +56,24 @@ def test_each_says_what_it_is(model, plan, evaluation):
     increase = evaluation.metrics["nll"].mean - evaluation.full["nll"].mean
     assert f"loss_increase='{increase:+.4f}'" in repr(evaluation)
     assert f"corpus={evaluation.corpus['name']!r}" in repr(evaluation)
-    for each in (model, plan, evaluation):
-        assert str(each) == repr(each)
+    for subject in (model, plan, evaluation):
+        assert str(subject) == repr(subject)
 
 
 def test_a_notebook_shows_the_same_facts_as_a_table(model, plan, evaluation):
-    for each in (model, plan, evaluation, model.rank("reap", "demo-math")):
-        page = Tags(each._repr_html_())
+    for subject in (model, plan, evaluation, model.rank("reap", "demo-math")):
+        page = Tags(subject._repr_html_())
         assert set(page.names) == {"table", "caption", "tbody", "tr", "th", "td"}
-        assert page.texts[0] == repr(each).partition("(")[0]
+        assert page.texts[0] == repr(subject).partition("(")[0]
         assert "demo" in page.texts
 
 
 def test_names_of_files_are_text(plan, evaluation):
     odd = replace(plan, model=ModelRef(HOSTILE, plan.model.identity))
     elsewhere = evaluation.model_copy(update={"corpus": {**evaluation.corpus, "name": HOSTILE}})
-    for each in (odd, elsewhere):
-        assert not {"\n", "\x1b"} & set(repr(each))
-        page = Tags(each._repr_html_())
+    for subject in (odd, elsewhere):
+        assert not {"\n", "\x1b"} & set(repr(subject))
+        page = Tags(subject._repr_html_())
         assert "script" not in page.names
         assert HOSTILE in page.texts
 

@@ -201,8 +201,8 @@ def test_sizes_of_published_models(tmp_path, config, params, before, after, laye
     for size, published in zip(report.loaded("bfloat16"), (before, after), strict=True):
         assert size / GIB == pytest.approx(published, rel=2.5e-3)
     width = config.get("moe_intermediate_size", config["intermediate_size"])
-    each = 2 * mlp(config["hidden_size"], width)  # a multiplication and an addition per weight
-    assert report.expert_flops == layers * model.layers[0].top_k * each
+    flops = 2 * mlp(config["hidden_size"], width)  # a multiplication and an addition per weight
+    assert report.expert_flops == layers * model.layers[0].top_k * flops
 
 
 def test_the_size_of_mixtral_adds_up_by_hand(tmp_path):

@@ -48,7 +48,7 @@ def budgets_named(message: str) -> list[str | int]:
     """Numbers and sparsities that a message about the budget names."""
     if "The budget removes" in message:
         rest = message.partition(", but ")[2]
-        return [each for found in re.findall(_ASKABLE, rest) for each in _ways(found)]
+        return [budget for found in re.findall(_ASKABLE, rest) for budget in _ways(found)]
     if found := re.search(r"at most ([\d.]+%) (?:of them )?can go", message):
         return [found[1]]
     if found := re.search(r"--remove (\d+)", message):
@@ -138,11 +138,11 @@ def requests(draw: st.DrawFn) -> Asked:
     dropped = {layer: gone - pinned.get(layer, frozenset()) for layer, gone in experts(9).items()}
     limits = Constraints(
         multiple_of=draw(st.integers(1, 5)),
-        protected=frozenset(draw(st.lists(some.map(lambda each: each.index), max_size=1))),
+        protected=frozenset(draw(st.lists(some.map(lambda layer: layer.index), max_size=1))),
         pinned={layer: ids for layer, ids in pinned.items() if ids},
         dropped={layer: ids for layer, ids in dropped.items() if ids},
         fixed=draw(
-            st.dictionaries(some.map(lambda each: each.index), st.integers(0, 20), max_size=1)
+            st.dictionaries(some.map(lambda layer: layer.index), st.integers(0, 20), max_size=1)
         ),
         floor=draw(st.integers(0, 8)),
     )

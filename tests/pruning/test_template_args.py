@@ -93,7 +93,7 @@ def rows_of(sequences):
 @pytest.mark.parametrize(("arguments", "template"), BY_HAND.values(), ids=BY_HAND)
 @pytest.mark.parametrize("count", ["all", "response"])
 def test_tokens_are_those_of_the_template_by_hand(root, arguments, template, count):
-    name = next(name for name, each in BY_HAND.items() if each == (arguments, template))
+    name = next(name for name, pair in BY_HAND.items() if pair == (arguments, template))
     found, run = calibration(root, "branching", template_args=arguments, count=count)
     wanted, by_hand = calibration(root, name, count=count)
     assert rows_of(found) == rows_of(wanted)
@@ -200,7 +200,7 @@ def test_a_recipe_gives_them_to_every_step():
     repair = repair_request(recipe, machine, plan)
     (reading,) = repair.readings(plan, ("demo-math",))
     asked = (calibrated, evaluate_request(recipe, machine), reading)
-    assert [each.template_args for each in asked] == [arguments] * 3
+    assert [request.template_args for request in asked] == [arguments] * 3
     assert [
         other_corpus.skip_bad_rows for other_corpus in (*asked, *other_corpora(recipe, machine))
     ] == [5] * 4

@@ -107,9 +107,9 @@ def test_a_table_that_cannot_be_renumbered_is_refused(model, tmp_path):
 def test_tables_are_as_long_whatever_stays_and_hold_no_weights(model):
     source = model()
     report, loaded = size_report(source, keeping_some(source)), tiny_model(CASE)
-    biases = [each for name, each in loaded.named_buffers() if name.endswith("_bias")]
+    biases = [buffer for name, buffer in loaded.named_buffers() if name.endswith("_bias")]
     held = (*loaded.parameters(), *biases)
-    assert report.params_before == sum(each.numel() for each in held)
+    assert report.params_before == sum(tensor.numel() for tensor in held)
     before, after = (p[ModelPart.ROUTERS][BYTES] for p in (report.before, report.after))
     tables, row, bias = 2 * 64 * 2 * 8, 16 * 4, 4
     assert before == tables + 4 * 7 * row + 2 * 7 * bias

@@ -155,7 +155,7 @@ COVERED_UP = [
 
 @pytest.mark.parametrize(
     ("damage", "check", "message", "covered_up"),
-    [*((*damage, False) for damage in DAMAGES), *((*each, True) for each in COVERED_UP)],
+    [*((*damage, False) for damage in DAMAGES), *((*damage, True) for damage in COVERED_UP)],
 )
 def test_damage_is_named(exported, damage, check, message, covered_up):
     _, out = exported

@@ -153,7 +153,7 @@ def test_each_of_many_jobs_is_claimed_once(tmp_path):
     from app.jobs.model import JobState
     from app.jobs.store import JobStore
 
-    claimed = Counter(each for mine in run_crowd(CLAIM, tmp_path, JOBS) for each in mine)
+    claimed = Counter(number for mine in run_crowd(CLAIM, tmp_path, JOBS) for number in mine)
     assert claimed == Counter(range(JOBS))
     jobs = JobStore(tmp_path / "jobs.sqlite").list(limit=2 * JOBS)
     assert sorted(job.request["n"] for job in jobs) == list(range(JOBS))

@@ -312,10 +312,10 @@ def results(trial: Trial, arm: str) -> list[dict[str, Any]]:
     path = trial.out / f"{trial.name}-{arm}.json"
     if not path.is_file():
         found = list(ARMS[arm](trial))
-        for each in found:
-            if "removed" in each:
-                each["held_out"] = trial.judged(tuple(each["removed"]))
-            each |= {"criterion": trial.criterion, "sparsity": trial.sparsity, "seed": trial.seed}
+        for result in found:
+            if "removed" in result:
+                result["held_out"] = trial.judged(tuple(result["removed"]))
+            result |= {"criterion": trial.criterion, "sparsity": trial.sparsity, "seed": trial.seed}
         path.write_text(json.dumps(found, indent=1))
     known: list[dict[str, Any]] = json.loads(path.read_text())
     return known

@@ -73,7 +73,9 @@ def whole_experts(model: MoEModel, criterion: str, corpus: str, *, spread: bool)
 
 def random_scores(like: NeuronScores, seed: int) -> NeuronScores:
     rng = np.random.default_rng(seed)
-    return {layer: tuple(rng.random(len(each)) for each in held) for layer, held in like.items()}
+    return {
+        layer: tuple(rng.random(len(scores)) for scores in held) for layer, held in like.items()
+    }
 
 
 def scores_of(model: MoEModel, criterion: str, corpus: str) -> NeuronScores:
@@ -122,7 +124,7 @@ def main() -> None:
     scores = scores_of(model, "heapr", "demo-code")
     chosen = choose_stats(get_criterion("reap"), STORE, model, [CorpusWeight("demo-code")])
     counts = chosen.stats.table.groupby("layer")["num_tokens"]
-    routing = {layer: tuple(each.tolist()) for layer, each in counts}
+    routing = {layer: tuple(tokens.tolist()) for layer, tokens in counts}
     units = neuron_units(expert_widths(model), scope=NeuronScope.GLOBAL, saliency=scores)
     saved = flops_saved(model, units, ("20%", "40%", "60%"), routing)
     print(saved.to_string(index=False), flush=True)

@@ -127,7 +127,7 @@ def _rows(build: Build) -> Iterator[Sequence[object]]:
 
 
 def _words(outcome: Outcome) -> str:
-    shown = sorted(outcome.differs, key=lambda each: -each.share)[:_SHOWN]
+    shown = sorted(outcome.differs, key=lambda difference: -difference.share)[:_SHOWN]
     more = len(outcome.differs) - len(shown)
     words = ", ".join(map(str, shown)) or "the same"
     return f"{words} and {more} more" if more else words
@@ -151,7 +151,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     others = [outcome for outcome in outcomes if outcome.differs]
     words = f"{counted(len(outcomes), 'record')} rebuilt, {len(others) or 'none'} of them other"
     words += " than what ships"
-    shares = [each.share for other in others for each in other.differs]
+    shares = [difference.share for other in others for difference in other.differs]
     far = max(shares, default=math.inf)
     if far < math.inf:  # numbers alone
         words += f" by at most {far:.0e}"

@@ -27,14 +27,14 @@ def needed_steps(steps: Sequence[Step]) -> dict[str, list[str]]:
     """Step -> the steps that make what it reads."""
     made = {step.name: step.keys().keys() for step in steps}
     read = {step.name: step.needs() for step in steps}
-    return {name: [each for each in made if read[name] & made[each]] for name in made}
+    return {name: [source for source in made if read[name] & made[source]] for name in made}
 
 
 def with_needed(steps: Sequence[Step], names: Iterable[str]) -> list[Step]:
     """The steps of these names and all that they need, in the order of the table."""
     needs, wanted = needed_steps(steps), list(names)
     for name in wanted:  # which grows
-        wanted += [each for each in needs[name] if each not in wanted]
+        wanted += [need for need in needs[name] if need not in wanted]
     return [step for step in steps if step.name in wanted]
 
 
@@ -77,15 +77,15 @@ class Build:
                 for name in ready[: processes - len(running)]:
                     running[name] = self._start(waiting.pop(name))
                 time.sleep(_REFRESH)
-                for name in [name for name, each in running.items() if each.has_ended]:
+                for name in [name for name, process in running.items() if process.has_ended]:
                     running.pop(name).check()
                     _say(f"{name}: made", ends=True)
                 total = len(self.steps)
                 done = total - len(waiting) - len(running)
                 _say(f"{done} of {total} steps; {', '.join(map(str, running.values()))}")
         finally:
-            for each in running.values():
-                each.stop()
+            for process in running.values():
+                process.stop()
 
     def _begin(self, steps: Sequence[Step]) -> None:
         """Note what the steps are made of; if it is something else, what they had made goes first.

@@ -24,11 +24,11 @@ class Outcome:
 def chosen(asked: Sequence[str], seed: int, root: Path = ROOT) -> list[Stored]:
     """The shipped records of these names, or as many at random as the only word says."""
     every = [record for rivals in shipped(STEPS, root).values() for record in rivals]
-    every.sort(key=lambda each: (each.key, each.name))
+    every.sort(key=lambda record: (record.key, record.name))
     if len(asked) == 1 and asked[0].isdecimal():
         count = min(int(asked[0]), len(every))
         return random.Random(seed).sample(every, count)  # noqa: S311 (a sample, no secret)
-    by_name = {each.name: each for each in every}
+    by_name = {record.name: record for record in every}
     if strange := [name for name in asked if name not in by_name]:
         hint = did_you_mean(strange[0], by_name)
         raise UserError(f"No shipped record is called {strange[0]}.{hint}")
@@ -50,13 +50,17 @@ def check(
     parts, keys = parts_for(records), frozenset(record.key for record in records)
     Build(work, parts, inputs="", keys=keys).run(processes)  # the folder has no other inputs
     rebuilt = {
-        kind: [each for step in parts if step.kind == kind for each in made(step, work.stats)]
+        kind: [record for step in parts if step.kind == kind for record in made(step, work.stats)]
         for kind in {record.key.kind for record in records}
     }
     outcomes = []
     for record in records:
-        others = [each for each in rebuilt[record.key.kind] if each.key == record.key]
+        others = [other for other in rebuilt[record.key.kind] if other.key == record.key]
         again = counterpart(record, {record.key: others})
         differs = differences(again, record) if again else [Difference("not made")]
-        outcomes.append(Outcome(record, tuple(each for each in differs if each.share > within)))
+        outcomes.append(
+            Outcome(
+                record, tuple(difference for difference in differs if difference.share > within)
+            )
+        )
     return outcomes

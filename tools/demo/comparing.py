@@ -37,7 +37,7 @@ def _in_folder(root: Path, kind: str) -> Iterator[Stored]:
 def made(step: Step, folder: Path) -> list[Stored]:
     """The records of a step in a statistics folder."""
     keys = step.keys()
-    return [each for each in stored(folder, [step.kind]) if each.key in keys]
+    return [record for record in stored(folder, [step.kind]) if record.key in keys]
 
 
 def counterpart(record: Stored, others: Records) -> Stored | None:
@@ -83,7 +83,7 @@ def _fields(name: str, one: Any, other: Any) -> Iterator[Difference]:
 
 def _items(name: str, one: list[Any], other: list[Any]) -> Iterator[Difference]:
     """Differences of the items of two lists; of numbers, as a share of the largest."""
-    if all(isinstance(each, float) for each in (*one, *other)):
+    if all(isinstance(value, float) for value in (*one, *other)):
         differ = [pair for pair in zip(one, other, strict=True) if [*_fields("", *pair)]]
         if differ:
             most = max(abs(a - b) for a, b in differ)
@@ -113,5 +113,5 @@ def _of_files(path: Path, other: Path) -> Iterator[Difference]:
         yield Difference(path.name)
         return
     # Writers may lay out the same table in other bytes.
-    tables = [pq.read_table(each).to_pydict() for each in (path, other)]
+    tables = [pq.read_table(file).to_pydict() for file in (path, other)]
     yield from _fields(path.name, *tables)

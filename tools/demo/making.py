@@ -38,9 +38,9 @@ def make(step: Step, work: Work, on_progress: Callable[[Progress], object]) -> N
         values = maker.values(order)
         scale = len(step.orders)
 
-        def tell(each: Progress, number: int = number, scale: int = scale) -> None:
-            done = int(1000 * (number + each.fraction) / scale)
-            on_progress(Progress(each.phase, done, 1000))
+        def tell(progress: Progress, number: int = number, scale: int = scale) -> None:
+            done = int(1000 * (number + progress.fraction) / scale)
+            on_progress(Progress(progress.phase, done, 1000))
 
         drain(KINDS[order.task].job(values), tell)
         if order.task == "search":

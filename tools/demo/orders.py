@@ -44,7 +44,7 @@ def _needs_of(ranking: RankingSpec) -> Iterator[Key]:
     if source == "routed":
         yield from (Key(RUNS, corpus=corpus) for corpus in ranking.corpora)
     elif ranking.by_neuron:  # the newest calibration says how often experts are chosen
-        yield from (Key(RUNS, corpus=each) for each in CALIBRATED)
+        yield from (Key(RUNS, corpus=corpus) for corpus in CALIBRATED)
     elif source == "weights":
         yield Key(WEIGHTS)
 
@@ -79,7 +79,7 @@ class Plan:
             yield Key("searches", about(self.spec.to_json()))
         if self.spec.spread.schedule == MEASURED:  # by the curves on all corpora that have some
             order = ranked(self.spec.ranking)
-            yield from (Key("sensitivity", order, each) for each in EVALUATED)
+            yield from (Key("sensitivity", order, corpus) for corpus in EVALUATED)
 
 
 def plans_by(
@@ -121,7 +121,7 @@ class Order:
         formats = self.options.get("bits", ("",))
         words = [f"{name} in {bits}" if bits else name for name, bits in product(words, formats)]
         places = self.corpora or (self.options.get("prompt", ""),)
-        return Counter({Key(self.kind, *each): self.records for each in product(words, places)})
+        return Counter({Key(self.kind, *pair): self.records for pair in product(words, places)})
 
     @property
     def _unplanned(self) -> str:
@@ -155,7 +155,7 @@ class Order:
         options = dict(self.options)
         if "bits" in options:
             options["bits"] = tuple(
-                each for each in options["bits"] if any(each == bits for _, _, bits in words)
+                option for option in options["bits"] if any(option == bits for _, _, bits in words)
             )
         return replace(self, plans=plans, corpora=corpora, options=options)
 

@@ -70,7 +70,7 @@ class Whole:
             for (model, plan, where, count, _), sums in found.items()
             for block in sums.blocks(model, plan, where, sums.made)
         )
-        return sorted(blocks, key=lambda each: (each.where.digest, each.plan, [*each.sums]))
+        return sorted(blocks, key=lambda block: (block.where.digest, block.plan, [*block.sums]))
 
     def _read_by(self, name: str) -> Iterator[Block]:
         record = self.records[name]
@@ -107,7 +107,7 @@ def _points(record: SensitivityRecord, table: Measurements) -> Iterator[Block]:
             if all(name in block.sums for name in points.MEASURES):
                 parts[block.where].append(block)
         # Other sets may share samples: the smallest of which most are read is the record's own.
-        for blocks in sorted(parts.values(), key=lambda each: _apart(each, wanted)):
+        for blocks in sorted(parts.values(), key=lambda part: _apart(part, wanted)):
             if some := _on(blocks, wanted):
                 yield some
                 for sample in some.samples:  # what another set has of it does not count
@@ -129,7 +129,7 @@ def _on(blocks: Sequence[Block], wanted: Collection[str]) -> Block | None:
     for block in blocks:
         for place, sample in enumerate(block.samples):
             places.setdefault(sample, (block, place))
-    samples = tuple(each for each in wanted if each in places)
+    samples = tuple(sample for sample in wanted if sample in places)
     found = [places[sample] for sample in samples]
     if not found:
         return None
@@ -180,7 +180,10 @@ def _keys_read(folder: Path, leaving: Collection[Path]) -> set[_Key]:
             if path not in leaving:
                 record = store.kind.read(path)
                 if isinstance(record, SensitivityRecord):
-                    plans, parts = [*record.plans.values()], [each for each, _ in record.samples]
+                    plans, parts = (
+                        [*record.plans.values()],
+                        [sample for sample, _ in record.samples],
+                    )
                 else:
                     plans, parts = [*record.plans], [record.where.digest]
                 of = record.model.identity, record.settings["dtype"]

@@ -82,8 +82,8 @@ def shard_of(place: Path, kind: str) -> Path:
 def _write_records(place: Path, records: Sequence[Stored]) -> None:
     if place.suffix == ".jsonl":
         place.parent.mkdir(parents=True, exist_ok=True)
-        ordered = sorted(records, key=lambda each: each.name)
-        text = "".join(json.dumps(each.raw, ensure_ascii=False) + "\n" for each in ordered)
+        ordered = sorted(records, key=lambda record: record.name)
+        text = "".join(json.dumps(record.raw, ensure_ascii=False) + "\n" for record in ordered)
         write_durably(place, text.encode())
         return
     place.mkdir(parents=True, exist_ok=True)

@@ -14,8 +14,8 @@ from tools.demo.corpora import BLEND, CALIBRATED, CODE, EVALUATED, EXCERPTS, MAT
 from tools.demo.orders import RUNS, WEIGHTS, WHOLE, Key, Order, Plan, Step, plans_by
 from tools.demo.unread_plans import EXPERTS_KEPT
 
-ALONE = tuple((each,) for each in BLEND)
-SHARES: tuple[dict[str, Any], ...] = tuple({"sparsity": each} for each in ("25%", "50%", "75%"))
+ALONE = tuple((corpus,) for corpus in BLEND)
+SHARES: tuple[dict[str, Any], ...] = tuple({"sparsity": share} for share in ("25%", "50%", "75%"))
 HALF, QUARTER = ({"sparsity": "50%"},), ({"sparsity": "25%"},)
 DRAWS = ("random", *(f"random:{seed}" for seed in range(1, 20)))  # of Random
 EVERY_MEASURE = ("esap", "sap", "kl", "nll", "ppl")
@@ -26,7 +26,7 @@ FLOAT32 = {"dtype": "float32"}
 # Every criterion of whole experts but Random, whose draws have a line of their own.
 RANKED = tuple(
     name
-    for name in dict.fromkeys((*CRITERIA, *(unified(*each).name for each in RANKABLE)))
+    for name in dict.fromkeys((*CRITERIA, *(unified(*exponents).name for exponents in RANKABLE)))
     if not name.startswith("random") and get_criterion(name).score
 )
 BLENDABLE = tuple(name for name in RANKED if name != "camera-p")
@@ -155,7 +155,7 @@ def _neurons_of_grid(corpora: tuple[str, ...]) -> Iterator[Plan]:
 
 def _unread() -> Order:
     """Plans that test the band of predicted losses: no curve or shipped evaluation has them."""
-    shares = tuple({"sparsity": each} for each in ("15%", "35%", "60%"))
+    shares = tuple({"sparsity": share} for share in ("15%", "35%", "60%"))
     plans: list[Plan] = []
     for criterion, corpora in (("ean", BLEND), ("reap", (CODE,))):
         ways: tuple[dict[str, str], ...] = ({}, {"schedule": "global"}, {"schedule": "middle"})

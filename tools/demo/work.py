@@ -81,9 +81,9 @@ def texts_digest(numbers: Mapping[str, Iterable[int]]) -> str:
     texts = {
         corpus: [
             [text.earlier, text.prompt, text.response, text.answer]
-            for text in (demo_text(corpus, number) for number in each)
+            for text in (demo_text(corpus, number) for number in indices)
         ]
-        for corpus, each in numbers.items()
+        for corpus, indices in numbers.items()
     }
     return digest_of({"texts": texts})
 
@@ -166,7 +166,7 @@ class Work:
         """
         if self.is_other(step, digest):
             keys = step.keys()
-            others = [each for each in stored(self.stats, [step.kind]) if each.key in keys]
+            others = [other for other in stored(self.stats, [step.kind]) if other.key in keys]
             forget(self.stats, [other.path for other in others])
             for record in others:
                 _remove(record)
@@ -201,7 +201,7 @@ def link_tree(source: Path, place: Path, instead: Mapping[Path, Path]) -> None:
             gone.unlink()
     for path in source.iterdir():
         link, target = place / path.name, instead.get(path, path)
-        if any(path in each.parents for each in instead):
+        if any(path in original.parents for original in instead):
             link_tree(path, link, instead)
         elif path.name != "__pycache__" and (not link.is_symlink() or link.readlink() != target):
             link.unlink(missing_ok=True)
@@ -263,8 +263,8 @@ def id_of(raw: Mapping[str, Any]) -> str:
 def lasting(value: Any) -> Any:
     """A JSON value without what may differ between two records of the same numbers."""
     if isinstance(value, dict):
-        return {name: lasting(each) for name, each in value.items() if name not in VARYING}
-    return [lasting(each) for each in value] if isinstance(value, list) else value
+        return {name: lasting(entry) for name, entry in value.items() if name not in VARYING}
+    return [lasting(entry) for entry in value] if isinstance(value, list) else value
 
 
 def default_folder() -> Path:

@@ -21,7 +21,7 @@ def main(folder: str, name: str, digest: str, keys: str = "") -> None:
     """Make the step unless it is done; lines of progress go to the output, as error messages do."""
     work, steps = Work(Path(folder)), STEPS
     if keys:
-        steps = narrowed(STEPS, {Key(*each) for each in json.loads(Path(keys).read_bytes())})
+        steps = narrowed(STEPS, {Key(*fields) for fields in json.loads(Path(keys).read_bytes())})
     step = next(step for step in steps if step.name == name)
     # The step of a tool that was killed may still be at it.
     with work.lock(step):

@@ -249,13 +249,13 @@ def main(
         }
         answers = ask_engine(folder, checkpoints, drawn)
     files = read_files(answers, drawn)
-    documents = {corpus: each.sequences.documents for corpus, each in drawn.items()}
+    documents = {corpus: draw.sequences.documents for corpus, draw in drawn.items()}
     typer.echo(table(files, float32, documents))
     if out_file:
-        tokens = {corpus: int(each.num_scored.sum()) for corpus, each in drawn.items()}
+        tokens = {corpus: int(draw.num_scored.sum()) for corpus, draw in drawn.items()}
         content = {
             "versions": answers["versions"],
-            "samples": {corpus: each.sequences.digest for corpus, each in drawn.items()},
+            "samples": {corpus: draw.sequences.digest for corpus, draw in drawn.items()},
             "tokens": tokens,
             "float32": float32,
             "files": [asdict(file) for file in files],

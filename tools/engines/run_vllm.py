@@ -68,7 +68,7 @@ def answer(asked):
     prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
     outputs, found = model.generate(prompts, greedy, use_tqdm=False), []
     if drafting:
-        counts = {each.name.rpartition("_num_")[2]: each for each in model.get_metrics()}
+        counts = {metric.name.rpartition("_num_")[2]: metric for metric in model.get_metrics()}
         return [{"drafts": counts["drafts"].value, "accepted": counts["accepted_tokens"].value}]
     for output in outputs:
         rows = [

@@ -89,7 +89,7 @@ def records(work: Path, folders: Mapping[Path, str]) -> Iterator[Value]:
 
     del work, folders
     for path in sorted(doors.SHIPPED.iterdir()):
-        files = sorted(each for each in path.rglob("*") if each.is_file()) or [path]
+        files = sorted(file for file in path.rglob("*") if file.is_file()) or [path]
         digests = (
             f"{hashlib.sha256(file.read_bytes()).hexdigest()} {file.relative_to(path)}"
             for file in files

@@ -87,5 +87,5 @@ def _default(parameter: inspect.Parameter, names: Sequence[str]) -> str:
         on, *off = names
         return f"`{on if default else off[0]}`" if off else ""
     if isinstance(default, tuple):
-        return ", ".join(f"`{each}`" for each in default)
+        return ", ".join(f"`{value}`" for value in default)
     return "" if default is None else f"`{default}`"

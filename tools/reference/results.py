@@ -67,7 +67,7 @@ def _result(name: str, plans: Sequence[PlanLoss]) -> tuple[str, ...]:
 def candidates(_root: Path) -> str:
     """Every plan of whole experts at 50% that ships with all measures, best first."""
     measured = _stored()
-    asked = [each for each in measured if each.right]
+    asked = [loss for loss in measured if loss.right]
     rows = []
     for row in candidates_at(asked, 0.5, "expert").to_dict("records"):
         plan = loss_of(asked, row["plan"])

@@ -159,7 +159,7 @@ def _files(root: Path) -> None:
     by_module = {"model.layers.0.mlp": {"kept": [0, 1, 2, 4]}, "1": [0, 1, 3, 4, 5]}
     (files / "kept.json").write_text(json.dumps(by_module))
     by_line = [{"layer": 0, "experts": [0, 1, 2, 4]}, {"layer": 1, "experts": [0, 1, 3, 4, 5]}]
-    (files / "kept.jsonl").write_text("".join(json.dumps(each) + "\n" for each in by_line))
+    (files / "kept.jsonl").write_text("".join(json.dumps(line) + "\n" for line in by_line))
     (files / "counts.yaml").write_text("removed:\n  0: 2\n  2: 1\n")
     for kind in ("evaluations", "bins", "variances", "benchmarks"):
         (files / kind).mkdir()

@@ -275,7 +275,7 @@ def _essence(path: Path) -> Any:
 def _without_made(raw: Any) -> Any:
     """A record without how it was made; a file of several evaluations has it in each."""
     if isinstance(raw, list):
-        return [_without_made(each) for each in raw]
+        return [_without_made(record) for record in raw]
     if isinstance(raw, dict):
         return {key: _without_made(value) for key, value in raw.items() if key not in _MADE}
     return raw
@@ -409,7 +409,7 @@ class Attempts:
         """Compare the table with that of an uninterrupted run, and with its lines before."""
         before, self._lines = self._lines, whole_lines(self._stats)
         wrong = faults(before, self._lines, self._wanted_rows)
-        self.tally.problems += [f"{self._command.name}, {when}: {each}" for each in wrong[:1]]
+        self.tally.problems += [f"{self._command.name}, {when}: {fault}" for fault in wrong[:1]]
         return set() if wrong else rows(self._lines).keys()
 
     def _compare(self, when: str, found: Mapping[str, Any], *, is_whole: bool) -> None:

@@ -44,7 +44,7 @@ class _Map:
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """What becomes of the values; `{each}` is a comprehension's inside, `{value}` one value."""
+    """What becomes of the values; `{inside}` is a comprehension's inside, `{value}` one value."""
 
     name: str
     words: str  # `{values}` are the values
@@ -162,7 +162,7 @@ _REDUCTIONS = (
         "list",
         "Return {values}.",
         list,
-        "[{each}]",
+        "[{inside}]",
         "result = []",
         "result.append({value})",
         "result",
@@ -171,7 +171,7 @@ _REDUCTIONS = (
         "sum",
         "Return the sum of {values}.",
         sum,
-        "sum({each})",
+        "sum({inside})",
         "total = 0",
         "total += {value}",
         "total",
@@ -190,22 +190,22 @@ _REDUCTIONS = (
         "largest",
         "Return the largest of {values}, or 0.",
         lambda values: max(values, default=0),
-        "max(({each}), default=0)",
+        "max(({inside}), default=0)",
         of_words=False,
     ),
     _Reduction(
         "smallest",
         "Return the smallest of {values}, or 0.",
         lambda values: min(values, default=0),
-        "min(({each}), default=0)",
+        "min(({inside}), default=0)",
         of_words=False,
     ),
-    _Reduction("sorted", "Return {values} in order.", sorted, "sorted({each})"),
+    _Reduction("sorted", "Return {values} in order.", sorted, "sorted({inside})"),
     _Reduction(
         "falling",
         "Return {values} in falling order.",
         lambda values: sorted(values, reverse=True),
-        "sorted(({each}), reverse=True)",
+        "sorted(({inside}), reverse=True)",
     ),
     _Reduction(
         "first",
@@ -226,20 +226,20 @@ _REDUCTIONS = (
         "different",
         "Return how many different values {values} have.",
         lambda values: len(set(values)),
-        "len(set({each}))",
+        "len(set({inside}))",
     ),
     _Reduction(
         "joined",
         "Return {values}, joined by spaces.",
         " ".join,
-        '" ".join({each})',
+        '" ".join({inside})',
         of_words=True,
     ),
     _Reduction(
         "text",
         "Return {values} as one text.",
         "".join,
-        '"".join({each})',
+        '"".join({inside})',
         'result = ""',
         "result += {value}",
         "result",
@@ -349,8 +349,8 @@ def _function(draw: Draw, combination: _Combination) -> _Function:
     head = f'def {combination.name}({argument}):\n    """{reduction.words.format(values=values)}"""'
     condition, value = which.code.format(x=x, k=limit), change.code.format(x=x, k=amount)
     if reduction.short and (not reduction.step or draw.integer(0, 1)):
-        each = f"{value} for {x} in {argument}" + (f" if {condition}" if condition else "")
-        body = f"    return {reduction.short.format(each=each)}"
+        inside = f"{value} for {x} in {argument}" + (f" if {condition}" if condition else "")
+        body = f"    return {reduction.short.format(inside=inside)}"
     else:
         lines = [f"    {reduction.start}"] if reduction.start else []
         lines.append(f"    for {x} in {argument}:")

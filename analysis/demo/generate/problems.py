@@ -30,12 +30,12 @@ def _shopping(draw: Draw) -> Worked:
 
 
 def _sharing(draw: Draw) -> Worked:
-    friends, each, rest = draw.integer(3, 9), draw.integer(3, 15), draw.integer(0, 2)
-    total, who, what = friends * each + rest, draw.pick(PEOPLE), draw.pick(_THINGS)
+    friends, portion, rest = draw.integer(3, 9), draw.integer(3, 15), draw.integer(0, 2)
+    total, who, what = friends * portion + rest, draw.pick(PEOPLE), draw.pick(_THINGS)
     return (
         f"{who} shares {total} {what} equally among {friends} friends. "
         f"How many {what} are left for {who}?",
-        f"{friends} * {each} = {total - rest}. {total} - {total - rest} = {rest}.",
+        f"{friends} * {portion} = {total - rest}. {total} - {total - rest} = {rest}.",
     )
 
 
@@ -109,12 +109,12 @@ def _ages(draw: Draw) -> Worked:
 
 
 def _boxes(draw: Draw) -> Worked:
-    boxes, each, broken = draw.integer(2, 12), draw.integer(3, 12), draw.integer(1, 5)
-    who, what, total = draw.pick(PEOPLE), draw.pick(_THINGS), boxes * each
+    boxes, portion, broken = draw.integer(2, 12), draw.integer(3, 12), draw.integer(1, 5)
+    who, what, total = draw.pick(PEOPLE), draw.pick(_THINGS), boxes * portion
     return (
-        f"{who} has {boxes} boxes of {each} {what}, and {broken} of the {what} are broken. "
+        f"{who} has {boxes} boxes of {portion} {what}, and {broken} of the {what} are broken. "
         f"How many {what} of {who} are whole?",
-        f"{boxes} * {each} = {total}. {total} - {broken} = {total - broken}.",
+        f"{boxes} * {portion} = {total}. {total} - {broken} = {total - broken}.",
     )
 
 

@@ -108,5 +108,5 @@ def recipe_text(number: int, *, held_out: bool) -> GeneratedText:
     *before, (last, answer) = draw.some(asked, min(len(asked), 5))
     needed = "\n".join(f"- {name}: {amount}" for name, amount in amounts.items())
     lines = [title, "", needed, "", " ".join(steps), ""]
-    lines += [f"{each} {reply}" for each, reply in before]
+    lines += [f"{prompt} {reply}" for prompt, reply in before]
     return GeneratedText(f"recipe {number}", "\n".join([*lines, last]), f" {answer}\n", answer)

@@ -52,7 +52,7 @@ def _put(draw: Draw, world: _World) -> str:
 def _give(draw: Draw, world: _World) -> str:
     thing = draw.pick(list(world.owner) or world.things)
     person = world.owner.get(thing) or draw.pick(world.people)
-    other = draw.pick([each for each in world.people if each != person])
+    other = draw.pick([name for name in world.people if name != person])
     world.owner[thing] = other
     world.lying.pop(thing, None)
     return draw.pick(written.GIVING).format(a=person, b=other, thing=thing)
@@ -116,5 +116,5 @@ def story_text(number: int, *, held_out: bool) -> GeneratedText:
     questions = _questions(world)
     *before, (question, answer) = draw.some(questions, min(len(questions), _MOST_QUESTIONS))
     lines = [" ".join(sentences), ""]
-    lines += [f"{each} {reply}" for each, reply in before]
+    lines += [f"{prompt} {reply}" for prompt, reply in before]
     return GeneratedText(f"story {number}", "\n".join([*lines, question]), f" {answer}\n", answer)

@@ -25,10 +25,10 @@ def token_text(
     called before the script when one is chosen; `chosen_token(key)` then has it.
     """
     data = {
-        "tokens": [each for each, _, _ in tokens],
-        "notes": [each for _, each, _ in tokens],
-        "colors": [each for _, _, each in tokens],
-        "inks": [text_on(each) for _, _, each in tokens],
+        "tokens": [text for text, _, _ in tokens],
+        "notes": [note for _, note, _ in tokens],
+        "colors": [color for _, _, color in tokens],
+        "inks": [text_on(color) for _, _, color in tokens],
         "selected": selected,
         "first": first,
     }

@@ -34,7 +34,7 @@ def ask_part(loaded: Loaded) -> None:
     with st.container(border=True):
         _question(loaded)
         job = own_job_part("ask")
-    every = sorted(records_of(loaded, AnswerStore), key=lambda each: each.created_at)[::-1]
+    every = sorted(records_of(loaded, AnswerStore), key=lambda record: record.created_at)[::-1]
     if job is not None and job.request.get("prompt"):
         return  # an older answer would stand below the new prompt
     records = chosen_records(every, AnswerStore, names=_names(every), key=QUESTION, noun="answers")
@@ -43,7 +43,9 @@ def ask_part(loaded: Loaded) -> None:
         return
     last_prompts, digest = own_words()[-1:], loaded.shown.plan.digest if loaded.shown else ""
     # The last question of this session first, then what the plan on screen answered.
-    records.sort(key=lambda each: (each.prompt not in last_prompts, each.plan_digest != digest))
+    records.sort(
+        key=lambda record: (record.prompt not in last_prompts, record.plan_digest != digest)
+    )
     with st.container(border=True):
         _answers(records)
 

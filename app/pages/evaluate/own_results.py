@@ -191,7 +191,7 @@ def candidates_part(loaded: Loaded) -> None:
     """Loss per corpus of the plan, the original, Random and the best; then all candidates."""
     losses, granularity = loaded.study.losses, loaded.choices.spec.ranking.granularity
     same_kind = [loss for loss in losses if loss.facts.granularity == granularity]
-    shares = sorted({round(each.facts.removed or 0.0, 4) for each in same_kind} - {0.0})
+    shares = sorted({round(loss.facts.removed or 0.0, 4) for loss in same_kind} - {0.0})
     if not shares:
         what = "neurons" if loaded.choices.spec.by_neuron else "experts"
         inform(f"No evaluations of plans that remove {what}; run one below.")

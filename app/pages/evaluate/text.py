@@ -53,7 +53,7 @@ def text_part(loaded: Loaded) -> None:
     if job is not None and job.request.get("text"):
         return  # another text would stand below the one that is scored
     every = records_of(loaded, LensStore)
-    titles = {each.record_id: each.asked.title for each in every}
+    titles = {record.record_id: record.asked.title for record in every}
     records = chosen_records(every, LensStore, names=titles, key=TEXT, noun="texts")
     if not records:
         inform(

@@ -76,7 +76,7 @@ def difference_words(loaded: Loaded) -> str:
         if plan.digest == other.digest
         else (f"{a} keeps **{count}** experts that {b} drops")
     )
-    mine, theirs = (loss_of(losses, each.digest) for each in (plan, other))
+    mine, theirs = (loss_of(losses, side.digest) for side in (plan, other))
     if mine and theirs and plan.digest != other.digest and mine.way == theirs.way:
         words += f": loss **{mine.mean:+z.2f}** instead of {theirs.mean:+z.2f}"
     return f"{words}. {_stability_words(loaded, loaded.first.criterion)}"
@@ -126,19 +126,19 @@ def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[Ranked, PruningPlan]) -> No
     layers = [layer.index for layer in loaded.model.layers]
     panels = [
         MapPanel(
-            title=each.criterion.label,
-            subtitle=loaded.source_of(each.criterion),
-            values=rescale(each.saliency),
-            order=each.order,
+            title=ranking.criterion.label,
+            subtitle=loaded.source_of(ranking.criterion),
+            values=rescale(ranking.saliency),
+            order=ranking.order,
             kept=np.array([len(plan.kept[layer]) for layer in layers], dtype=np.int64),
-            scores=each.score,
+            scores=ranking.score,
         )
-        for each, plan in ranked
+        for ranking, plan in ranked
     ]
     place = st.container()
     with st.popover("Order and data", icon=":material/tune:"):
         arrangement = view_switch("Order", "order", ORDERS)
-        strata = StrataChoice(tuple(each.criterion.name for each, _ in ranked))
+        strata = StrataChoice(tuple(ranking.criterion.name for ranking, _ in ranked))
         files = loaded.choosing(strata=strata)
         chart_files("stratification", lambda: CHARTS["stratification"].draw(files))
     payload = map_payload(

@@ -165,7 +165,7 @@ def bins_part(loaded: Loaded, granularity: str) -> None:
         "has rank correlation 1."
     )
     every = records_of(loaded, BinsStore)
-    records = [each for each in every if each.ranked.granularity == granularity]
+    records = [record for record in every if record.ranked.granularity == granularity]
     if records:
         _charts(loaded, records, granularity)
     else:

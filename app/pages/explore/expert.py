@@ -47,8 +47,8 @@ def _unreached_part(loaded: Loaded) -> None:
         inform(NO_CALIBRATION)
         return
     lacking = [
-        each.table.loc[each.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
-        for corpus, each in loaded.calibrated.items()
+        stats.table.loc[stats.table["num_tokens"] == 0, ["layer", "expert"]].assign(corpora=corpus)
+        for corpus, stats in loaded.calibrated.items()
     ]
     by_expert = pd.concat(lacking).groupby(["layer", "expert"])["corpora"]
     table = by_expert.agg(", ".join).reset_index()

@@ -183,8 +183,8 @@ def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
         for plan_loss in plan_losses
     ]
     table = sides.table.assign(
-        mean=[each.mean if each else math.nan for each in measured],
-        worst=[each.worst if each else math.nan for each in measured],
+        mean=[plan_loss.mean if plan_loss else math.nan for plan_loss in measured],
+        worst=[plan_loss.worst if plan_loss else math.nan for plan_loss in measured],
     )
     if error := loaded.study.sum_error(loaded.first):
         groups = sides.counts.groupby("schedule", sort=False)

@@ -146,17 +146,17 @@ def pair_words(loaded: Loaded) -> str:
 def single_corpus(losses: tuple[PlanLoss, ...], loss: PlanLoss) -> PlanLoss | None:
     """The single-corpus plan of this criterion and sparsity with the worst loss."""
     candidates = [
-        each
-        for each in losses_at(losses, loss.facts.removed or 0.0)
-        if each.facts.variant_words == loss.facts.variant_words
-        and each.facts.criterion == loss.facts.criterion
-        and each.facts.schedule in ("uniform", loss.facts.schedule)
-        and len(each.facts.corpora) == 1
-        and each.facts.corpora[0] in each.change
-        and each.worst_on != each.facts.corpora[0]
-        and not (each.way or each.missing)
+        candidate
+        for candidate in losses_at(losses, loss.facts.removed or 0.0)
+        if candidate.facts.variant_words == loss.facts.variant_words
+        and candidate.facts.criterion == loss.facts.criterion
+        and candidate.facts.schedule in ("uniform", loss.facts.schedule)
+        and len(candidate.facts.corpora) == 1
+        and candidate.facts.corpora[0] in candidate.change
+        and candidate.worst_on != candidate.facts.corpora[0]
+        and not (candidate.way or candidate.missing)
     ]
-    return max(candidates, key=lambda each: each.worst, default=None)
+    return max(candidates, key=lambda candidate: candidate.worst, default=None)
 
 
 def _ship_part(
@@ -183,15 +183,17 @@ def _other_layers(
 ) -> None:
     """Offer the best plan with uneven layers if these are even, else the best with even ones."""
     rivals = [
-        each
-        for each in losses_at(losses, loss.facts.removed or 0.0)
-        if (asked := each.facts.asked) is not None
+        rival
+        for rival in losses_at(losses, loss.facts.removed or 0.0)
+        if (asked := rival.facts.asked) is not None
         and asked.is_even != is_even
-        and not why_not_shown(loaded, each)
+        and not why_not_shown(loaded, rival)
         and asked.ranking.criterion in CRITERIA
-        and not (asked.by_neuron or each.is_random or each.is_repaired or each.way or each.missing)
+        and not (
+            asked.by_neuron or rival.is_random or rival.is_repaired or rival.way or rival.missing
+        )
     ]
-    other = min(rivals, key=lambda each: each.mean, default=None)
+    other = min(rivals, key=lambda rival: rival.mean, default=None)
     if other is None or (is_even and other.mean >= loss.mean):
         return
     spread = schedule_words(other.facts.schedule) or "equal counts"
@@ -217,7 +219,7 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     own_prompts = own_words()
     records = shown_unasked(records_of(loaded, AnswerStore), AnswerStore, own_prompts)
     # The last prompt of this session counts before older ones, whenever they were answered.
-    records.sort(key=lambda each: (each.prompt in own_prompts[-1:], each.created_at))
+    records.sort(key=lambda record: (record.prompt in own_prompts[-1:], record.created_at))
     digest = current_plan.plan.in_own_bits.digest
     newest = next((record for record in records[::-1] if record.plan_digest == digest), None)
     if newest is None:

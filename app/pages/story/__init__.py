@@ -101,7 +101,7 @@ def _about(loaded: Loaded) -> str:
 def _way_part() -> str:
     """The names of the findings, and the ways on, back and out; the finding that is shown."""
     with st.container(horizontal=True, vertical_alignment="center", key="story"):
-        name = view_switch("Finding", _KEY, {each: words for each, (words, _) in FINDINGS.items()})
+        name = view_switch("Finding", _KEY, {key: words for key, (words, _) in FINDINGS.items()})
         names = list(FINDINGS)
         place = names.index(name)
         for label, step, icon in (("Back", -1, "arrow_back"), ("Next", 1, "arrow_forward")):

@@ -186,7 +186,7 @@ def _instead(mine: Loaded, theirs: Loaded) -> str:
     words = f": loss {loss.mean:+z.2f} instead of {other.mean:+z.2f}"
     if right_apart(loss, other) is None:
         return words
-    shares = (fmean(each.share for each in one.right.values()) for one in (loss, other))
+    shares = (fmean(answers.share for answers in one.right.values()) for one in (loss, other))
     return f"{words}, right answers {' instead of '.join(f'{share:.0%}' for share in shares)}"
 
 
@@ -236,7 +236,7 @@ def corpora(loaded: Loaded) -> Finding:
         if loss.right:
             shares = {name: answers.share for name, answers in loss.right.items()}
             sentence += f" Right answers: {_by_corpus(shares, '.0%')}."
-        changes = {name: each.change for name, each in measured.items()}
+        changes = {name: plan_loss.change for name, plan_loss in measured.items()}
         chart = corpus_losses(changes, corpus, loaded.about("loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron

@@ -198,7 +198,7 @@ def test_choices_are_scored_as_by_plain_forwards(demo, tokenizer, asked):
         for name, weight in loaded.named_parameters():
             weight.mul_(0 if name.endswith("experts.down_proj") else 1)
     results = drain(run_harness(loaded, tokenizer, replace(asked, tasks=(CHOICE.name,))))
-    scores = {(each.task, each.metric): each for each in harness_scores(results)}
+    scores = {(score.task, score.metric): score for score in harness_scores(results)}
     rows = choice_questions(benchmark_texts(CHOICE.corpus))[:LIMIT]
     right = right_by_length = 0
     for row in rows:

@@ -149,8 +149,10 @@ def test_many_candidates_on_one_model_leave_no_trace():
     family = FAMILIES[CASE.model_type]
     first = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (few, many, None)]
     again = [drain(run_candidate(model, family, plan, full, ALL)) for plan in (None, many, few)]
-    assert [each.metrics for each in first] == [each.metrics for each in reversed(again)]
-    assert len({each.metrics["esap"].mean for each in first}) == 3
+    assert [evaluation.metrics for evaluation in first] == [
+        evaluation.metrics for evaluation in reversed(again)
+    ]
+    assert len({evaluation.metrics["esap"].mean for evaluation in first}) == 3
 
 
 def test_under_accelerate_s_offload_the_numbers_are_the_same():

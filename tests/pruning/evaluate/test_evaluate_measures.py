@@ -61,7 +61,7 @@ def test_expectation_of_sap_is_esap():
     uniforms = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
     # A grid of uniform numbers instead of random ones: each token is drawn q draws times, to +-1.
     for row in range(5):
-        spread = [each[row].expand(draws, -1) for each in (p, q)]
+        spread = [distribution[row].expand(draws, -1) for distribution in (p, q)]
         taken = measures.sap(
             measures.Positions(*spread, torch.zeros(draws, dtype=torch.int64), uniforms)
         )

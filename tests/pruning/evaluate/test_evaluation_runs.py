@@ -71,7 +71,7 @@ def test_results_are_those_of_the_loaded_model(work, described):
     assert pruned.plan.bytes_after == report.bytes_after
     assert (pruned.num_samples, pruned.num_tokens) == (3, 6 + 2 + 9)
     assert pruned.plan_digest == asked.plans[0].digest
-    by_id = sorted((pruned, whole), key=lambda each: each.record_id)
+    by_id = sorted((pruned, whole), key=lambda record: record.record_id)
     assert asked.store.records(asked.model.identity) == by_id
     table = evaluation_table([pruned, whole])
     assert table["measure"].tolist() == ["esap", "kl", "nll", "ppl"] * 2
@@ -111,9 +111,11 @@ def test_what_another_record_measured_of_the_plan_is_looked_up(work, monkeypatch
         (work().store.folder / name).unlink()
     monkeypatch.setattr(run_module, "load_model", None)  # calling it would fail
     again = drain(run_evaluations(work(("nll", "ppl"))))
-    assert [set(each.metrics) for each in again] == [{"nll", "ppl"}] * 2
-    assert [each.metrics["nll"] for each in again] == [each.metrics["nll"] for each in first]
-    assert [each.made["device"] for each in again] == ["cpu", "cpu"]
+    assert [set(record.metrics) for record in again] == [{"nll", "ppl"}] * 2
+    assert [record.metrics["nll"] for record in again] == [
+        record.metrics["nll"] for record in first
+    ]
+    assert [record.made["device"] for record in again] == ["cpu", "cpu"]
     assert len(files_of(work())) == 2
 
 
@@ -136,9 +138,9 @@ def test_an_evaluation_without_its_numbers_is_named_and_made_again(work):
     assert work().store.records(on_problem=problems.append) == []
     said = {str(problem) for problem in problems}
     assert said == {
-        f"The evaluation {each.record_id} has no numbers of nll in the table of measurements; make "
-        "it again with `moeprune evaluate`."
-        for each in first
+        f"The evaluation {record.record_id} has no numbers of nll in the table of measurements; "
+        "make it again with `moeprune evaluate`."
+        for record in first
     }
     assert drain(run_evaluations(work(("nll",))))[0].metrics == first[0].metrics
 
@@ -154,9 +156,11 @@ def test_what_is_known_is_not_measured_again(work, monkeypatch):
 def test_only_missing_measures_are_added(work):
     before = drain(run_evaluations(work(("esap",))))
     after = drain(run_evaluations(work(("esap", "kl"))))
-    assert [set(each.metrics) for each in before] == [{"esap"}] * 2
-    assert [set(each.metrics) for each in after] == [{"esap", "kl"}] * 2
-    assert [each.metrics["esap"] for each in after] == [each.metrics["esap"] for each in before]
+    assert [set(record.metrics) for record in before] == [{"esap"}] * 2
+    assert [set(record.metrics) for record in after] == [{"esap", "kl"}] * 2
+    assert [record.metrics["esap"] for record in after] == [
+        record.metrics["esap"] for record in before
+    ]
     assert len(files_of(work())) == 2
 
 
@@ -170,7 +174,7 @@ def test_an_interrupted_run_keeps_what_was_finished(work):
     assert len(files_of(asked)) == 1
     again = drain(run_evaluations(asked))
     assert len(files_of(asked)) == 4
-    assert len({each.record_id for each in again}) == 4
+    assert len({record.record_id for record in again}) == 4
 
 
 @pytest.mark.skipif(bool(why_decoding_fails()), reason=why_decoding_fails())

@@ -60,8 +60,8 @@ def test_tokens_are_drawn_without_replacement():
     masks = [batch.tokens.mask for batch in samples.batches()]
     for count, wanted in ((10, 10), (33, 33), (1000, 33)):
         chosen = sample_tokens(samples, count)
-        assert sum(int(each.sum()) for each in chosen) == wanted
-        assert all((each <= mask).all() for each, mask in zip(chosen, masks, strict=True))
+        assert sum(int(choice.sum()) for choice in chosen) == wanted
+        assert all((choice <= mask).all() for choice, mask in zip(chosen, masks, strict=True))
     again, other = sample_tokens(samples, 10), sample_tokens(samples, 10, seed=1)
     assert all((a == b).all() for a, b in zip(again, sample_tokens(samples, 10), strict=True))
     assert any((a != b).any() for a, b in zip(again, other, strict=True))

@@ -115,9 +115,9 @@ def test_windows_of_few_documents_tell_less_apart(measure):
 
     def apart(documents):
         records = [
-            each
+            record
             for name, added in (("base", base), ("worse", worse))
-            for each in measure(name, added, documents=documents)
+            for record in measure(name, added, documents=documents)
         ]
         found = plan_losses(records)
         return difference(loss_of(found, "worse"), loss_of(found, "base"))

@@ -162,7 +162,7 @@ def test_answers_are_recorded_with_the_loss_and_by_document(written, work, plan)
     expected = [pruned[0], full[1], full[2], "1", "1"]
     asked = work(expected)
     (record, whole), steps = phases(run_evaluations(asked))
-    marks = [tuple(int(e == w) for e, w in zip(expected, each, strict=True)) for each in written]
+    marks = [tuple(int(e == w) for e, w in zip(expected, texts, strict=True)) for texts in written]
     assert (record.right_answers.full_right, record.right_answers.right) == tuple(marks)
     assert whole.right_answers.right == record.right_answers.full_right == marks[0]
     assert record.metrics[RIGHT].mean == sum(marks[1]) / 5

@@ -63,15 +63,15 @@ def test_every_expert_is_removed_once(described, scope):
     saliency = np.random.default_rng(0).random(21)
     bins = expert_bins(ranking_of(described, saliency), described, Binning(5, scope))
     removed = [
-        [(layer, e) for layer, ids in each.plan.kept.items() for e in range(7) if e not in ids]
-        for each in bins
+        [(layer, e) for layer, ids in bin_.plan.kept.items() for e in range(7) if e not in ids]
+        for bin_ in bins
     ]
     everything = [pair for part in removed for pair in part]
     assert len(everything) == len(set(everything)) == 21
-    assert [len(part) for part in removed] == [each.removed for each in bins]
+    assert [len(part) for part in removed] == [bin_.removed for bin_ in bins]
     values = [[saliency[layer * 7 + e] for layer, e in part] for part in removed]
-    assert [each.saliency for each in bins] == pytest.approx([np.mean(v) for v in values])
-    assert sum(each.share for each in bins) == pytest.approx(1)
+    assert [bin_.saliency for bin_ in bins] == pytest.approx([np.mean(v) for v in values])
+    assert sum(bin_.share for bin_ in bins) == pytest.approx(1)
     if scope == "global":
         assert all(max(a) < min(b) for a, b in pairwise(values))
     else:
@@ -89,16 +89,16 @@ def test_every_neuron_is_removed_once(described, scope):
     scores = drain(neuron_norms(described))
     bins = neuron_bins(scores, described, Binning(4, scope))
     total = NUM_EXPERTS["olmoe"] * 3 * 24
-    assert sum(each.removed for each in bins) == total
+    assert sum(bin_.removed for bin_ in bins) == total
     gone = [
         (layer, expert, neuron)
-        for each in bins
-        for layer, experts in each.plan.kept_neurons.items()
+        for bin_ in bins
+        for layer, experts in bin_.plan.kept_neurons.items()
         for expert, ids in experts.items()
         for neuron in set(range(24)) - set(ids)
     ]
     assert len(gone) == len(set(gone)) == total
-    assert [each.saliency for each in bins] == sorted(each.saliency for each in bins)
+    assert [bin_.saliency for bin_ in bins] == sorted(bin_.saliency for bin_ in bins)
 
 
 def test_agreement_is_one_in_order_and_minus_one_in_reverse():
@@ -197,7 +197,7 @@ def test_what_changes_the_numbers_makes_another_record(described):
 
 def test_overview_by_hand(described):
     # Of one token and of three: 0.1, 0.3 and 0.2 more.
-    sums = [(1 + each, 3 * (1 + each)) for each in (0.1, 0.3, 0.2)]
+    sums = [(1 + change, 3 * (1 + change)) for change in (0.1, 0.3, 0.2)]
     made = with_losses(new(described), sums, (1.0, 3.0))
     (row,) = bins_overview([made]).to_dict("records")
     assert (row["bins"], row["removed"]) == (3, 21)

@@ -42,7 +42,7 @@ def shipped(demo):
 @pytest.fixture(scope="module")
 def swept(shipped):
     """Those of the sweep; the others are of plans of one size."""
-    return [each for each in shipped if each.plan.sparsity or not each.plan.criterion]
+    return [record for record in shipped if record.plan.sparsity or not record.plan.criterion]
 
 
 def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
@@ -60,9 +60,11 @@ def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
     wanted |= {(name, "demo-code", "search", "50%") for name in SEARCHED}
     wanted |= {("", "", "", "")}
     found = table[keys].drop_duplicates().itertuples(index=False, name=None)
-    assert set(found) == {(*each, corpus) for each in wanted for corpus in EVALUATED}
+    assert set(found) == {(*row, corpus) for row in wanted for corpus in EVALUATED}
     assert {record.corpus["drawn"] for record in shipped} == {HELD_OUT}
-    assert {(each.num_samples, each.settings["dtype"]) for each in shipped} == {(64, "float32")}
+    assert {(record.num_samples, record.settings["dtype"]) for record in shipped} == {
+        (64, "float32")
+    }
 
 
 def test_the_losses_of_samples_are_those_of_their_means(shipped):
@@ -110,7 +112,7 @@ def test_the_interval_of_a_difference_is_that_of_an_audit_by_documents(shipped, 
             (name, sample.means - ean.samples[name].means) for name, sample in reap.samples.items()
         )
     }
-    reap, ean = (in_documents(each, documents) for each in (reap, ean))
+    reap, ean = (in_documents(loss, documents) for loss in (reap, ean))
     rng = np.random.default_rng(1)
     for corpus, losses_of in reap.samples.items():
         added = losses_of.means - ean.samples[corpus].means
@@ -141,11 +143,11 @@ def test_more_removed_is_worse_on_every_corpus(swept):
 
 def test_one_of_them_can_be_made_again(shipped, demo):
     (record,) = (
-        each
-        for each in shipped
-        if each.plan.criterion == "reap"
-        and (each.plan.corpora, each.plan.sparsity) == (("demo-math",), "50%")
-        and each.corpus["name"] == "demo-math"
+        evaluation
+        for evaluation in shipped
+        if evaluation.plan.criterion == "reap"
+        and (evaluation.plan.corpora, evaluation.plan.sparsity) == (("demo-math",), "50%")
+        and evaluation.corpus["name"] == "demo-math"
     )
     reap, store = get_criterion("reap"), StatsStore(SHIPPED_STATS)
     stats = choose_stats(reap, store, demo, [CorpusWeight("demo-math")]).stats
@@ -179,7 +181,7 @@ def test_the_numbers_are_possible(shipped):
 
 
 def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
-    table = evaluation_table([each for each in shipped if each not in swept])
+    table = evaluation_table([record for record in shipped if record not in swept])
     table = table[table["measure"] == "nll"]
     # 77 of 192 experts, or as many neurons: 77 * 64 of 12,288.
     assert table["removed"].tolist() == pytest.approx([77 / 192] * len(table), abs=1e-12)

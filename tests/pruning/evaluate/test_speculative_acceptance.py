@@ -61,8 +61,8 @@ def test_acceptance_is_the_mean_overlap_where_tokens_were_tested(monkeypatch):
             super().update_candidate_strategy(input_ids, scores, num_matches)
             places = range(start - 1, start - 1 + self.tested - before)
             p, q = (
-                each(input_ids=input_ids, use_cache=False).logits[0].double().softmax(-1)
-                for each in (model, pruned)
+                network(input_ids=input_ids, use_cache=False).logits[0].double().softmax(-1)
+                for network in (model, pruned)
             )
             expected.extend(float(torch.minimum(p[t], q[t]).sum()) for t in places)
 

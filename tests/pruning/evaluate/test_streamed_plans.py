@@ -61,7 +61,7 @@ def test_every_kind_of_family_gives_the_bits_of_one_plan_at_a_time(case, ask_str
     together = drain(run_evaluations(ask_streamed(described, plans, "together")))
     alone = drain(run_evaluations(ask_streamed(described, plans, "alone", streams=False)))
     assert outcomes(together) == outcomes(alone)
-    assert [each.samples for each in together] == [each.samples for each in alone]
+    assert [record.samples for record in together] == [record.samples for record in alone]
     assert not list((tmp_path / "together").rglob("*.partial"))
 
 

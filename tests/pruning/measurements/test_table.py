@@ -50,14 +50,14 @@ def block(plan=ORIGINAL, documents=(4, 4, 7), value=0.1, *, samples=3, least=5e-
     return Block("model", plan, (2, 3), WHERE, 3, ids, sums, {"device": "cpu"})
 
 
-def facts(each):
+def facts(row):
     """All that a block says, with the bits of its numbers."""
     sums = {
         name: (one.sums.tobytes(), one.counts.tobytes(), one.documents)
-        for name, one in each.sums.items()
+        for name, one in row.sums.items()
     }
-    where = (each.where, each.num_samples, each.samples)
-    return each.model, each.plan, each.kept, where, sums, each.made
+    where = (row.where, row.num_samples, row.samples)
+    return row.model, row.plan, row.kept, where, sums, row.made
 
 
 def write(folder, content, name="a.jsonl"):
@@ -108,7 +108,7 @@ def test_no_change_of_a_byte_passes():
 
 
 def test_a_changed_line_is_named_and_the_others_are_read(tmp_path):
-    first, second, third = (block(each).to_line() for each in ("first", "second", "third"))
+    first, second, third = (block(plan).to_line() for plan in ("first", "second", "third"))
     for place in range(len(second) - 1):
         folder = tmp_path / str(place)
         changed = second[:place] + bytes([second[place] ^ 1]) + second[place + 1 :]
@@ -122,7 +122,7 @@ def test_a_changed_line_is_named_and_the_others_are_read(tmp_path):
 
 
 def test_a_changed_end_of_line_costs_its_two_lines_and_no_other(tmp_path):
-    first, second, third = (block(each).to_line() for each in ("first", "second", "third"))
+    first, second, third = (block(plan).to_line() for plan in ("first", "second", "third"))
     write(tmp_path, first + second[:-1] + b" " + third + block("other").to_line())
     plans, problems = plans_of(tmp_path)
     assert plans == ["first", "other"]

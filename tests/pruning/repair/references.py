@@ -49,7 +49,7 @@ def run_layers(
         for layer in layers:
             taken, given = heard.ran[layer]
             scaled = _scaled(case, block_of(model, case, layer).experts, *taken)
-            flat = (_flat(each, len(row)) for each in (given, outputs.pop(layer)))
+            flat = (_flat(output, len(row)) for output in (given, outputs.pop(layer)))
             parts[layer].append((scaled, *flat))
     for hook in hooks:
         hook.remove()
@@ -139,7 +139,7 @@ def with_layers_of(
     """A copy of a model with the down projections of another in some layers."""
     result = copy.deepcopy(model)
     for layer in layers:
-        own, new = (block_of(each, case, layer).experts.down_proj for each in (result, other))
+        own, new = (block_of(network, case, layer).experts.down_proj for network in (result, other))
         own.data.copy_(new.data)
     return result
 
@@ -147,4 +147,8 @@ def with_layers_of(
 def changed_tensors(before: PreTrainedModel, after: PreTrainedModel) -> set[str]:
     """Names of the parameters that differ."""
     others = dict(after.named_parameters())
-    return {name for name, each in before.named_parameters() if not torch.equal(each, others[name])}
+    return {
+        name
+        for name, parameter in before.named_parameters()
+        if not torch.equal(parameter, others[name])
+    }

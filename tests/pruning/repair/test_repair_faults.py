@@ -202,7 +202,9 @@ def test_a_repaired_plan_has_evaluations_of_its_own_also_streamed(whole, model, 
         evaluated(model, plans, tmp_path / str(streams), stream_layers=streams)
         for streams in (False, True)
     )
-    assert [each.metrics for each in streamed] == [each.metrics for each in alone]
+    assert [evaluation.metrics for evaluation in streamed] == [
+        evaluation.metrics for evaluation in alone
+    ]
     pruned, repaired = alone
     assert repaired.record_id != pruned.record_id
     assert repaired.metrics["kl"].mean < pruned.metrics["kl"].mean

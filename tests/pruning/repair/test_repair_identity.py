@@ -85,7 +85,9 @@ def test_another_solver_gives_another_repair_in_the_same_folder(made, repair, pl
     other = repair(stats)
     assert other.files.keys() == record.files.keys()
     assert other.record_id != record.record_id
-    plans = [replace(plan, repair=each.reference).digest for each in (record, other)]
+    plans = [
+        replace(plan, repair=repair_record.reference).digest for repair_record in (record, other)
+    ]
     assert plans[0] != plans[1]
     # Each is found by the solver that made it.
     assert repair(stats) == other

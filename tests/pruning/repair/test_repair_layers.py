@@ -145,7 +145,7 @@ class Repaired:
         rows = list(itertools.chain(*rows_of(self.kind.corpora)))
         originals = run_layers(self.before, case, pruned_layers(self), rows)
         for layer, original in originals.items():
-            earlier = [each for each in case.sparse if each < layer]
+            earlier = [index for index in case.sparse if index < layer]
             so_far = with_layers_of(self.before, self.after, case, earlier)
             found[layer] = original, run_layers(self.pruned(so_far), case, [layer], rows)[layer]
         return found
@@ -247,7 +247,7 @@ def test_nothing_but_down_projections_of_kept_experts_changes(subject):
     assert all(name.endswith("experts.down_proj") for name in names)
     for layer in layers:
         before, after = (
-            down_of(each, subject.kind.case, layer) for each in (subject.before, subject.after)
+            down_of(model, subject.kind.case, layer) for model in (subject.before, subject.after)
         )
         gone = sorted(set(range(len(before))) - set(subject.plan.kept[layer]))
         assert np.array_equal(before[gone], after[gone])
@@ -274,7 +274,7 @@ def test_the_end_of_the_model_comes_closer_to_the_original(subject):
     pruned, repaired = (
         run_layers(model, subject.kind.case, [last], rows)[last].stream for model in models
     )
-    before, after = (float(((each - wanted) ** 2).mean()) for each in (pruned, repaired))
+    before, after = (float(((stream - wanted) ** 2).mean()) for stream in (pruned, repaired))
     assert after < before if subject.record.files else after == before
 
 
@@ -292,7 +292,7 @@ def test_a_checkpoint_in_bfloat16_gets_the_nearest_weights(tmp_path, name):
     twin = next(layer for layer in exact.record.layers if layer.layer == fit.layer)
     assert fit.damping == twin.damping
     kept = list(narrow.plan.kept[fit.layer])
-    new, wanted = (down_of(each.after, case, fit.layer)[kept] for each in (narrow, exact))
+    new, wanted = (down_of(subject.after, case, fit.layer)[kept] for subject in (narrow, exact))
     rounded = torch.from_numpy(wanted).bfloat16().double().numpy()
     assert (new != rounded).mean() < 0.01  # rounded once, not twice
     judge = narrow.dense(fit.layer, tokens_of(EQUAL)[1])

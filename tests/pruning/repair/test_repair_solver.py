@@ -136,8 +136,8 @@ def test_what_gains_nothing_on_other_rows_stays_as_it_is():
 def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
     tokens, experts, neurons, width, seed = sizes
     fitted, held = (
-        rows_of(np.random.default_rng(each), tokens, experts, neurons, width, min(experts, 2))
-        for each in (seed, seed + 100)
+        rows_of(np.random.default_rng(number), tokens, experts, neurons, width, min(experts, 2))
+        for number in (seed, seed + 100)
     )
     whole = fit_layer(fitted, held)
     with mock.patch.object(solver, "MOST_ELEMENTS", most):

@@ -73,8 +73,8 @@ def plain_esap(model, pruned, sequences):
         with torch.no_grad():
             tokens = torch.from_numpy(ids).long()[None]
             p, q = (
-                each(input_ids=tokens, use_cache=False).logits[0].double().softmax(-1)
-                for each in (model, pruned)
+                network(input_ids=tokens, use_cache=False).logits[0].double().softmax(-1)
+                for network in (model, pruned)
             )
         at = [t for t in range(len(ids) - 1) if counted[t + 1]]
         means.append(float(torch.minimum(p[at], q[at]).sum(-1).mean()))

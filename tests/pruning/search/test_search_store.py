@@ -37,7 +37,7 @@ def test_searches_of_jobs_and_those_that_ship_are_found(demo, folder):
     (folder / "searches" / "empty").mkdir()  # a job that has measured nothing yet
     store = SearchStore([folder, SHIPPED_STATS])
     known = store.of_model(demo, pytest.fail)
-    assert [each.search_id for each in known] == [*NAMES, "made-1234abcd"]
+    assert [search.search_id for search in known] == [*NAMES, "made-1234abcd"]
     assert store.folder("x") == folder / "searches" / "x"
     made, shipped = known[-1], known[-2]
     raw = json.loads((SHIPPED_STATS / "searches" / "demo-seer.json").read_text())
@@ -80,7 +80,7 @@ def test_a_damaged_search_is_named_and_the_others_stay(demo, folder, change, mes
     changed(folder / "searches" / "made-1234abcd" / "search.json", change)
     problems = []
     known = SearchStore([folder, SHIPPED_STATS]).of_model(demo, problems.append)
-    assert [each.search_id for each in known] == NAMES
+    assert [search.search_id for search in known] == NAMES
     (problem,) = map(str, problems)
     assert "made-1234abcd/search.json" in problem
     assert message in problem

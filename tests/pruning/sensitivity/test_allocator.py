@@ -37,7 +37,7 @@ def every(layers):
         total = sum(gone * layer.weight for gone, layer in zip(removed, layers, strict=True))
         cost = sum(float(layer.costs[option]) for layer, option in pairs)
         found.setdefault(total, []).append((cost, removed))
-    return {total: sorted(each) for total, each in found.items()}
+    return {total: sorted(solutions) for total, solutions in found.items()}
 
 
 @given(st.lists(choices(), min_size=1, max_size=4))
@@ -94,17 +94,19 @@ def test_94_layers_of_128_experts_take_well_below_a_second():
 @given(st.data(), st.integers(1, 3))
 def test_the_worst_of_several_corpora_lies_between_bound_and_candidate(data, count):
     first = data.draw(st.lists(choices(), min_size=1, max_size=3))
-    drawn = [[[data.draw(COSTS) for _ in each.removed] for each in first] for _ in range(count - 1)]
+    drawn = [
+        [[data.draw(COSTS) for _ in layer.removed] for layer in first] for _ in range(count - 1)
+    ]
     others = [
-        [replace(each, costs=np.array(costs)) for each, costs in zip(first, lists, strict=True)]
+        [replace(layer, costs=np.array(costs)) for layer, costs in zip(first, lists, strict=True)]
         for lists in drawn
     ]
     corpora = [first, *others]
     lists = [every(layers) for layers in corpora]
     found = solve_worst(corpora)
     for place, total in enumerate(found.totals.tolist()):
-        by_corpus = [{removed: cost for cost, removed in each[total]} for each in lists]
-        worst = {removed: max(each[removed] for each in by_corpus) for removed in by_corpus[0]}
+        by_corpus = [{removed: cost for cost, removed in table[total]} for table in lists]
+        worst = {removed: max(costs[removed] for costs in by_corpus) for removed in by_corpus[0]}
         at = found.at(total)
         assert at.cost == pytest.approx(worst[at.removed])
         assert found.bounds[place] - 1e-9 <= min(worst.values()) <= at.cost + 1e-9

@@ -145,7 +145,7 @@ class Computed:
 def cheapest(total, cost_of):
     """Of all allocations with at most 28 of each layer."""
     every = ((a, b, total - a - b) for a in range(29) for b in range(29))
-    return min((cost_of(*each), each) for each in every if 0 <= each[2] <= 28)
+    return min((cost_of(*counts), counts) for counts in every if 0 <= counts[2] <= 28)
 
 
 @pytest.mark.parametrize(
@@ -157,11 +157,11 @@ def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over
     works = [Computed(), Computed(mirrored)]
     curves = [drain(measure_curves(work, units, 8)) for work in works]
     found = drain(refine(works, curves, Aim(units, total, 20, "esap", across)))
-    exact, _ = cheapest(total, lambda *each: over(costly(*each), mirrored(*each)))
+    exact, _ = cheapest(total, lambda *counts: over(costly(*counts), mirrored(*counts)))
     last = found[-1]
     assert last.cost == pytest.approx(over(costly(*last.removed), mirrored(*last.removed)))
     assert exact - 1e-9 <= last.cost < 1.02 * exact
-    assert [each.cost for each in found] == sorted((n.cost for n in found), reverse=True)
+    assert [round_.cost for round_ in found] == sorted((n.cost for n in found), reverse=True)
     # A plan that is measured as a whole on both is what the schedule takes.
     known = [curves_of(work.points, 3, "esap") for work in works]
     assert Sensitivity(tuple(known), "esap", across).spend(units, total) == last.removed
@@ -175,18 +175,18 @@ def test_refinement_finds_what_additive_costs_miss():
     work = Computed()
     curves = drain(measure_curves(work, units, 8))
     found = drain(refine([work], [curves], Aim(units, 30, 20)))
-    costs = [each.cost for each in found]
+    costs = [round_.cost for round_ in found]
     assert costs == sorted(costs, reverse=True)
     exact = cheapest(30, costly)
     assert found[0].removed != exact[1]
     assert costs[0] > 1.05 * exact[0]
     assert costs[-1] < 1.01 * exact[0]
     # The prediction of a round is closer than that of the curves of single layers.
-    first, last = (abs(each.predicted - each.cost) for each in (found[0], found[-1]))
+    first, last = (abs(round_.predicted - round_.cost) for round_ in (found[0], found[-1]))
     assert last < first / 5
     spent = work.layers
     again = drain(refine([work], [curves], Aim(units, 30, 20)))
-    assert [each.removed for each in again] == [each.removed for each in found]
+    assert [round_.removed for round_ in again] == [round_.removed for round_ in found]
     assert work.layers == spent  # what is known decides nothing, and is not measured again
 
 

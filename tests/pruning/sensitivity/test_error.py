@@ -58,7 +58,7 @@ def test_corrected_sums_err_less_than_sums_on_plans_that_chose_the_constants():
     assert known.sum() >= 120
     inside = (low <= measured) & (measured <= high)
     assert inside[known].mean() >= 0.95
-    corrected, plain = (np.abs(each - measured)[known].mean() for each in (median, sums))
+    corrected, plain = (np.abs(estimate - measured)[known].mean() for estimate in (median, sums))
     assert corrected < 0.9 * plain
 
 
@@ -67,7 +67,7 @@ LEVELS = np.array([0, 4, 8])
 
 def known_curves(samples=3):
     """Two layers of 8: the first costs 0.1 a removal, the second 0.2, on every sample alike."""
-    by_sample = tuple(np.outer(each * LEVELS, np.ones(samples)) for each in (0.1, 0.2))
+    by_sample = tuple(np.outer(slope * LEVELS, np.ones(samples)) for slope in (0.1, 0.2))
     layers = tuple(Curve(LEVELS, rows.mean(axis=1)) for rows in by_sample)
     return Curves(layers, {}, corpus="a", samples=samples, by_sample=by_sample)
 
@@ -117,11 +117,11 @@ def test_bands_narrow_beside_what_was_measured_and_say_where_they_are_guesses():
     near, far, nothing = (4, 5), (0, 8), (0, 0)
     error, prior = learned({(4, 4): {"a": 1.2}}), learned({})
     (known, _), (unknown, _) = (
-        each.bands(np.array([near, far, nothing])) for each in (error, prior)
+        predictor.bands(np.array([near, far, nothing])) for predictor in (error, prior)
     )
-    width, prior_width = (np.log(each.high[:2] / each.low[:2]) for each in (known, unknown))
+    width, prior_width = (np.log(band.high[:2] / band.low[:2]) for band in (known, unknown))
     assert width[0] < 0.7 * width[1] < 0.7 * prior_width[1]
-    assert [each[2] for each in known] == [0, 0, 0]
+    assert [bound[2] for bound in known] == [0, 0, 0]
     assert prior.is_guess(near) and not error.is_guess(near) and error.is_guess((4, 4))
     assert error.is_guess((5, 5)) and not error.is_guess((4, 8))  # of 2 layers, one is no majority
     assert predict(prior, near).words.startswith("a guess: loss +1.40 (")
@@ -129,7 +129,7 @@ def test_bands_narrow_beside_what_was_measured_and_say_where_they_are_guesses():
 
 
 def test_documents_that_differ_widen_the_band_and_more_of_them_narrow_it():
-    noisy = tuple(np.outer(each * LEVELS, [0.2, 1.0, 1.8]) for each in (0.1, 0.2))
+    noisy = tuple(np.outer(slope * LEVELS, [0.2, 1.0, 1.8]) for slope in (0.1, 0.2))
     curves = replace(known_curves(), by_sample=noisy)
 
     def width(curves, **documents):
@@ -140,7 +140,9 @@ def test_documents_that_differ_widen_the_band_and_more_of_them_narrow_it():
     assert width(curves) > 1.3 * width(known_curves())
     assert width(curves, a=2) > 1.1 * width(curves, a=8) > 1.1 * width(curves, a=1000)
     # Three windows of one document say little of others, whatever they agree on.
-    one, three = (replace(known_curves(), documents=each) for each in ((5, 5, 5), (5, 6, 7)))
+    one, three = (
+        replace(known_curves(), documents=documents) for documents in ((5, 5, 5), (5, 6, 7))
+    )
     assert width(one, a=20) > 1.2 * width(three, a=20)
     # By default, 64 samples with as many documents for each as the curves have.
     assert width(three) == width(three, a=64) and width(one) == pytest.approx(width(one, a=64 / 3))
@@ -181,14 +183,14 @@ class World:
                 noted.setdefault(tuple(plan.tolist()), {})[corpus] = loss * text
         self.curves = tuple(
             Curves(
-                tuple(Curve(LEVELS, rows.mean(axis=1)) for rows in each),
+                tuple(Curve(LEVELS, rows.mean(axis=1)) for rows in losses),
                 {},
                 corpus=corpus,
                 samples=2 * documents,
-                by_sample=each,
+                by_sample=losses,
                 documents=tuple(np.repeat(np.arange(documents), 2).tolist()),
             )
-            for corpus, each in by_sample.items()
+            for corpus, losses in by_sample.items()
         )
         self.error = SumError(Sensitivity(self.curves, "nll"), known)
 

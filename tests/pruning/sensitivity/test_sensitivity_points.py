@@ -100,8 +100,8 @@ def test_layers_in_front_of_a_loss_run_once(tmp_path):
     wanted, work = curve_points(units_of(CASE), 3), measuring(tmp_path)
     drain(work.measure(wanted))
     # 3 batches: the original through 5 layers, and each point from its own layer on.
-    each = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
-    assert work.layers == 3 * each
+    per_batch = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
+    assert work.layers == 3 * per_batch
     nothing = measuring(tmp_path / "whole", max_bytes=0)
     drain(nothing.measure(wanted))
     assert nothing.layers == 3 * 5 * len(wanted)
@@ -168,7 +168,7 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
     assert stored.samples() == once.samples() == samples.samples
     assert list(stored.on_all(samples.samples)) == list(once.on_all(samples.samples))
     for point in both:
-        found, alone = (each.values(point.removed, samples.samples) for each in (stored, once))
+        found, alone = (points.values(point.removed, samples.samples) for points in (stored, once))
         np.testing.assert_array_equal(found, alone)
 
 
