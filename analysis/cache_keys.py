@@ -26,7 +26,7 @@ def uncached(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T
     return function(*args, **named)
 
 
-class Numbered:
+class IdentityKey:
     """An immutable value with large tables, told apart by its number and not by its content."""
 
     @cached_property

@@ -21,7 +21,7 @@ from analysis.stats.manifest import Run
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats
 from app.choices import BLEND, SAME_SCORE, Choices
-from app.tables.ranked import Ranked, rank
+from app.tables.saliency_grid import SaliencyGrid, rank
 from pruning.measures.curves import Sensitivity
 from pruning.plan.budget import Budget
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
@@ -351,7 +351,7 @@ class Loaded:
         self.check_removes()
         return self.calibrated
 
-    def ranked(self, ranking: Ranking) -> Ranked:
+    def ranked(self, ranking: Ranking) -> SaliencyGrid:
         """Scores and saliency of every expert."""
         return self.study.cached(rank, ranking.criterion, ranking.choice.stats, ranking.gate)
 

@@ -29,7 +29,7 @@ class _TakenApart(Exception):
     """The model expects several values of a layer."""
 
 
-class _Reached(Exception):
+class _HiddenStates(Exception):
     """Carries hidden states out of a forward."""
 
     def __init__(self, hidden_BTD: Tensor) -> None:
@@ -64,7 +64,7 @@ class Relay:
                     raise self._refusal("a layer gets hidden states of another one")
             inputs.append(hidden_BTD)
             if position == len(self.layers) - 1:
-                raise _Reached(inputs[0])
+                raise _HiddenStates(inputs[0])
             return hidden_BTD
 
         forwards = [
@@ -98,7 +98,7 @@ class Relay:
 
         def run(_: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             output = original(hidden_BTD, *args, **kwargs)
-            raise _Reached(output if isinstance(output, Tensor) else output[0])
+            raise _HiddenStates(output if isinstance(output, Tensor) else output[0])
 
         original = self.layers[number].forward
         embeddings = self.model.get_input_embeddings()
@@ -124,7 +124,7 @@ class Relay:
         with other_forwards(list(self.layers)[: len(forwards)], forwards):
             try:
                 self.feed(self.model, batch)
-            except _Reached as reached:
+            except _HiddenStates as reached:
                 return reached.hidden_BTD
             except _TakenApart as error:
                 raise self._refusal("a layer hands on more than hidden states") from error

@@ -15,7 +15,7 @@ from analysis.corpora.conversations import Turn
 from analysis.corpora.cutting import WHOLE, Extent, TokenizedPart, check_length, tokenize_part
 from analysis.corpora.documents import Document
 from analysis.corpora.template_needs import fitted, takes_tools
-from analysis.corpora.templates import Rendered, render
+from analysis.corpora.templates import RenderedConversation, render
 from analysis.corpora.tokens import ChatFormat, Count, Tokenizer, Tokens
 from analysis.errors import CorpusError, first_line
 
@@ -140,7 +140,9 @@ class TextReader:
 
         return tokenize_part(text, ids_of, extent, self.name)
 
-    def format(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
+    def format(
+        self, messages: Sequence[Turn], tools: Tools = (), **options: Any
+    ) -> RenderedConversation:
         """A conversation in the model's own format, to be read without special tokens.
 
         Turns take the form that the template takes. A rendering that lacks the text of a turn, or a
@@ -154,13 +156,15 @@ class TextReader:
             raise self._incomplete("the tools, as it may know none")
         return rendered
 
-    def format_part(self, messages: Sequence[Turn], tools: Tools = (), **options: Any) -> Rendered:
+    def format_part(
+        self, messages: Sequence[Turn], tools: Tools = (), **options: Any
+    ) -> RenderedConversation:
         """The first turns of a conversation; what they lack may come with later ones."""
         return self._formatted(messages, tools, **options)[1]
 
     def _formatted(
         self, messages: Sequence[Turn], tools: Tools, **options: Any
-    ) -> tuple[Sequence[Turn], Rendered]:
+    ) -> tuple[Sequence[Turn], RenderedConversation]:
         what, instead = "format a conversation", self.instead_of_chat
         with reading_by_tokenizer(what, instead, self.where):
             template = chat_template(self.tokenizer, tools)

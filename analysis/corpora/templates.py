@@ -29,7 +29,7 @@ LIMITS = Limits()
 _LONGEST_PROBLEM = 1 << 14  # bytes of an answer that says what went wrong
 
 
-class Rendered(NamedTuple):
+class RenderedConversation(NamedTuple):
     """A conversation in a model's own format."""
 
     text: str
@@ -44,7 +44,7 @@ def render(
     limits: Limits = LIMITS,
     keep_nulls: bool = False,
     **options: Any,
-) -> Rendered:
+) -> RenderedConversation:
     """The text that a chat template makes of a conversation, as transformers renders it.
 
     `variables` are the special tokens; `options` are those of `apply_chat_template`. Raises what
@@ -63,7 +63,7 @@ def render(
         from jinja2 import TemplateError
 
         raise (TemplateError if answer["of_template"] else RuntimeError)(answer["error"])
-    return Rendered(answer["text"], [(start, end) for start, end in answer["answers"]])
+    return RenderedConversation(answer["text"], [(start, end) for start, end in answer["answers"]])
 
 
 def without_null_keys(message: Mapping[str, Any]) -> dict[str, Any]:

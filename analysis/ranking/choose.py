@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from analysis.cache_keys import Numbered, most_results
+from analysis.cache_keys import IdentityKey, most_results
 from analysis.corpora.spec import bare_name, content_of, is_at_hand, name_among
 from analysis.corpora.weights import CorpusWeight, corpus_weight_text
 from analysis.criteria import Criterion
@@ -234,7 +234,7 @@ def routed_runs(
 
 
 @dataclass(frozen=True, eq=False)
-class Choice(Numbered, Generic[Chosen]):
+class Choice(IdentityKey, Generic[Chosen]):
     """Statistics to rank by, and where they come from."""
 
     stats: Chosen

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.errors import StatsError
 from analysis.families.base import MoELayer
 from analysis.files.naming import digest_of
@@ -36,7 +36,7 @@ NOT_MIXED = ("neuron_norm_sum", "neuron_peak_sum")
 DERIVED_COLUMNS = ("vector_sum_sq", LARGEST, "neuron_product", *NOT_MIXED)
 
 
-class Mixture(Numbered):
+class Mixture(IdentityKey):
     """The sums of several runs of one model and dtype on different tokens, ready to mix.
 
     `load` gives a run's statistics; by default those of the trunk.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.errors import StatsError
 from analysis.families.base import MoELayer
 from analysis.lazy import pd
@@ -20,7 +20,7 @@ def _check_cover(table: pd.DataFrame, grid: Grid, what: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _RunTable(Numbered):
+class _RunTable(IdentityKey):
     """A table of a run, and the run's manifest."""
 
     manifest: RunManifest

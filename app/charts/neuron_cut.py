@@ -17,7 +17,7 @@ from analysis.numbers.arrays import BoolArray
 from analysis.ranking.choose import choose_stats
 from analysis.stats.manifest import NEURONS
 from app.loaded import made_by
-from app.tables.ranked import rank
+from app.tables.saliency_grid import rank
 from pruning.plan.neuron_cuts import (
     NeuronField,
     expert_shares,

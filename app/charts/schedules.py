@@ -29,7 +29,7 @@ _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class ScheduleComparison:
     """All schedules on one budget; see `schedules_table`."""
 
     table: pd.DataFrame
@@ -61,12 +61,14 @@ def ranking_digest(ranking: Ranking) -> str:
     return order_digest(ranking.table)
 
 
-def sides_of(ranking: Ranking, units: Units, budget: Budget, searched: pd.DataFrame) -> Sides:
+def sides_of(
+    ranking: Ranking, units: Units, budget: Budget, searched: pd.DataFrame
+) -> ScheduleComparison:
     """Every schedule and searched ones, on one budget."""
-    return Sides(*schedules_table(ranking, units, budget, searched))
+    return ScheduleComparison(*schedules_table(ranking, units, budget, searched))
 
 
-def sides(loaded: Loaded) -> Sides:
+def sides(loaded: Loaded) -> ScheduleComparison:
     """Every schedule on the chosen budget, under its constraints."""
     ranking, study, (units, budget) = with_tokens(loaded), loaded.study, loaded.budget
     if loaded.has_sensitivity and ranking.sensitivity is None:

@@ -25,7 +25,7 @@ from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
 from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
 from app.choices import Scale
 from app.loaded import made_by
-from app.tables.ranked import Ranked
+from app.tables.saliency_grid import SaliencyGrid
 from pruning.planning.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _kept(loaded: Loaded, grid: Grid) -> tuple[int, ...]:
     return tuple(kept.get(layer.index, layer.num_experts) for layer in grid.layers)
 
 
-def ranked_experts(ranked: Ranked, kept: Sequence[int], scale: Scale) -> pd.DataFrame:
+def ranked_experts(ranked: SaliencyGrid, kept: Sequence[int], scale: Scale) -> pd.DataFrame:
     """Table `panel, layer, expert, rank, score, value, kept, spread, gap`, a row per expert.
 
     Rank 0 is the first to keep; `value` is the score in its scale, `kept` whether the plan's count

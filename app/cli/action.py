@@ -12,7 +12,7 @@ from app.cli import options
 from app.cli.derive import Handler, command
 from app.cli.files import save_plan, write_result, write_table
 from app.console import finish, follow, note, say, show_table, show_texts
-from pruning.actions.action import Action, Given, Note, Outcome, Shown, Table, Texts
+from pruning.actions.action import Action, Call, Note, Outcome, Section, Table, Texts
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import PruningPlan, load_plan
 from pruning.requests.model import ModelRequest
@@ -55,11 +55,11 @@ def _handler(row: Action[Any, Any]) -> Handler:
     ) -> None:
         if plans:
             _check_plans(request, plans)
-        given = Given(request, plans, out_file)
-        outcome = follow(row.cost(given) if row.cost and dry_run else row.steps(given))
+        call = Call(request, plans, out_file)
+        outcome = follow(row.cost(call) if row.cost and dry_run else row.steps(call))
         show(outcome.shown)
-        write(outcome, given)
-        end(outcome, given)
+        write(outcome, call)
+        end(outcome, call)
 
     handler.__signature__ = inspect.Signature(_own_parameters(row))  # type: ignore[attr-defined]
     return handler
@@ -88,7 +88,7 @@ def _check_plans(request: ModelRequest, files: Iterable[Path]) -> None:
         load_plan(path, model=model)
 
 
-def show(parts: Iterable[Shown]) -> None:
+def show(parts: Iterable[Section]) -> None:
     """Print what stands before the sentence."""
     for part in parts:
         match part:
@@ -102,25 +102,25 @@ def show(parts: Iterable[Shown]) -> None:
                 say(part)
 
 
-def write(outcome: Outcome, given: Given[Any]) -> None:
+def write(outcome: Outcome, call: Call[Any]) -> None:
     """Write the file, if there is one."""
     match outcome.content:
         case None:
             pass
         case PruningPlan() as plan:
             # Whether it may be replaced was checked before the work.
-            save_plan(plan, given.out, force=True)
+            save_plan(plan, call.out, force=True)
         case Mapping() as values:
-            write_result(given.out, values)
+            write_result(call.out, values)
         case table:
-            write_table(table, given.out)
+            write_table(table, call.out)
 
 
-def end(outcome: Outcome, given: Given[Any]) -> None:
+def end(outcome: Outcome, call: Call[Any]) -> None:
     """Print the sentence, with the name of the file, and the commands that come next."""
     said, numbers = outcome.sentence, outcome.numbers
     if outcome.content is not None:
-        said, numbers = f"{given.out}: {said}", {"file": str(given.out), **numbers}
+        said, numbers = f"{call.out}: {said}", {"file": str(call.out), **numbers}
     if outcome.lies_in is not None:
         said = f"{said}\n{outcome.lies_in}"
     finish(said, numbers, *outcome.following)

@@ -11,7 +11,7 @@ from app.cli.action import show
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.console import finish, follow
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.benchmark import ACTION
 from pruning.benchmarks.record import BenchmarkRecord
 from pruning.plan.plan import load_plan
@@ -48,7 +48,7 @@ def benchmark(
         raise PlanError("--candidate goes with --import; a plan says itself what it is.")
     else:
         records = follow(ACTION.run(request))
-    outcome = ACTION.tell(Given(request, plans), records)
+    outcome = ACTION.tell(Call(request, plans), records)
     show(outcome.shown)
     if out_file:
         write_result(out_file, benchmarks_as_json(records))

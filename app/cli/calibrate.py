@@ -8,7 +8,7 @@ from analysis.stats.manifest import CorpusRef
 from app.cli.action import end, show
 from app.cli.derive import command
 from app.console import follow, out, show_facts
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.calibrate import ACTION
 from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text
@@ -34,10 +34,10 @@ def calibrate(
     if dry_run:
         _dry_run(requests)
         return
-    for given in map(Given, requests):
-        outcome = follow(ACTION.steps(given))
+    for call in map(Call, requests):
+        outcome = follow(ACTION.steps(call))
         show(outcome.shown)
-        end(outcome, given)
+        end(outcome, call)
 
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:

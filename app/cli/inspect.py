@@ -15,7 +15,7 @@ from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
 from pruning.plan.constraints import ranges
 from pruning.plan.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
-from pruning.planning.counted import Counted, uniform_cuts
+from pruning.planning.count_plan import CountPlan, uniform_cuts
 from pruning.requests.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
 from pruning.requests.model import ModelRequest
 from pruning.serving.engines import contents_of, verdicts
@@ -109,7 +109,7 @@ def inspect(
     )
 
 
-def _cut_row(share: str, cut: Counted | None) -> tuple[object, ...]:
+def _cut_row(share: str, cut: CountPlan | None) -> tuple[object, ...]:
     if cut is None:
         return (share, "the router needs more", *["-"] * 4)
     report = cut.report

@@ -61,7 +61,7 @@ from pruning.plan.tables import (
 )
 from pruning.plan.units import expert_units
 from pruning.plan.widths import WidthChoice
-from pruning.planning.counted import count_plan
+from pruning.planning.count_plan import count_plan
 from pruning.planning.files import check_spec
 from pruning.requests.following import commands_after_plan
 from pruning.requests.plan import SpecRequest

@@ -17,7 +17,7 @@ from app.cli.options import Recipe as RecipeFile
 from app.cli.say import say_notes, say_plan
 from app.cli.ship import write_export
 from app.console import finish, follow, out
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.actions.search import ACTION
 from pruning.plan.bits import bits_words
@@ -119,10 +119,10 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
 
 def _search(path: Path, folder: Path, machine: Machine) -> None:
     """Search as the recipe says, and print how the best compares."""
-    given = Given(search_of_file(path, folder, machine))
-    outcome = follow(ACTION.steps(given))
+    call = Call(search_of_file(path, folder, machine))
+    outcome = follow(ACTION.steps(call))
     show(outcome.shown)
-    end(outcome, given)
+    end(outcome, call)
 
 
 def _search_notes(plan: PruningPlan, model: MoEModel, machine: Machine) -> tuple[str, ...]:

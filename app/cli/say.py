@@ -29,7 +29,7 @@ from pruning.plan.sizes import (
 )
 from pruning.plan.tables import plan_summary
 from pruning.plan.widths import WidthChoice
-from pruning.planning.counted import Counted
+from pruning.planning.count_plan import CountPlan
 from pruning.requests.following import commands_after_checks, with_weights
 from pruning.requests.plan import SpecRequest
 from pruning.serving.commands import serve_commands, serve_gguf
@@ -122,7 +122,7 @@ def warn_of_growth(before: int, after: int) -> None:
         note(f"warning: the export is {growth}")
 
 
-def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
+def say_counted(model: MoEModel, cut: CountPlan, request: SpecRequest) -> None:
     """Print what a plan would keep and save, for a model without weights; nothing is chosen."""
     outline = without_weights(model)
     note(
@@ -153,7 +153,7 @@ def say_counted(model: MoEModel, cut: Counted, request: SpecRequest) -> None:
     finish(words, cut_numbers(cut), *(() if model.unloadable else (following,)))
 
 
-def cut_numbers(cut: Counted) -> dict[str, object]:
+def cut_numbers(cut: CountPlan) -> dict[str, object]:
     """The numbers of a plan that chooses no experts, for --json."""
     return {**_sizes(cut.report), "kept_per_layer": cut.allocation.counts}
 

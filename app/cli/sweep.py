@@ -8,7 +8,7 @@ from app.cli import options
 from app.cli.action import end, show, write
 from app.cli.derive import command
 from app.console import follow, say
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.sweep import ACTION
 from pruning.measures.result import MEASURES
 from pruning.plan.repair_reference import variant_words
@@ -35,14 +35,14 @@ def sweep(
     against: Annotated[Against, Option("What --figure has below.")] = "removed",
 ) -> None:
     """The action, and its figure."""
-    given = Given(request, out=out_file)
+    call = Call(request, out=out_file)
     records = follow(ACTION.run(request))
-    outcome = ACTION.tell(given, records)
+    outcome = ACTION.tell(call, records)
     show(outcome.shown)
-    write(outcome, given)
+    write(outcome, call)
     if figure:
         _draw(evaluation_table(records), next(iter(records[0].metrics)), against, figure)
-    end(outcome, given)
+    end(outcome, call)
 
 
 def _draw(table: "pd.DataFrame", measure: str, against: str, path: Path) -> None:

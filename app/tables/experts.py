@@ -13,7 +13,7 @@ from analysis.numbers.sparsity import num_removed
 from analysis.ranking.experts import Stats, has_columns
 from analysis.stats.columns import GATES, Gate, moment_column
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
-from app.tables.ranked import rank
+from app.tables.saliency_grid import rank
 
 CONSTANT = (1, 0, 0)
 # Sources of criteria that read no corpus.

@@ -64,11 +64,11 @@ class Texts:
     values: Mapping[str, object]
 
 
-Shown = Table | Note | Texts | str
+Section = Table | Note | Texts | str
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Generic[Asked]):
+class Call(Generic[Asked]):
     """A request, and the files that a command names beside it."""
 
     request: Asked
@@ -76,11 +76,11 @@ class Given(Generic[Asked]):
     out: Path = Path()  # the file that is written
 
 
-def given_to_a_job(request: Asked) -> Given[Asked]:
+def call_of_a_job(request: Asked) -> Call[Asked]:
     """A request without files: commands that come next name them as usual."""
     more = (f"plan-{number}.json" for number in range(2, request.num_plans + 1))
     plans = ("plan.json", *more)[: request.num_plans]
-    return Given(request, tuple(map(Path, plans)), Path(request.writes))
+    return Call(request, tuple(map(Path, plans)), Path(request.writes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Outcome:
 
     sentence: str  # for the end of a command, and for the list of jobs
     numbers: Mapping[str, object]  # by name, for --json: bytes, counts and fractions as numbers
-    shown: Sequence[Shown] = ()  # before the sentence, in this order
+    shown: Sequence[Section] = ()  # before the sentence, in this order
     following: Sequence[str] = ()  # command lines that come next
     # The content of the file that the request `writes`.
     content: pd.DataFrame | PruningPlan | Mapping[str, Any] | None = None
@@ -113,22 +113,22 @@ class Action(Generic[Asked, Value]):
 
     request: type[Asked]  # its options are those of the command
     run: Callable[[Asked], Steps[Value]]  # imports heavy libraries when it starts
-    tell: Callable[[Given[Asked], Value], Outcome]
+    tell: Callable[[Call[Asked], Value], Outcome]
     example: str  # the words of a command line, for the help
     title: str  # in the list of jobs
     place: str = ""  # the part of a page that lists its jobs besides Start
-    cost: Callable[[Given[Asked]], Steps[Outcome]] | None = None  # what it would take: --dry-run
+    cost: Callable[[Call[Asked]], Steps[Outcome]] | None = None  # what it would take: --dry-run
 
-    def steps(self, given: Given[Asked]) -> Steps[Outcome]:
+    def steps(self, call: Call[Asked]) -> Steps[Outcome]:
         """Run it, and tell what came of it."""
-        return self.tell(given, (yield from self.run(given.request)))
+        return self.tell(call, (yield from self.run(call.request)))
 
     def job(self, values: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Run a stored request; what a job keeps of it."""
         present = {name: value for name, value in values.items() if name not in _FORMER}
-        given = given_to_a_job(validated(self.request, present))
-        value = yield from self.run(given.request)
+        call = call_of_a_job(validated(self.request, present))
+        value = yield from self.run(call.request)
         try:
-            return self.tell(given, value).plain
+            return self.tell(call, value).plain
         except UserError as error:  # all is stored by now, though it cannot be told
             return {"sentence": f"stored; {error}"}

@@ -11,7 +11,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.actions.action import Action, Given, Outcome, Texts
+from pruning.actions.action import Action, Call, Outcome, Texts
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
 from pruning.plan.plan import PruningPlan
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
@@ -195,11 +195,11 @@ class _Lenses:
         return record
 
 
-def _tell(given: Given[AskRequest], result: AskResult) -> Outcome:
+def _tell(call: Call[AskRequest], result: AskResult) -> Outcome:
     """The answers side by side, and how near those of plans are to the original's."""
-    request = given.request
+    request = call.request
     model = load_model_index(request.model, revision=request.revision)
-    plans = plans_by_file(given, request.plans, model)
+    plans = plans_by_file(call, request.plans, model)
     facts = [plan_facts(plan, model) for plan in result.plans]
     names = [*candidate_names(plans_by_name(plans), facts, model, repair=request.repair)]
     lines, values, texts = [], dict[str, object](), dict[str, str]()

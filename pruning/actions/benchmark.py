@@ -6,7 +6,7 @@ from typing import Final
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.benchmarks.record import FULL, BenchmarkRecord, BenchmarkScore, way_of
 from pruning.requests.benchmark import BenchmarkRequest
 from pruning.requests.following import WEIGHTS_ELSEWHERE, free_name
@@ -14,13 +14,13 @@ from pruning.spec.base import command_line, option_words
 from pruning.tasks.benchmark import benchmark_run, benchmarks_as_json
 
 
-def _tell(given: Given[BenchmarkRequest], records: Sequence[BenchmarkRecord]) -> Outcome:
+def _tell(call: Call[BenchmarkRequest], records: Sequence[BenchmarkRecord]) -> Outcome:
     """The scores of all candidates, and the command that draws them."""
     return Outcome(
         f"{counted(len(records), 'candidate')}, {'; '.join(sorted(_ways(records)))}",
         {"candidates": len(records), **benchmarks_as_json(records)},
         (_scores(records),),
-        (_next_command(given.request, records),),
+        (_next_command(call.request, records),),
     )
 
 

@@ -13,7 +13,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import (
     DEFAULT_BINS,
@@ -149,9 +149,9 @@ def _order_and_bins(
     return ranked, expert_bins(ranking.table, model, how)
 
 
-def _tell(given: Given[BinsRequest], record: BinsRecord) -> Outcome:
+def _tell(call: Call[BinsRequest], record: BinsRecord) -> Outcome:
     """How well the score orders what was measured, and the plan that comes next."""
-    request, table = given.request, record.table
+    request, table = call.request, record.table
     first = "least salient first" if request.order == "saliency" else "by place"
     agreement = rank_agreement(table)
     model = load_model_index(request.model, revision=request.revision)

@@ -7,21 +7,21 @@ from analysis.model.opening import load_model_index
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.manifest import Run
 from analysis.stats.store import StatsStore, stats_store
-from pruning.actions.action import Action, Given, Note, Outcome
+from pruning.actions.action import Action, Call, Note, Outcome
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.following import next_plan, usual_budget
 from pruning.spec.base import option_words
 from pruning.tasks import Steps
-from pruning.tasks.calibration import Collected, calibrate_run, collected
+from pruning.tasks.calibration import CalibrationResult, calibrate_run, collected
 
 
-def _run(request: CalibrateRequest) -> Steps[Collected]:
+def _run(request: CalibrateRequest) -> Steps[CalibrationResult]:
     return (yield from collected(calibrate_run(request), request.stats_dir))
 
 
-def _tell(given: Given[CalibrateRequest], measured: Collected) -> Outcome:
+def _tell(call: Call[CalibrateRequest], measured: CalibrationResult) -> Outcome:
     """What was counted, its speed where it was this run that counted, and the plan that follows."""
-    request, run = given.request, measured.run
+    request, run = call.request, measured.run
     manifest, record = run.manifest, run.manifest.made
     dropped = sum(corpus.num_dropped for corpus in manifest.corpora)
     speed = f"{record.get('seconds')} s, {record.get('tokens_per_second')} tokens/s"

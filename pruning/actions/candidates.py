@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.model.moe_model import MoEModel
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
@@ -14,11 +14,11 @@ from pruning.records.plan_facts import PlanFacts
 
 
 def plans_by_file(
-    given: Given[Any], contents: Iterable[Mapping[str, Any]], model: MoEModel
+    call: Call[Any], contents: Iterable[Mapping[str, Any]], model: MoEModel
 ) -> dict[Path, PruningPlan]:
     """The plans of a request, complete, by the files that were named."""
     plans = (fit_plan(plan_from_dict(raw), model) for raw in contents)
-    return dict(zip(given.plans, plans, strict=True))
+    return dict(zip(call.plans, plans, strict=True))
 
 
 def plans_by_name(plans: Mapping[Path, PruningPlan]) -> dict[str, PruningPlan]:

@@ -11,7 +11,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
 from analysis.stats.store import stats_store
-from pruning.actions.action import Action, Given, Note, Outcome
+from pruning.actions.action import Action, Call, Note, Outcome
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
 from pruning.actions.evaluation_tables import evaluation_tables, loss_increase, loss_increases
 from pruning.measures.result import RIGHT
@@ -30,11 +30,11 @@ from pruning.spec.base import option_words
 from pruning.tasks.evaluation import evaluate_run
 
 
-def _tell(given: Given[EvaluateRequest], records: Sequence[EvaluationRecord]) -> Outcome:
+def _tell(call: Call[EvaluateRequest], records: Sequence[EvaluationRecord]) -> Outcome:
     """What was measured of each plan, and the command that exports the best."""
-    request = given.request
+    request = call.request
     model = load_model_index(request.model, revision=request.revision)
-    plans = plans_by_file(given, request.plans, model)
+    plans = plans_by_file(call, request.plans, model)
     facts = [record.plan for record in records[: len(records) // len(request.corpora)]]
     candidates = candidate_names(
         plans_by_name(plans) or {"original": keep_all(model)},
@@ -52,7 +52,7 @@ def _tell(given: Given[EvaluateRequest], records: Sequence[EvaluationRecord]) ->
         f"{counted(len(records), 'evaluation')}{loss_words}",
         {"evaluations": [_numbers(record) for record in records]},
         (*evaluation_tables(records, names * len(request.corpora)), *map(Note, warnings)),
-        (_next_command(request, model, given.plans[candidates[best]] if plans else None),),
+        (_next_command(request, model, call.plans[candidates[best]] if plans else None),),
         result_json(records),
     )
 

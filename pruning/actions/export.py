@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from pruning.actions.action import Action, Given, Outcome
+from pruning.actions.action import Action, Call, Outcome
 from pruning.requests.model import ExportRequest
 from pruning.tasks.export import export_task
 
 
-def _tell(given: Given[ExportRequest], result: dict[str, Any]) -> Outcome:
+def _tell(call: Call[ExportRequest], result: dict[str, Any]) -> Outcome:
     """Where it lies, and what its verification found."""
     return Outcome(_in_words(result), result)
 

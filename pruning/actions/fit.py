@@ -10,7 +10,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
-from pruning.actions.action import Action, Given, Note, Outcome, Table
+from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import FORMATS
 from pruning.plan.budget import GIB, parse_gib
@@ -60,9 +60,9 @@ def _run(request: FitRequest) -> Steps[Front]:
     return stored_front(EvaluationStore(stats_store(request.stats_dir).directories), model)
 
 
-def _tell(given: Given[FitRequest], front: Front) -> Outcome:
+def _tell(call: Call[FitRequest], front: Front) -> Outcome:
     """The best ways, and the commands of the best that engines load at this size."""
-    request = given.request
+    request = call.request
     model = load_model_index(request.model, revision=request.revision)
     ways = front.ways_to(request.nbytes).head(request.ways).to_dict("records")
     alike = [_layers_are_alike(front.plans[way["plan"]]) for way in ways]

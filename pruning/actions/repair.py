@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from analysis.model.opening import load_model_index
-from pruning.actions.action import Action, Given, Note, Outcome, Table
+from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.plan.plan import fit_plan, plan_from_dict
 from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text
@@ -15,14 +15,14 @@ from pruning.tasks import Steps
 from pruning.tasks.repair import estimate_repair_run, repair_run
 
 
-def _tell(given: Given[RepairRequest], record: RepairRecord) -> Outcome:
+def _tell(call: Call[RepairRequest], record: RepairRecord) -> Outcome:
     """What layers lack after it, and the plan with its repair."""
-    request = given.request
+    request = call.request
     model = load_model_index(request.model, revision=request.revision)
     plan = fit_plan(plan_from_dict(request.plan), model)
     repaired = replace(plan, repair=record.reference)
     fitted = [layer for layer in record.layers if layer.damping is not None]
-    plans = {**dict.fromkeys(given.plans, plan), given.out: repaired}
+    plans = {**dict.fromkeys(call.plans, plan), call.out: repaired}
     names = ", ".join(dict.fromkeys(corpus.name for corpus in record.corpora))
     alone = "" if len(record.corpora) > 1 else " alone; name several --corpus to help them all"
     return Outcome(
@@ -57,15 +57,15 @@ def _layers(record: RepairRecord) -> Table:
     return Table(f"What layers lack after {record.record_id}", columns, rows)
 
 
-def _cost(given: Given[RepairRequest]) -> Steps[Outcome]:
+def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     """The tokens, memory and time of a repair."""
-    cost = yield from estimate_repair_run(given.request)
+    cost = yield from estimate_repair_run(call.request)
     seconds = (cost.seconds / 2, cost.seconds)
     return Outcome(
         f"{cost.tokens:,} tokens, about {format_bytes(cost.memory_bytes)} of memory, "
         f"{duration_text(max(seconds))} at most; nothing was written",
         {"tokens": cost.tokens, "memory_bytes": cost.memory_bytes, "seconds": cost.seconds},
-        following=(given.request.command([str(path) for path in given.plans]),),
+        following=(call.request.command([str(path) for path in call.plans]),),
     )
 
 

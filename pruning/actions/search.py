@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import RESULT_NAME
 from pruning.tasks.search import search_run
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pruning.search.store import SearchResult
 
 
-def _tell(given: Given[SearchRequest], result: "SearchResult") -> Outcome:
+def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
     """How the best compares with the schedules that the search began with."""
-    best, cost, path = result.best_entry, result.cost, given.request.out / RESULT_NAME
+    best, cost, path = result.best_entry, result.cost, call.request.out / RESULT_NAME
     began = [entry for entry in result.entries if entry.origin not in ("random", "mutation")]
     rows = [(entry.origin, entry.generation, entry.fitness) for entry in began]
     rows.append((f"best ({best.origin})", best.generation, best.fitness))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from analysis.numbers.words import counted
-from pruning.actions.action import Action, Given, Outcome, Shown, Table
+from pruning.actions.action import Action, Call, Outcome, Section, Table
 from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.measures.curves import Sensitivity, from_cost
 from pruning.measures.result import MEASURES
@@ -13,15 +13,15 @@ from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.following import next_plan
 from pruning.spec.base import option_words, repeated
 from pruning.spec.spec import LimitsSpec
-from pruning.tasks.sensitivity import Measured, Measurement, sensitivity_run
+from pruning.tasks.sensitivity import CorpusMeasurement, Measurement, sensitivity_run
 
 _SHARES = (0.25, 0.5, 0.75)
 _SPEC = ("granularity", "criterion", "gate", "cost", "across", "target_dtype")  # of the next plan
 
 
-def _tell(given: Given[SensitivityRequest], measurement: Measurement) -> Outcome:
+def _tell(call: Call[SensitivityRequest], measurement: Measurement) -> Outcome:
     """The curves, what plans were predicted to cost and do, and the plan that comes next."""
-    request, count = given.request, len(measurement.corpora)
+    request, count = call.request, len(measurement.corpora)
     names = (*_SPEC, *LimitsSpec.model_fields, "revision", "stats_dir")
     measured_on = request.corpora if len(request.corpora) > 1 else ()
     words = [*option_words(request, only=names)]
@@ -36,7 +36,7 @@ def _tell(given: Given[SensitivityRequest], measurement: Measurement) -> Outcome
     )
 
 
-def _shown(measurement: Measurement, request: SensitivityRequest) -> Iterator[Shown]:
+def _shown(measurement: Measurement, request: SensitivityRequest) -> Iterator[Section]:
     for measured in measurement.corpora:
         yield from _curves(measured, request)
     yield from _rounds(measurement, request)
@@ -47,7 +47,7 @@ def _shown(measurement: Measurement, request: SensitivityRequest) -> Iterator[Sh
         yield from evaluation_tables(measurement.evaluations, plans * len(request.corpora))
 
 
-def _curves(measurement: Measured, request: SensitivityRequest) -> Iterator[Shown]:
+def _curves(measurement: CorpusMeasurement, request: SensitivityRequest) -> Iterator[Section]:
     """What each layer alone bears, and what was run."""
     label, record = MEASURES[request.cost].label, measurement.record
     rows = []

@@ -17,7 +17,7 @@ from analysis.ranking.experts import can_rank
 from analysis.stats.manifest import Run
 from analysis.stats.shards import TOKEN_PARTS, stats_of
 from analysis.stats.store import StatsStore, stats_store
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking
@@ -140,9 +140,9 @@ def _repairs(request: SubsetsRequest, plan: PruningPlan) -> Steps[list[PruningPl
     return repaired
 
 
-def _tell(given: Given[SubsetsRequest], records: list[SubsetRecord]) -> Outcome:
+def _tell(call: Call[SubsetsRequest], records: list[SubsetRecord]) -> Outcome:
     """What plans add to the loss by the number of tokens, and the chart of it."""
-    request, table = given.request, subset_table(records)
+    request, table = call.request, subset_table(records)
     columns = ["corpus", "criterion", "calibrated_on", "repaired_on", "tokens"]
     summary = table.groupby(columns, sort=False)["increase"].agg(["mean", "min", "max", "count"])
     return Outcome(

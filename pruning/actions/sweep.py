@@ -6,7 +6,7 @@ from typing import Final
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted, small
 from analysis.stats.store import stats_store
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.evaluation_tables import loss_increase, loss_increases
 from pruning.measures.result import MEASURES, Metric
 from pruning.plan.plan import keep_all
@@ -26,9 +26,9 @@ def _run(request: SweepRequest) -> Steps[list[EvaluationRecord]]:
     return (yield from evaluate_plans(request, model, [keep_all(model), *plans]))
 
 
-def _tell(given: Given[SweepRequest], records: Sequence[EvaluationRecord]) -> Outcome:
+def _tell(call: Call[SweepRequest], records: Sequence[EvaluationRecord]) -> Outcome:
     """What was measured of each plan, and the report that shows it."""
-    request, table = given.request, evaluation_table(records)
+    request, table = call.request, evaluation_table(records)
     return Outcome(
         f"{len(table)} rows of {counted(len(records), 'evaluation')}",
         {"rows": len(table), "evaluations": len(records)},

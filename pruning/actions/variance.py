@@ -9,7 +9,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import StatsStore, stats_store
-from pruning.actions.action import Action, Given, Outcome, Table
+from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
 from pruning.plan.plan import PruningPlan, keep_all
 from pruning.plan.repair_reference import repaired_name
@@ -110,11 +110,11 @@ def _plans(
     return plans
 
 
-def _tell(given: Given[VarianceRequest], records: list[VarianceRecord]) -> Outcome:
+def _tell(call: Call[VarianceRequest], records: list[VarianceRecord]) -> Outcome:
     """The variances side by side, and the command that evaluates the plans."""
-    request = given.request
+    request = call.request
     model = load_model_index(request.model, revision=request.revision)
-    plans = plans_by_file(given, request.plans, model)
+    plans = plans_by_file(call, request.plans, model)
     facts = [record.plan for record in records[1:]]
     names = ["full", *candidate_names(plans_by_name(plans), facts, model, repair=request.repair)]
     names += [

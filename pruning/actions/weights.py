@@ -5,21 +5,21 @@ from typing import Final
 from analysis.criteria.weight_based import zero_experts
 from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_weight_stats
-from pruning.actions.action import Action, Given, Note, Outcome
+from pruning.actions.action import Action, Call, Note, Outcome
 from pruning.requests.following import next_plan, usual_budget
 from pruning.requests.model import WeightsRequest
 from pruning.spec.base import option_words
 from pruning.tasks import Steps
-from pruning.tasks.calibration import Collected, collected, weights_run
+from pruning.tasks.calibration import CalibrationResult, collected, weights_run
 
 
-def _run(request: WeightsRequest) -> Steps[Collected]:
+def _run(request: WeightsRequest) -> Steps[CalibrationResult]:
     return (yield from collected(weights_run(request), request.stats_dir))
 
 
-def _tell(given: Given[WeightsRequest], measured: Collected) -> Outcome:
+def _tell(call: Call[WeightsRequest], measured: CalibrationResult) -> Outcome:
     """How many experts were measured, how many are all zero, and the plan that comes next."""
-    request, run = given.request, measured.run
+    request, run = call.request, measured.run
     model = load_model_index(request.model, revision=request.revision)
     empty = int(zero_experts(load_weight_stats(run).per_expert()).sum())
     zeros = Note(f"{empty} experts are all zero: AIMER and Magnitude prune them first")

@@ -15,7 +15,7 @@ from analysis.progress import Progress
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.measures.questions import Questions
-from pruning.measures.right_answers import Marked
+from pruning.measures.right_answers import MarkedAnswers
 from pruning.measures.samples import gather_rows
 from pruning.plan.plan import PruningPlan
 
@@ -62,7 +62,7 @@ class Examination:
 
 def run_answers_to(
     exam: Examination, plan: PruningPlan | None
-) -> Generator[Progress, None, Marked]:
+) -> Generator[Progress, None, MarkedAnswers]:
     """Let a candidate answer every question, and mark the answers; None is the original model.
 
     Processes take batches in turn, and all return the same. Masks are removed afterwards.
@@ -86,7 +86,7 @@ def run_answers_to(
         yield Progress("writing answers", total, total, "questions")
     values = {"right": np.array(right, float), "finished": np.array(finished, float)}
     marks = gather_rows(processes, np.array(numbers, np.int64), values, len(questions))
-    return Marked(
+    return MarkedAnswers(
         tuple(1 if is_right else 0 for is_right in marks["right"]),
         len(questions) - int(marks["finished"].sum()),
     )

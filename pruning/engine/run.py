@@ -39,7 +39,7 @@ from pruning.measurements.table import PlanSums, merged
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.questions import Questions
 from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation
-from pruning.measures.right_answers import Marked, RightAnswers
+from pruning.measures.right_answers import MarkedAnswers, RightAnswers
 from pruning.measures.samples import SampleBatch, Samples, make_samples
 from pruning.plan.active import Routing
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all
@@ -274,7 +274,7 @@ class _Answers:
 
     exam: Examination
     original: str  # digest of the plan that keeps all
-    full: Marked | None  # of the original model, if they are known
+    full: MarkedAnswers | None  # of the original model, if they are known
 
     def of(self, plan: PruningPlan) -> Generator[Progress, None, RightAnswers]:
         """The marks of a plan, beside those of the original model."""
@@ -300,13 +300,13 @@ def _answers(
     with processes.together():
         full = _known_full(work, questions, row) if processes.is_first else None
     full = processes.share(full)
-    known = Marked(tuple(full[0]), full[1]) if full else None
+    known = MarkedAnswers(tuple(full[0]), full[1]) if full else None
     return _Answers(exam, keep_all(work.model).digest, known)
 
 
 def _known_full(
     work: Evaluations, questions: Questions, row: Sequence[EvaluationRecord]
-) -> Marked | None:
+) -> MarkedAnswers | None:
     """The original model's answers to these questions, in a record of any plan."""
     dtype = row[0].settings["dtype"]
     for record in chain(row, work.store.records(work.model.identity)):

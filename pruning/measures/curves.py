@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.errors import PlanError
 from pruning.measures.allocator import (
     LayerChoices,
@@ -205,7 +205,7 @@ def _curve(levels: Mapping[int, float]) -> Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity(Numbered):
+class Sensitivity(IdentityKey):
     """The curves of an order on one or more corpora, and the allocations that follow."""
 
     curves: tuple[Curves, ...]

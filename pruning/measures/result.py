@@ -193,7 +193,7 @@ class Metric:
     high: float | None
 
 
-class Computed(Mapping[str, Metric]):
+class LazyMetrics(Mapping[str, Metric]):
     """Metrics by measure, each computed when it is asked for: intervals take time."""
 
     def __init__(self, by_measure: Mapping[str, Callable[[], Metric]]) -> None:

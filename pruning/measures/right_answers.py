@@ -23,7 +23,7 @@ Marks = tuple[Literal[0, 1], ...]
 _DEVIATIONS = 1.959964  # of a normal distribution, on both sides of 95%
 
 
-class Marked(NamedTuple):
+class MarkedAnswers(NamedTuple):
     """The answers of one model to all questions."""
 
     right: Marks  # by question: 1 if it is right
@@ -44,7 +44,7 @@ class RightAnswers(RecordPart):
     full_unfinished: Count  # of the original model
 
     @classmethod
-    def of(cls, questions: Questions, pruned: Marked, full: Marked) -> Self:
+    def of(cls, questions: Questions, pruned: MarkedAnswers, full: MarkedAnswers) -> Self:
         """From the marks of both models."""
         facts: dict[str, Any] = {**questions.facts, "left_out": questions.left_out}
         facts["stops"] = tuple(facts["stops"])
@@ -57,9 +57,9 @@ class RightAnswers(RecordPart):
         )
 
     @property
-    def full(self) -> Marked:
+    def full(self) -> MarkedAnswers:
         """The answers of the original model."""
-        return Marked(self.full_right, self.full_unfinished)
+        return MarkedAnswers(self.full_right, self.full_unfinished)
 
     @property
     def share(self) -> float:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.numbers.arrays import FloatArray, IntArray
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.result import MIDDLE, document_places
@@ -71,7 +71,7 @@ class Band(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SumError(Numbered):
+class SumError(IdentityKey):
     """Curves of the loss increase, and the plans of their order that were measured whole."""
 
     curves: Sensitivity  # with `by_sample`

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.lazy import pd
 from analysis.numbers.sparsity import num_removed
 from pruning.plan.kept_neurons import kept_ids
@@ -27,7 +27,7 @@ NEURON_TABLE_COLUMNS = ("rank", "neuron", "saliency", "kept")
 
 
 @dataclass(frozen=True, eq=False)
-class NeuronField(Numbered):
+class NeuronField(IdentityKey):
     """A saliency for every neuron of a model, ordered by layer, expert and neuron."""
 
     layers: IntArray  # (experts,) decoder index

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
-from analysis.cache_keys import Numbered
+from analysis.cache_keys import IdentityKey
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import np
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
@@ -76,7 +76,7 @@ class Units:
     @cached_property
     def cache_key(self) -> tuple[object, ...]:
         """The limits, as sizes are the model's; ranked ones are told apart by a number."""
-        number = Numbered().cache_key if self.saliency else None
+        number = IdentityKey().cache_key if self.saliency else None
         return self.what, self.pools, self.limits.to_dict(), number
 
     @property

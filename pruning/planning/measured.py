@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cache_keys import Numbered, most_results
+from analysis.cache_keys import IdentityKey, most_results
 from analysis.corpora.spec import name_among
 from analysis.errors import PlanError
 from analysis.files.naming import digest_of
@@ -28,7 +28,7 @@ from pruning.spec.spec import BudgetSpec, PlanSpec, SpreadSpec
 
 
 @dataclass(frozen=True, eq=False)
-class Order(Numbered):
+class Order(IdentityKey):
     """The order in which layers lose experts or neurons, for any budget."""
 
     ref: OrderRef

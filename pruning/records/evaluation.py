@@ -19,7 +19,7 @@ from pruning.measures.result import (
     MEASURES,
     OF_FULL_MODEL,
     RIGHT,
-    Computed,
+    LazyMetrics,
     Measure,
     Metric,
     SampleCount,
@@ -170,7 +170,7 @@ class EvaluationRecord(DisplayMixin, MeasuredRecord, PlanRecord):
         if answers := self.right_answers:
             own = registry is MEASURES
             made[RIGHT] = lambda: answers.metric if own else answers.full_metric
-        return Computed(made)
+        return LazyMetrics(made)
 
     @property
     def samples(self) -> SampleLosses | None:

@@ -43,7 +43,7 @@ from pruning.search.scores import BlockFitness
 _SHARE_OF_MEMORY = 0.25
 # Of a batch: position function -> sums over the scored positions of each sample, see
 # `measure_hidden`; and the decoder layers that ran for this candidate.
-Measured = tuple[Mapping[str, SampleSums], int]
+Measurement = tuple[Mapping[str, SampleSums], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +190,7 @@ class MaskedRuns:
         """Nothing: each candidate is measured by itself."""
         yield from ()
 
-    def run(self, removed: Removed, number: int) -> Measured:
+    def run(self, removed: Removed, number: int) -> Measurement:
         """Measure a candidate on a batch."""
         batch, subject = self.batches[number], self.subject
         first, entry_BTD = self._kept.entry(removed, number)
@@ -228,7 +228,7 @@ class StreamedRuns:
     plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     settings: MeasureSettings
     folder: Path  # an interrupted pass resumes from what it left here
-    _measurements: dict[Removed, dict[int, Measured]] = field(default_factory=dict, init=False)
+    _measurements: dict[Removed, dict[int, Measurement]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.num_batches = -(-len(self.samples) // self.samples.batch_size)  # of all processes
@@ -249,11 +249,11 @@ class StreamedRuns:
 
     def _measure(
         self, ends: Ends, plans: Mapping[Removed, PruningPlan]
-    ) -> Generator[Progress, None, dict[Removed, dict[int, Measured]]]:
+    ) -> Generator[Progress, None, dict[Removed, dict[int, Measurement]]]:
         original = partial(ends.hidden, self.samples, None)
         folder = self.running.placement.hidden_states_dir
         full = yield from full_side(ends.head, self.samples, original, folder)
-        by_candidate: dict[Removed, dict[int, Measured]] = {}
+        by_candidate: dict[Removed, dict[int, Measurement]] = {}
         with closing(full):
             for removed, plan in plans.items():
                 yield Progress(
@@ -266,7 +266,7 @@ class StreamedRuns:
                     by_candidate[removed][batch.number] = _with_counts(sums, batch), layers
         return by_candidate
 
-    def run(self, removed: Removed, number: int) -> Measured:
+    def run(self, removed: Removed, number: int) -> Measurement:
         """The measurement of a candidate by `prepare`, on a batch of this process."""
         return self._measurements[removed][number]
 

@@ -37,7 +37,7 @@ from pruning.measures.samples import Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed, Units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
-from pruning.search.fitness import MaskedRuns, Measured, StreamedRuns
+from pruning.search.fitness import MaskedRuns, Measurement, StreamedRuns
 
 Runs = MaskedRuns | StreamedRuns
 _PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
@@ -184,7 +184,7 @@ class Measuring:
                 table.add([block], sync=place + 1 == len(missing))
                 self._runs.hold([point.base])
 
-    def _block(self, point: Point, number: int, measured: Measured) -> Block:
+    def _block(self, point: Point, number: int, measured: Measurement) -> Block:
         """What was measured of a point on a batch, which is known from here on."""
         sums, layers = measured
         if not all(np.isfinite(sum_.sums).all() for sum_ in sums.values()):

@@ -167,18 +167,18 @@ def check_corpora(requests: Sequence[CalibrateRequest]) -> Steps[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class CalibrationResult:
     """A run of statistics, and whether it was not in the cache before."""
 
     run: Run
     is_new: bool
 
 
-def collected(task: Steps[Run], stats_dir: Path | None) -> Steps[Collected]:
+def collected(task: Steps[Run], stats_dir: Path | None) -> Steps[CalibrationResult]:
     """Run a task that makes statistics, and look whether the cache had them."""
     earlier_ids = {run.manifest.run_id for run in stats_store(stats_dir).runs()}
     run = yield from task
-    return Collected(run, run.manifest.run_id not in earlier_ids)
+    return CalibrationResult(run, run.manifest.run_id not in earlier_ids)
 
 
 def calibrate_run(request: CalibrateRequest) -> Steps[Run]:

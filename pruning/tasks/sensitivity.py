@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class CorpusMeasurement:
     """The measurements on one corpus."""
 
     record: SensitivityRecord
@@ -50,7 +50,7 @@ class Measured:
 class Measurement:
     """The measurements of an order."""
 
-    corpora: tuple[Measured, ...]
+    corpora: tuple[CorpusMeasurement, ...]
     # Budget, as options -> the plan over all corpora and its improvements.
     rounds: Mapping[str, "list[Round]"]
     # Of the plans as they are and repaired, by corpus and then by plan; if repairs are asked for.
@@ -76,7 +76,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     quiet_transformers()
     settings = run_settings(request, max(draw.sequences.longest for draw in draws))
     with offload_space(settings.placement) as offload:
-        sitting = _Sitting(request, model, order_of(ranking, specs[0]), settings, offload)
+        sitting = _LazyModel(request, model, order_of(ranking, specs[0]), settings, offload)
         curves = SensitivityStore(store.directories)
         yield from curves.table.notes()
         works = [sitting.work(draw, curves) for draw in draws]
@@ -90,7 +90,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))
 
 
-class _Sitting:
+class _LazyModel:
     """A model that is loaded once, at the first measurement."""
 
     def __init__(
@@ -154,7 +154,7 @@ class _Sitting:
 
 def _measure(
     works: "Sequence[Measuring]",
-    sitting: _Sitting,
+    sitting: _LazyModel,
     ranking: Ranking,
     specs: list[PlanSpec],
 ) -> Steps[Measurement]:
@@ -174,7 +174,7 @@ def _measure(
     finally:
         records = [work.finish() for work in works]
     measured = (
-        Measured(record, curve, units, work.layers, len(work.batches))
+        CorpusMeasurement(record, curve, units, work.layers, len(work.batches))
         for record, curve, work in zip(records, curves, works, strict=True)
     )
     return Measurement(tuple(measured), rounds)

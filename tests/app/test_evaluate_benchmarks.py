@@ -10,7 +10,7 @@ from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.jobs.runner import LocalRunner
 from app.session.job_queue import job_store
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.listing import action
 from pruning.benchmarks.record import (
     BenchmarkScore,
@@ -125,7 +125,7 @@ def test_the_queued_run_is_what_the_page_shows_when_it_has_ended(open_page, kept
         store.save(made)
         with job_store().transaction() as jobs:
             jobs.update(job.id, state=JobState.RUNNING, started_at=job.created_at)
-        told = action("benchmark").tell(Given(validated(BenchmarkRequest, job.request)), [made])
+        told = action("benchmark").tell(Call(validated(BenchmarkRequest, job.request)), [made])
         job_store().finish(job.id, JobState.DONE, result=told.plain)
         test.run()
     assert not test.exception

@@ -5,7 +5,7 @@ import pytest
 from app.jobs.kinds import KINDS, kind_of, told
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
-from pruning.actions.action import Given
+from pruning.actions.action import Call
 from pruning.actions.listing import action
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ExportRequest
@@ -92,7 +92,7 @@ EXPORTED = [
 def test_an_export_says_where_it_lies_and_what_its_verification_found(found, said):
     request = ExportRequest(model="demo", out="small", plan={})
     result = {"out": "small", **found}
-    outcome = action("export").tell(Given(request), result)
+    outcome = action("export").tell(Call(request), result)
     assert (outcome.sentence, outcome.numbers) == (said, result)
 
 

@@ -168,7 +168,7 @@ def test_a_result_that_cannot_be_told_is_stored_all_the_same(asked):
     assert drain(row.job(asked("variance"))) == {"sentence": "stored; it is gone"}
 
 
-def refuse(given, value):
+def refuse(call, value):
     raise UserError("it is gone")
 
 

@@ -16,7 +16,7 @@ from analysis.errors import CheckpointError
 from analysis.model.heads import prediction_heads
 from analysis.model.outline import without_weights
 from pruning.plan.sizes import size_report
-from pruning.planning.counted import count_plan
+from pruning.planning.count_plan import count_plan
 from pruning.spec.spec import spec_of
 
 

@@ -22,7 +22,7 @@ from app.pages.explore.stratification import strata_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.data import shown_model, what_is_missing
 from app.session.state import one_of
-from app.tables.ranked import Ranked
+from app.tables.saliency_grid import SaliencyGrid
 from app.widgets.charts import chart_files, show_named
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.controls import MODES, ORDERS, part_switch, view_switch
@@ -121,7 +121,7 @@ def map_part(loaded: Loaded, mode: Mode) -> None:
         _maps(loaded, mode, (loaded.ranked(chosen), loaded.study.plan_of(chosen)))
 
 
-def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[Ranked, PruningPlan]) -> None:
+def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan]) -> None:
     """The map of the last criterion, or of both side by side, with the chosen expert marked."""
     layers = [layer.index for layer in loaded.model.layers]
     panels = [

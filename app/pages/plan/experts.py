@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
 
-from app.charts.schedules import Sides
+from app.charts.schedules import ScheduleComparison
 from app.charts.traces import signed
 from app.components.schedule_editor import Bars, schedule_editor
 from app.literal import literal
@@ -81,7 +81,9 @@ def plan_metrics(loaded: Loaded, current_plan: CurrentPlan, report: SizeReport) 
     )
 
 
-def editor_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:
+def editor_part(
+    loaded: Loaded, current_plan: CurrentPlan, sides: ScheduleComparison | None
+) -> None:
     """The bars, with the counts that an edit starts from."""
     st.markdown("**Experts kept per layer**: the other layers adjust to keep the budget.")
     if current_plan.plan.granularity == NEURON_GRANULARITY:
@@ -112,7 +114,7 @@ def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.markdown(f":material/info: {note}")
 
 
-def sides_part(loaded: Loaded, sides: Sides) -> None:
+def sides_part(loaded: Loaded, sides: ScheduleComparison) -> None:
     """All schedules on this budget: chart and table, with measured losses."""
     is_repaired = loaded.shown is not None and loaded.shown.plan.repair is not None
     st.markdown(
@@ -174,7 +176,7 @@ def sides_part(loaded: Loaded, sides: Sides) -> None:
         st.text(f"{schedule_label(schedule)} is not possible: {why}")
 
 
-def _with_losses(loaded: Loaded, sides: Sides) -> pd.DataFrame:
+def _with_losses(loaded: Loaded, sides: ScheduleComparison) -> pd.DataFrame:
     """The summary of all schedules with the loss increase: measured, and predicted."""
     losses = loaded.study.losses
     plan_losses = [loss_of(losses, plan) for plan in sides.table["plan"]]
@@ -204,7 +206,7 @@ def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     reasons_part(engine_verdicts, "plan.engines")
 
 
-def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: Sides | None) -> None:
+def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: ScheduleComparison | None) -> None:
     """Exact values per layer; editing a cell equals moving its bar."""
     st.markdown("**Exact values**: type a number, or lock a layer.")
     uniform = sides.kept_by("uniform") if sides else None

@@ -11,7 +11,7 @@ from app.literal import literal
 from app.session.outlines import OutlineSource, named_source, sizes_of, uploaded_source
 from app.widgets.notes import show_command
 from pruning.plan.sizes import format_bytes, format_count
-from pruning.planning.counted import SHARES
+from pruning.planning.count_plan import SHARES
 from pruning.spec.base import command_line
 
 _ASKED: Final = "start.outline.asked"

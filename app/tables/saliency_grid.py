@@ -15,7 +15,7 @@ from analysis.stats.grid import Grid
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
+class SaliencyGrid:
     """A ranking; arrays are (layers, experts), NaN = absent."""
 
     criterion: Criterion
@@ -34,8 +34,8 @@ class Ranked:
         return pruned_mask(self.saliency, self.grid, sparsity)
 
 
-def rank(criterion: Criterion, stats: Stats, gate: Gate) -> Ranked:
+def rank(criterion: Criterion, stats: Stats, gate: Gate) -> SaliencyGrid:
     """Scores and saliency of every expert."""
     score, saliency = scored(criterion, stats, gate)
     grid = stats.grid
-    return Ranked(criterion, grid, grid.fold(score), grid.fold(saliency))
+    return SaliencyGrid(criterion, grid, grid.fold(score), grid.fold(saliency))

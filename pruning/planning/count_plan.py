@@ -19,7 +19,7 @@ SHARES = ("25%", "50%", "75%")
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountPlan:
     """How many experts stay, and what that saves."""
 
     allocation: Allocation
@@ -27,7 +27,7 @@ class Counted:
     notes: tuple[str, ...]  # for people, one line each
 
 
-def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
+def count_plan(spec: PlanSpec, model: MoEModel) -> CountPlan:
     """Counts and sizes of a plan of experts by a schedule that needs no ranking."""
     evidence, schedule = file_evidence(spec, model), spec.spread.schedule
     units = experts_of(spec, model)
@@ -46,7 +46,7 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> Counted:
     notes = [*_caveats(model), *allocation_notes(schedule, units, budget, allocation, evidence)]
     if (target := spec.budget.size_target) and spec.is_even:
         notes.append(smaller_cut(model, target, units.limits, allocation.removed))
-    return Counted(allocation, size_report(model, plan), tuple(filter(None, notes)))
+    return CountPlan(allocation, size_report(model, plan), tuple(filter(None, notes)))
 
 
 def _caveats(model: MoEModel) -> Sequence[str]:
@@ -57,9 +57,9 @@ def _caveats(model: MoEModel) -> Sequence[str]:
     return caveats
 
 
-def uniform_cuts(model: MoEModel) -> list[tuple[str, Counted | None]]:
+def uniform_cuts(model: MoEModel) -> list[tuple[str, CountPlan | None]]:
     """Sparsity -> its uniform plan, for SHARES; None where a router needs more experts."""
-    cuts: list[tuple[str, Counted | None]] = []
+    cuts: list[tuple[str, CountPlan | None]] = []
     for share in SHARES:
         try:
             cuts.append((share, count_plan(spec_of(sparsity=share), model)))
