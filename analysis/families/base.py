@@ -410,11 +410,7 @@ class MoEFamily:
     @property
     def correction_biases(self) -> tuple[str, ...]:
         """Router tensors that decide the selection and not the gate weight."""
-        others = (
-            router_tensor
-            for router_tensor in self.router_tensors[1:]
-            if not router_tensor.is_factor
-        )
+        others = (tensor for tensor in self.router_tensors[1:] if not tensor.is_factor)
         names = (tensor.name for tensor in others if not tensor.holds_ids)
         return tuple(name for name in names if name != f"{self.router}.bias")
 
