@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -11,7 +10,6 @@ from analysis.corpora.spec import name_among
 from analysis.corpora.weights import corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
-from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.ranking.choose import notes_on_others
@@ -96,12 +94,6 @@ class CurrentPlan:
         if self.repaired_by:
             repairs = [self.repaired_by.command((self.file or PLAN_FILE,))]
         return [self.plan_command(model), *repairs]
-
-
-def made_by(*facts: str) -> str:
-    """Provenance line: the facts, the version of this program, the date."""
-    today = datetime.now(UTC).date().isoformat()
-    return " | ".join([*filter(None, facts), f"moe-prune-studio {tool_version()}", today])
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,11 +326,6 @@ class Loaded:
             for name, runs in self.models.items()
         }
 
-    @property
-    def models_fact(self) -> tuple[str, ...]:
-        """The compared models, for provenance lines; empty if only this one."""
-        return (f"models: {', '.join(self.models)}",) if self.models else ()
-
     @cached_property
     def corpora_stats(self) -> Mapping[str, ExpertStats]:
         """The statistics of each corpus, for charts that compare corpora."""
@@ -386,45 +373,6 @@ class Loaded:
                 f"The sparsity {self.sparsity} removes no expert, so there is nothing to "
                 f"show; the least that removes one per layer is {least:.4g}."
             )
-
-    # Provenance.
-
-    @property
-    def head(self) -> str:
-        """The model, for provenance lines."""
-        return f"{self.model.name} {self.model.identity[:8]}"
-
-    def about(self, *facts: str) -> str:
-        """Provenance line of a chart of all corpora."""
-        runs = ", ".join(run.manifest.run_id for run in self.runs.values())
-        return made_by(self.head, runs, f"sparsity {self.sparsity}", *facts)
-
-    def about_plan(self) -> str:
-        """Origin of the plan, for provenance lines."""
-        if self.shown is None:
-            return self.choices.ranking_criterion.label
-        origin, repair = self.shown.plan.provenance, self.shown.plan.repair
-        words = self.shown.file or ", ".join(filter(None, (origin.criterion, origin.schedule)))
-        return f"{words}, repaired" if repair else words
-
-    def about_both(self) -> str:
-        """Provenance line of a chart of both recipes."""
-        a, b = self.names
-        runs = [run.manifest.run_id for run in (*self.first.choice.runs, *self.second.choice.runs)]
-        return made_by(self.head, f"A: {a}", f"B: {b}", ", ".join(dict.fromkeys(runs)))
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Both recipes in a few words."""
-        file = self.shown.file if self.shown else ""
-        return file or _in_words(self.first), _in_words(self.second)
-
-
-def _in_words(ranking: Ranking) -> str:
-    source = corpora_words(ranking.choice.corpora) or criterion_badge(ranking.criterion)
-    gate = ", renormalized" if ranking.gate != "applied" else ""
-    amount = next(iter(ranking.spec.budget.amounts.values()), "")
-    return f"{ranking.criterion.label}, {source}{gate}, {amount}"
 
 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:

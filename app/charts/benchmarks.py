@@ -14,8 +14,8 @@ from app.charts import capability
 from app.charts.chart import Drawing, chart
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
+from app.charts.provenance import made_by
 from app.choices import ALL_SHARES, EVERY, result_words, unless
-from app.loaded import made_by
 from pruning.benchmarks.record import BenchmarkRecord, BenchmarkStore, benchmark_table, way_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from analysis.foreign_text import in_html
 from analysis.ranking.coverage import Blender
 from analysis.stats.blend import mixture_of
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora
 from app.charts.theme import ink, paper, primary, text_on, themed
 from pruning.planning.choice import corpora_words
 
@@ -48,7 +49,7 @@ def coverage_table(loaded: Loaded) -> pd.DataFrame:
 def draw(loaded: Loaded) -> Drawing:
     """How much of each corpus's saliency is kept."""
     table = coverage_table(loaded)
-    about = loaded.about(loaded.first.criterion.label, corpora_words(loaded.choices.corpora))
+    about = of_corpora(loaded, loaded.first.criterion.label, corpora_words(loaded.choices.corpora))
     return Drawing(partial(coverage_figure, table), table, describe(table), about)
 
 

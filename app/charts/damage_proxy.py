@@ -21,6 +21,7 @@ from analysis.ranking.proxy import damage_table
 from analysis.stats.columns import Gate
 from analysis.stats.tables import ExpertStats
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora
 from app.charts.theme import nth_look, paper, series_color, themed
 from app.charts.traces import Place, pin_point, series
 
@@ -61,7 +62,7 @@ def draw(loaded: Loaded) -> Drawing:
     proxy = loaded.choices.ranking_criterion if is_variant else get_criterion(PROXY)
     table = fate_table(stats, proxy, loaded.choices.gate, loaded.fraction)
     figure = partial(damage_proxy, table, proxy=proxy.label, marked=loaded.choices.expert)
-    about = loaded.about(stats.manifest.run_id, f"gate {loaded.choices.gate}")
+    about = of_corpora(loaded, stats.manifest.run_id, f"gate {loaded.choices.gate}")
     return Drawing(figure, table, describe(table, proxy=proxy.label), about)
 
 

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.ranking.overlap import effects_over_models, too_near, variant_means
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import models_fact, of_corpora
 from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, stroke
 
@@ -29,7 +30,7 @@ def draw(loaded: Loaded) -> Drawing:
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
     figure = partial(effects_figure, table, chance=by_chance)
-    about = loaded.about(f"gate {loaded.choices.gate}", *loaded.models_fact)
+    about = of_corpora(loaded, f"gate {loaded.choices.gate}", *models_fact(loaded))
     return Drawing(figure, table, describe(table, loaded.removed_at(loaded.fraction)), about)
 
 

@@ -16,11 +16,11 @@ from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
+from app.charts.provenance import made_by
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.charts.traces import padded
 from app.choices import result_words, unless
-from app.loaded import made_by
 from pruning.measures.result import MEASURES
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
+from app.charts.provenance import made_by
 from app.charts.theme import themed
 from app.charts.traces import series
 from app.choices import result_words, unless
-from app.loaded import made_by
 from pruning.records.variances import VarianceRecord, VarianceStore, variance_overview
 from pruning.spec.base import repeated
 

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_both_plans
 from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series
 
@@ -26,7 +27,7 @@ _SERIES: Final = (
 def draw(loaded: Loaded) -> Drawing:
     """In which layers the recipes agree."""
     table = loaded.comparison.by_layer
-    return Drawing(partial(layer_agreement, table), table, describe(table), loaded.about_both())
+    return Drawing(partial(layer_agreement, table), table, describe(table), of_both_plans(loaded))
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

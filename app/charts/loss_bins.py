@@ -15,9 +15,9 @@ from analysis.criteria import criterion_label
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import criterion_look
+from app.charts.provenance import made_by
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, signed, spread
-from app.loaded import made_by
 from pruning.measures.result import SampleCount
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.records.bins import BinsRecord, BinsStore, bins_overview, rank_agreement

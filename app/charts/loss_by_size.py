@@ -14,10 +14,10 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import made_by
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
-from app.loaded import made_by
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.front_words import ORIGINAL, describe, named, range_text
 from pruning.planning.predicted import PredictedLoss

@@ -16,7 +16,7 @@ from analysis.errors import StatsError
 from analysis.numbers.arrays import BoolArray
 from analysis.ranking.choose import choose_stats
 from analysis.stats.manifest import NEURONS
-from app.loaded import made_by
+from app.charts.provenance import made_by, model_fact
 from app.tables.saliency_grid import rank
 from pruning.plan.neuron_cuts import (
     NeuronField,
@@ -84,7 +84,7 @@ def about(loaded: Loaded, *facts: str) -> str:
     scope = loaded.of_neurons().choices.spec.spread.scope
     runs = loaded.scores.choice.runs
     return made_by(
-        loaded.head,
+        model_fact(loaded),
         ", ".join(run.manifest.run_id for run in runs),
         loaded.choices.ranking_criterion.label,
         f"neurons compete within {SCOPES[scope].lower()}",

@@ -16,6 +16,7 @@ from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart
 from app.charts.overlap_map import number_color
+from app.charts.provenance import of_corpora
 from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, annotation, heat
 from pruning.plan.plan import NEURON_GRANULARITY
@@ -39,7 +40,7 @@ def pair_overlaps(loaded: Loaded) -> pd.DataFrame:
 def draw(loaded: Loaded) -> Drawing:
     """What two corpora agree on."""
     label, corpora = loaded.routed_criterion().label, list(loaded.corpora_stats)
-    about = loaded.about(label, f"gate {loaded.choices.gate}")
+    about = of_corpora(loaded, label, f"gate {loaded.choices.gate}")
     return matrix_drawing(pair_overlaps(loaded), corpora, about)
 
 

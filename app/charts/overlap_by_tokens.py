@@ -23,6 +23,7 @@ from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.tables import ExpertStats
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
+from app.charts.provenance import of_corpora
 from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
 from app.choices import CURVE_BESIDE
@@ -79,7 +80,7 @@ def draw(loaded: Loaded) -> Drawing:
     if not criteria:
         raise PlanError("Choose a criterion above.")
     table = loaded.study.cached(parts_table, parts, criteria, loaded.choices.gate, loaded.fraction)
-    about = loaded.about(f"gate {loaded.choices.gate}")
+    about = of_corpora(loaded, f"gate {loaded.choices.gate}")
     return Drawing(partial(parts_curve, table), table, describe(table), about)
 
 

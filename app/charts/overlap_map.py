@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from analysis.ranking.overlap import above_chance, too_near, variant_means
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
 from app.charts.traces import annotation, around, box, halo, heat, stroke, targets
 from app.choices import CONSTANT
@@ -44,7 +45,7 @@ def draw(loaded: Loaded) -> Drawing:
     """Which variants depend on the corpus."""
     stats, selected = loaded.corpora_stats, loaded.choices.ranking_criterion.exponents
     means = loaded.study.cached(variant_means, stats, loaded.choices.gate, loaded.fraction)
-    about = loaded.about(f"gate {loaded.choices.gate}")
+    about = of_corpora(loaded, f"gate {loaded.choices.gate}")
     alt = describe(means, loaded.removed_at(loaded.fraction))
     return Drawing(partial(variant_map, means, selected=selected), means, alt, about)
 

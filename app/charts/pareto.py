@@ -18,11 +18,11 @@ from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, intervals_of, usual_measure
 from app.charts.names import FULL
+from app.charts.provenance import made_by
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, padded, spread, stroke
 from app.choices import result_words, unless
-from app.loaded import made_by
 from pruning.measures.result import MEASURES
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from analysis.ranking.choose import run_by_corpus
 from analysis.stats.manifest import Run
 from analysis.stats.reading import load_sample_stats
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora
 from app.charts.theme import apply_theme
 from app.charts.traces import Place, cells_of, heat, layer_axis, pin
 from app.choices import USUAL_PATHS, PathChoice
@@ -60,7 +61,7 @@ def draw(loaded: Loaded) -> Drawing:
         partial(path_frequency, together, counts, marked=loaded.choices.expert),
         together,
         describe(together, counts),
-        loaded.about(" ".join(choice.options())),
+        of_corpora(loaded, " ".join(choice.options())),
         options=choice.options() if choice != USUAL_PATHS else (),
     )
 

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora
 from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
@@ -44,7 +45,7 @@ def draw(loaded: Loaded) -> Drawing:
         table = with_plan(table, order, removed, error)
     by_neuron = recipe.by_neuron
     alt = describe(table, corpora_text(error.curves), by_neuron=by_neuron)
-    about = loaded.about(", ".join(curve.name for curve in error.curves.curves))
+    about = of_corpora(loaded, ", ".join(curve.name for curve in error.curves.curves))
     return Drawing(partial(frontier_figure, table, by_neuron=by_neuron), table, alt, about)
 
 

@@ -17,9 +17,9 @@ from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
+from app.charts.provenance import made_by, model_fact
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series, signed
-from app.loaded import made_by
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import schedule_words
@@ -110,7 +110,7 @@ def draw(loaded: Loaded) -> Drawing:
         )
     removed = usual_size(table) if loaded.choices.removed is None else loaded.choices.removed
     rows = table[table["removed"] == removed].reset_index(drop=True)
-    return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(loaded.head))
+    return Drawing(partial(same_bytes, rows), rows, describe(rows), made_by(model_fact(loaded)))
 
 
 def same_bytes(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:

@@ -11,9 +11,10 @@ import plotly.graph_objects as go
 from analysis.errors import PlanError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import made_by, model_fact
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
-from app.loaded import Loaded, made_by
+from app.loaded import Loaded
 from pruning.plan.budget import Budget
 from pruning.plan.units import Units
 from pruning.planning.choice import schedule_label
@@ -96,7 +97,7 @@ def draw(loaded: Loaded) -> Drawing:
     first = loaded.first
     runs = ", ".join(run.manifest.run_id for run in first.choice.runs)
     facts = (runs, first.criterion.label, f"sparsity {loaded.sparsity}")
-    return Drawing(figure, counts, describe(labelled_counts), made_by(loaded.head, *facts))
+    return Drawing(figure, counts, describe(labelled_counts), made_by(model_fact(loaded), *facts))
 
 
 def schedules_figure(table: pd.DataFrame, *, marked: str = "", dark: bool = False) -> go.Figure:

@@ -12,9 +12,9 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import made_by
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
-from app.loaded import made_by
 from pruning.measures.result import MEASURES
 from pruning.plan.plan import fit_plan
 from pruning.records.quality import PlanLoss, loss_of, unseen

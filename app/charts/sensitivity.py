@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from analysis.numbers.arrays import FloatArray
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora, plan_fact
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, signed, stroke
 from pruning.measures.curves import Sensitivity
@@ -67,7 +68,8 @@ def _draw(loaded: Loaded, figure: Callable[..., go.Figure]) -> Drawing:
     table = sensitivity_table(sensitivity, sizes, removed_by(plan, sizes, loaded.model))
     is_in_order = loaded.shown is None or loaded.predicted is not None
     alt = describe(table, corpora_text(sensitivity), is_in_order=is_in_order)
-    about = loaded.about(loaded.about_plan(), ", ".join(curve.name for curve in sensitivity.curves))
+    curves = ", ".join(curve.name for curve in sensitivity.curves)
+    about = of_corpora(loaded, plan_fact(loaded), curves)
     return Drawing(partial(figure, table), table, alt, about)
 
 

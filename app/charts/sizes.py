@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import of_corpora, plan_fact
 from app.charts.theme import (
     PATTERNS,
     SERIES_LIGHT,
@@ -38,7 +39,7 @@ _MIN_LABELLED_SHARE: Final = 0.09  # narrower segments would clip their label; t
 def draw(loaded: Loaded) -> Drawing:
     """What pruning saves."""
     table = loaded.study.sizes(loaded.shown_plan).table
-    about = loaded.about(loaded.about_plan())
+    about = of_corpora(loaded, plan_fact(loaded))
     return Drawing(partial(sizes_figure, table), table, describe(table), about)
 
 

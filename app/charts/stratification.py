@@ -21,10 +21,10 @@ from analysis.ranking.stratification import random_separation, relative, separat
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
 from app.charts.chart import Drawing, chart
+from app.charts.provenance import made_by, model_fact
 from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
 from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
 from app.choices import Scale
-from app.loaded import made_by
 from app.tables.saliency_grid import SaliencyGrid
 from pruning.planning.ranking import Ranking
 
@@ -77,7 +77,7 @@ def draw(loaded: Loaded) -> Drawing:
         figure,
         table,
         describe(table),
-        made_by(loaded.head, " beside ".join(rankings), *facts),
+        made_by(model_fact(loaded), " beside ".join(rankings), *facts),
         options=choice.options(),
         panels={name: partial(figure, panels=[name]) for name in rankings},
     )

@@ -15,10 +15,10 @@ from analysis.errors import StatsError
 from analysis.foreign_text import in_html, in_terminal
 from app.charts.chart import Drawing, chart
 from app.charts.evaluations import plan_name
+from app.charts.provenance import made_by, model_fact
 from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation, layer_axis, signed
 from app.choices import result_words
-from app.loaded import made_by
 from pruning.measures.store import readable_records
 from pruning.plan.plan import fit_plan
 from pruning.records.lens import (
@@ -146,7 +146,7 @@ def _chosen(loaded: Loaded) -> tuple[LensRecord, LensPlan, pd.DataFrame]:
 
 
 def _about(loaded: Loaded, record: LensRecord, *plans: LensPlan) -> str:
-    return made_by(loaded.head, record.record_id, *map(plan_name, plans))
+    return made_by(model_fact(loaded), record.record_id, *map(plan_name, plans))
 
 
 @chart("text-tokens", "evaluate")

@@ -16,6 +16,7 @@ from analysis.criteria import VARIANTS, unified
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart
 from app.charts.overlap_map import Cell, Variant, variant_grid, variant_label, variant_map
+from app.charts.provenance import of_corpora
 from app.choices import CONSTANT
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import PlanLoss, stored_losses
@@ -42,7 +43,7 @@ def draw(loaded: Loaded) -> Drawing:
             "`moeprune sweep` measures many."
         )
     selected = loaded.choices.ranking_criterion.exponents
-    about = loaded.about("loss increase, mean over corpora")
+    about = of_corpora(loaded, "loss increase, mean over corpora")
     return Drawing(partial(loss_map, table, selected=selected), table, describe(table), about)
 
 

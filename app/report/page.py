@@ -19,7 +19,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
 from app.charts.chart import Chart, Drawing
 from app.charts.listing import CHARTS
-from app.loaded import made_by
+from app.charts.provenance import made_by, plan_fact
 from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan.plan import EXPERT_GRANULARITY
@@ -110,7 +110,7 @@ def _recipes(loaded: Loaded) -> dict[str, str]:
         spec = loaded.neuron_spec
         return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
     if loaded.shown is not None and loaded.shown.file:
-        return {"Plan": f"{loaded.shown.file} ({loaded.about_plan()})"}
+        return {"Plan": f"{loaded.shown.file} ({plan_fact(loaded)})"}
     if loaded.shown is not None and loaded.shown.ranking is not None:
         return {"Plan": _in_words(loaded.shown.ranking.spec, "criterion", "corpora", "gate")}
     a, b = loaded.both.a.plan, loaded.both.b.plan

@@ -15,6 +15,7 @@ from app.charts import kept_by, neuron_cut
 from app.charts.chart import Drawing
 from app.charts.corpus_losses import corpus_losses
 from app.charts.listing import CHARTS
+from app.charts.provenance import of_corpora
 from app.charts.schedules import sides
 from app.charts.sizes import size_text
 from app.charts.stratification import SCALES
@@ -237,7 +238,7 @@ def corpora(loaded: Loaded) -> Finding:
             shares = {name: answers.share for name, answers in loss.right.items()}
             sentence += f" Right answers: {_by_corpus(shares, '.0%')}."
         changes = {name: plan_loss.change for name, plan_loss in measured.items()}
-        chart = corpus_losses(changes, corpus, loaded.about("loss increase"))
+        chart = corpus_losses(changes, corpus, of_corpora(loaded, "loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron
     chart = CHARTS["neuron-overlap" if by_neuron else "overlap"].draw(other)
