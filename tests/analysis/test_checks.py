@@ -119,7 +119,7 @@ def rows_file(folder, *rows):
 
 
 def documents(corpus):
-    return sorted(local_source(parse_corpus(corpus)).draw(0), key=lambda each: each.where)
+    return sorted(local_source(parse_corpus(corpus)).draw(0), key=lambda document: document.where)
 
 
 USER = {"role": "user", "content": "2 + 2?"}
@@ -137,8 +137,8 @@ def test_answers_are_read_from_a_column_of_any_name(tmp_path):
         {"text": "no answer"},
     )
     found = documents(f"{path},answer=sum,check=number")
-    assert [each.expected for each in found] == ["4"] * 5 + [None]
-    answers = [(each.messages or [{}])[-1].get("content") for each in found]
+    assert [document.expected for document in found] == ["4"] * 5 + [None]
+    answers = [(document.messages or [{}])[-1].get("content") for document in found]
     assert answers == ["4", None, "four", "4", "four", None]
     assert all(
         document.expected is None for document in documents(str(path)) if document.problem is None

@@ -235,9 +235,9 @@ def test_answers_with_calls_are_counted(tokenizer, name):
 def test_a_template_is_asked_what_it_takes_by_its_renderings():
     known = b'{"bos_token": "<s>", "eos_token": "</s>"}'
     wanted = {name: arguments_taken(template, known) for name, template in TEMPLATES.items()}
-    objects = {name for name, each in wanted.items() if each == "object"}
+    objects = {name for name, kind in wanted.items() if kind == "object"}
     assert objects == {"qwen2.5", "glm", "mistral", "llama3", "llama4", "gpt-oss", "granite"}
-    assert {n for n, each in wanted.items() if each == "text"} == {"deepseek-v3", "hunyuan"}
+    assert {n for n, kind in wanted.items() if kind == "text"} == {"deepseek-v3", "hunyuan"}
     takes = {name: content_taken(template, known, "user") for name, template in TEMPLATES.items()}
     assert [name for name, take in takes.items() if take == "parts"] == ["minimax"]
     assert {n for n, take in takes.items() if take == "any"} == {"glm", "llama4", "kimi"}

@@ -56,7 +56,7 @@ def test_streamed_rows_lose_the_nulls_of_arrow(tmp_path, monkeypatch):
     path = tmp_path / "copy.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     drawn = open_corpus(f"tulu-math={path}").draw(0)
-    got = [each.messages[1]["tool_calls"][0]["function"]["arguments"] for each in drawn]
+    got = [document.messages[1]["tool_calls"][0]["function"]["arguments"] for document in drawn]
     assert sorted(got, key=str) == [{"city": "Paris"}, {"days": 3}]
 
 
@@ -301,7 +301,7 @@ def test_the_blend_for_tool_calls_has_its_shares(tmp_path, tokenizer, monkeypatc
     early = Counter(first[:136])
     assert abs(early["evol-codealpaca-v1"] - 70) < 4 * 5.6
     assert first != [document.where.partition(",")[0] for document in source.draw(2)]
-    assert [each["conversations"] for each in source.facts["source"]["blend"]] == [700, 330, 330]
+    assert [part["conversations"] for part in source.facts["source"]["blend"]] == [700, 330, 330]
     tokenizer.chat_template = TEMPLATES["qwen2.5"]
     text = "".join(
         tokenizer.decode(encode(drawn[first.index(name)], tokenizer, ChatFormat(), "a").ids)

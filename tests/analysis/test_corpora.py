@@ -74,8 +74,8 @@ BAD_ROWS = {
         for ids in ('["a"]', "5", "[1.5]", "[-1]", "[2147483648]")  # the last is beyond 32 bits
     },
     **{
-        f'{{"messages": {each}}}': "messages must be a list of objects"
-        for each in ('"hi"', '["hi"]', "[]")
+        f'{{"messages": {messages}}}': "messages must be a list of objects"
+        for messages in ('"hi"', '["hi"]', "[]")
     },
 }
 # Kind of file, content -> the words that matter.

@@ -17,7 +17,9 @@ EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
 ALL = {criterion.name: criterion for criterion in EVERY}
 ROUTED = {name: criterion for name, criterion in ALL.items() if criterion.source == "routed"}
 # Of samples every expert is measured on every token, so none is without tokens.
-OF_ROUTED_TOKENS = {name: each for name, each in ROUTED.items() if not each.from_samples}
+OF_ROUTED_TOKENS = {
+    name: criterion for name, criterion in ROUTED.items() if not criterion.from_samples
+}
 
 
 def weight_table(*experts):

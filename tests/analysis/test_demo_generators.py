@@ -105,7 +105,7 @@ ASKED = {
     "have then?": lambda start, week, weeks: start + week * weeks,
     "sell?": lambda base, percent: Fraction(base * percent, 100),
     "how old will": lambda age, more, years: age + more + years,
-    "are whole?": lambda boxes, each, broken: boxes * each - broken,
+    "are whole?": lambda boxes, size, broken: boxes * size - broken,
     "How many more": lambda more, less: more - less,
     "count?": lambda first, second, third: first + second + third,
 }
@@ -142,7 +142,9 @@ def test_answers_about_things_follow_from_the_last_sentence_that_names_them():
             else:
                 person = answer.rstrip(".")
                 people = [
-                    each for each in story_sentences.PEOPLE if re.search(rf"\b{each}\b", sentence)
+                    person
+                    for person in story_sentences.PEOPLE
+                    if re.search(rf"\b{person}\b", sentence)
                 ]
                 # Of two people the one who is given the thing, who is named last.
                 assert person == max(people, key=sentence.index)

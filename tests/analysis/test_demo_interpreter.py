@@ -17,7 +17,7 @@ def python_result(text: str, argument: list[Any]) -> Any:
     """What Python itself computes; only for text of our own generator."""
     names: dict[str, Any] = {}
     exec(compile(text, "generated", "exec"), names)  # noqa: S102
-    (function,) = (each for name, each in names.items() if name != "__builtins__")
+    (function,) = (value for name, value in names.items() if name != "__builtins__")
     return function(argument)
 
 

@@ -31,7 +31,7 @@ def test_a_file_takes_its_name_between_two_syncs(path, monkeypatch):
     write_durably(path, b"newer")
     # Its bytes are on the disk before it replaces what was there, the new name after.
     assert seen == [("file", b"older"), ("folder", b"newer")]
-    assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_fails_half_way_leaves_what_was_there(path, error):
         draft.write_bytes(b"ne")
         raise error
     assert path.read_bytes() == b"older"
-    assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
@@ -71,7 +71,7 @@ def test_two_writers_of_a_name_do_not_meet(path):
         first.write(b"rst")
         assert path.read_bytes() == b"the second, which is longer"
     assert path.read_bytes() == b"the first"
-    assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
 
 
 def killed_while_writing(path):
@@ -88,7 +88,7 @@ def killed_while_writing(path):
 def test_the_next_writer_removes_the_draft_of_a_killed_one(path):
     for _ in range(2):
         killed_while_writing(path)
-        (left,) = (each for each in path.parent.iterdir() if each != path)
+        (left,) = (entry for entry in path.parent.iterdir() if entry != path)
         assert left.name.startswith(".plan.json.")
         assert left.name.endswith(".partial")
         assert (path.read_bytes(), left.read_bytes()) == (b"older", b"ha")
@@ -100,7 +100,7 @@ def test_the_next_writer_removes_the_draft_of_a_killed_one(path):
         write_durably(path, b"meanwhile")
         assert not left.exists()
     assert path.read_bytes() == b"newer"
-    assert {each.name for each in path.parent.iterdir()} == {"plan.json", "plan.jsonl"}
+    assert {entry.name for entry in path.parent.iterdir()} == {"plan.json", "plan.jsonl"}
 
 
 def test_a_draft_that_was_taken_before_its_lock_is_made_again(path, monkeypatch):
@@ -120,7 +120,7 @@ def test_a_draft_that_was_taken_before_its_lock_is_made_again(path, monkeypatch)
     # The first, that of the writer between, and the one in place of the first.
     assert len(set(drafts)) == 3
     assert path.read_bytes() == b"newer"
-    assert [each.name for each in path.parent.iterdir()] == ["plan.json"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["plan.json"]
 
 
 def test_without_locks_drafts_of_others_are_left_alone(path, monkeypatch):

@@ -64,7 +64,9 @@ def test_an_export_keeps_bytes_and_gives_the_logits_of_the_plain_one(pair, tmp_p
             logits.append(load_pruned(out, dtype=torch.float32)(ids, use_cache=False).logits)
     assert torch.equal(*logits)
     name = "model.layers.1.mlp.experts.{}.up_proj.weight{}"
-    before, after = (load_file(each / "model.safetensors") for each in (pair[0], tmp_path / "0"))
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (pair[0], tmp_path / "0")
+    )
     for role in ("", "_scale_inv"):
         old, new = before[name.format(5, role)], after[name.format(2, role)]
         assert torch.equal(old.view(torch.uint8), new.view(torch.uint8))

@@ -136,11 +136,11 @@ def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
         (ROUTER, ["layer", "expert"]),
         (COACTIVATION, ["layer", "expert", "other"]),
     ):
-        first, second, both = (read_table(each, name) for each in (run, other, merged))
+        first, second, both = (read_table(folder, name) for folder in (run, other, merged))
         sums = first.set_index(index) + second.set_index(index)
         pd.testing.assert_frame_equal(both.set_index(index), sums, check_exact=True)
     for parts in (1, 4):
-        pieces = [stats_at(each, parts) for each in (run, other)]
+        pieces = [stats_at(folder, parts) for folder in (run, other)]
         part = stats_at(merged, parts)
         assert part.manifest.num_tokens == sum(piece.manifest.num_tokens for piece in pieces)
         expected = pieces[0].table["damage"] + pieces[1].table["damage"]

@@ -170,8 +170,8 @@ def test_every_part_of_a_packed_expert_goes_and_stays_with_it(tmp_path, method):
     model = glm(tmp_path / "packed", split, quantization_config=quantised)
     export(model, (0, 2, 5), tmp_path / "out", heads=HeadChoice.DROP)
     old, new = (
-        {name: entry.shape for name, entry in each.checkpoint.tensors.items()}
-        for each in (model, load_model_index(str(tmp_path / "out")))
+        {name: entry.shape for name, entry in described.checkpoint.tensors.items()}
+        for described in (model, load_model_index(str(tmp_path / "out")))
     )
     block = "model.layers.1.mlp.experts."
     for place, expert in enumerate((0, 2, 5)):
@@ -247,7 +247,11 @@ def test_stacked_experts_in_fp8_are_not_loaded_without_their_scales(tmp_path):
 )
 def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, warns):
     found = verdicts(contents_of(glm(tmp_path, **keys)))
-    said = {each.engine for each in found if "rope_theta is only in rope_parameters" in each.reason}
+    said = {
+        verdict.engine
+        for verdict in found
+        if "rope_theta is only in rope_parameters" in verdict.reason
+    }
     assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if warns else set())
 
 
@@ -262,9 +266,9 @@ def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, w
 def test_keys_that_engines_miss_are_said(tmp_path, given, lacks):
     model = glm(tmp_path, model_type="deepseek_v3", n_group=1, topk_group=1, **given)
     found = verdicts(contents_of(model))
-    said = {each.engine for each in found if "which published ones have" in each.reason}
+    said = {verdict.engine for verdict in found if "which published ones have" in verdict.reason}
     assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if lacks else set())
-    assert all(lacks in each.reason for each in found if each.engine in said)
+    assert all(lacks in verdict.reason for verdict in found if verdict.engine in said)
 
 
 def test_a_type_without_a_class_is_not_estimated(tmp_path):

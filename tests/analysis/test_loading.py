@@ -263,7 +263,7 @@ def test_tensors_of_experts_that_transformers_leaves_out_are_no_detail(load, tmp
     name = "model.layers.{}.mlp.experts.1.up_proj.weight_scale_inv"
     # Of a prediction head, and one that older versions of transformers saved.
     allowed = (name.format(99), "model.layers.0.self_attn.rotary_emb.inv_freq")
-    extra = {each: torch.ones(1) for each in allowed}
+    extra = {tensor_name: torch.ones(1) for tensor_name in allowed}
     save_file(load_file(shard) | extra, shard, {"format": "pt"})
     load(load_model_index(str(tmp_path)), make_settings())
     save_file({**load_file(shard), name.format(0): torch.ones(1)}, shard, {"format": "pt"})

@@ -192,7 +192,7 @@ def test_merged_halves_are_one_run(described, tmp_path):
     assert_close(neurons(merged), neurons(one), 1e-12)
     assert_close(table_of(merged), table_of(one), 1e-12)
     for criterion in (HEAPR, CAMERA):
-        mine, theirs = (load_neuron_stats(each).table for each in (merged, one))
+        mine, theirs = (load_neuron_stats(folder).table for folder in (merged, one))
         np.testing.assert_allclose(
             criterion.neuron_score(mine), criterion.neuron_score(theirs), rtol=1e-12
         )
@@ -250,7 +250,7 @@ def hand():
 
 def test_saliency_is_laid_out_by_layer_and_expert(hand):
     laid = neuron_saliency(HEAPR, hand.table, WIDTHS)
-    assert {layer: [each.tolist() for each in held] for layer, held in laid.items()} == {
+    assert {layer: [values.tolist() for values in held] for layer, held in laid.items()} == {
         3: [[3.0, 0.5], [0.0, 0.0]],
         7: [[0.5]],
     }
@@ -285,7 +285,7 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     needs = memory_needs(described, make_sequences(), settings)
     plain = memory_needs(described, make_sequences(), make_settings())
     added = sums_of(described, GRADIENT).tensors(), sums_of(described).tensors()
-    sums = [sum(tensor.nbytes for tensor in each.values()) for each in added]
+    sums = [sum(tensor.nbytes for tensor in tensors.values()) for tensors in added]
     assert needs.whole_model - plain.whole_model == needs.graph + sums[0] - sums[1]
     # Two sums and a maximum of 24 neurons, in float64.
     assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in described.layers)

@@ -123,7 +123,7 @@ def test_no_more_are_answered_than_are_needed(model):
     read = []
     progress = list(own_answers(model, source_of(documents(), read), wanted(20)))
     assert len(read) == 4
-    assert [each.done for each in progress] == [18, 20]
+    assert [step.done for step in progress] == [18, 20]
 
 
 def test_what_is_too_long_and_dropped_does_not_count(model):

@@ -101,7 +101,7 @@ def test_what_cannot_rank_is_refused():
 def test_pruned_sets_and_overlap_equal_python_sets(counts, sparsity):
     a, b = random_stats(21, counts=counts), random_stats(22, counts=counts)
     exact = parse_sparsity(sparsity)
-    first, second = (pruned_by_hand(each, "g0_f1", sparsity) for each in (a, b))
+    first, second = (pruned_by_hand(stats, "g0_f1", sparsity) for stats in (a, b))
     masks = pruned_masks(CRITERIA["ean"], {"a": a, "b": b}, "applied", exact)
     assert as_sets(masks["a"], a) == first
     assert as_sets(masks["b"], b) == second
@@ -314,6 +314,6 @@ def test_what_is_no_sparsity_says_what_works(text, message):
 def test_more_sparsity_prunes_a_superset(values, one, other):
     grid = grid_of(len(values))
     low, high = sorted((one, other))
-    fewer, more = (pruned_mask(np.array([values]), grid, each) for each in (low, high))
+    fewer, more = (pruned_mask(np.array([values]), grid, share) for share in (low, high))
     assert (more | fewer == more).all()
     assert fewer.sum() == num_removed(len(values), low)

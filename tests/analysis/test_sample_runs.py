@@ -109,7 +109,7 @@ def test_transitions_that_are_not_of_the_model_are_refused(run):
 def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
     other = drain(start(described, tmp_path, make_sequences((4, 8), seed=9, corpus="more.jsonl")))
     merged = load_sample_stats(merge_runs([run, other], tmp_path))
-    parts = [load_sample_stats(each) for each in (run, other)]
+    parts = [load_sample_stats(folder) for folder in (run, other)]
     assert merged.num_tokens.tolist() == [*LENGTHS, 4, 8]
     for name in ("activation", "probability", "loss"):
         joined = np.vstack([getattr(part, name) for part in parts])

@@ -109,7 +109,9 @@ def test_the_separation_of_random_weights_is_that_of_layers_that_are_drawn(name)
         layer = {key: SCALES[key] * rng.standard_normal((16, size)) for key, size in SIZES.items()}
         stats = weights_of(layer)
         found.append(separation(signed_score(criterion, stats), stats.grid, [8]))
-    spread, gap = (np.mean([each[column][0] for each in found]) for column in ("spread", "gap"))
+    spread, gap = (
+        np.mean([measured[column][0] for measured in found]) for column in ("spread", "gap")
+    )
     made = random_separation(criterion, stats, (8,))
     # Spreads of 16 vary by a fifth of themselves, of which 20 and 60 are averaged; gaps by all.
     assert made["spread"][0] == pytest.approx(spread, rel=0.2)

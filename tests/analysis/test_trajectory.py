@@ -301,9 +301,9 @@ def test_so_many_candidates_that_only_the_first_are_sorted():
     samples = [dyadic(rng, 2, 20) for _ in range(3)]
     samples[1][0, 4:] = -np.inf  # the last of the first are then as good as none
     ((_, experts, weights),) = top_paths_of_samples(samples, 1700)
-    for sample, (each, held) in enumerate(zip(experts, weights, strict=True)):
+    for sample, (path_experts, held) in enumerate(zip(experts, weights, strict=True)):
         wanted = every_path([node[sample] for node in samples])[:1700]
-        assert as_list(Paths(each, held)) == wanted
+        assert as_list(Paths(path_experts, held)) == wanted
 
 
 @pytest.mark.parametrize("seed", range(8))

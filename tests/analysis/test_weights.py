@@ -49,12 +49,14 @@ def write_checkpoint(path, experts, *, fused=False, extra=None):
         tensors[f"{block}.gate.weight"] = torch.ones(NUM_EXPERTS, hidden)
         mine = [experts[layer, expert] for expert in range(NUM_EXPERTS)]
         if fused:
-            both = [torch.cat([each["gate"], each["up"]]) for each in mine]
+            both = [torch.cat([matrices["gate"], matrices["up"]]) for matrices in mine]
             tensors[f"{block}.experts.gate_up_proj"] = torch.stack(both)
-            tensors[f"{block}.experts.down_proj"] = torch.stack([each["down"] for each in mine])
+            tensors[f"{block}.experts.down_proj"] = torch.stack(
+                [matrices["down"] for matrices in mine]
+            )
             continue
-        for expert, each in enumerate(mine):
-            for name, tensor in each.items():
+        for expert, matrices in enumerate(mine):
+            for name, tensor in matrices.items():
                 tensors[f"{block}.experts.{expert}.{ON_DISK[name]}.weight"] = tensor
     path.mkdir()
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
@@ -72,9 +74,9 @@ def write_checkpoint(path, experts, *, fused=False, extra=None):
 
 def expected_table(experts):
     rows = []
-    for (layer, expert), each in experts.items():
+    for (layer, expert), matrices in experts.items():
         for name in ("gate", "up", "down"):
-            w = each[name].double().numpy().ravel()
+            w = matrices[name].double().numpy().ravel()
             rows.append((layer, expert, name, np.abs(w).sum(), (w * w).sum(), w.size))
     columns = ["layer", "expert", "projection", "l1", "l2_squared", "numel"]
     return pd.DataFrame(rows, columns=columns)

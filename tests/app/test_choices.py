@@ -18,7 +18,7 @@ from pruning.tasks.calibration import calibrate_run
 
 def chosen(test):
     name, keys = test.selectbox(key="criterion").value, ("b", "alpha", "beta")
-    shown = {each.key for each in test.segmented_control}
+    shown = {control.key for control in test.segmented_control}
     toggles = tuple(test.segmented_control(key=key).value for key in keys if key in shown)
     return name, toggles
 
@@ -176,7 +176,7 @@ VIEWS = [
 ]
 
 
-@pytest.mark.parametrize(("page", "name", "address", "known"), VIEWS, ids=lambda each: str(each))
+@pytest.mark.parametrize(("page", "name", "address", "known"), VIEWS, ids=str)
 def test_a_view_of_a_link_that_is_not_there_is_named_with_those_that_are(
     open_page, page, name, address, known
 ):

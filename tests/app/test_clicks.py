@@ -56,9 +56,9 @@ def clicked(environment):
 def marks_of(test, chart):
     """(what a mark of the named chart carries, its label), of all marks on a page."""
     (figure,) = (
-        json.loads(each.proto.spec)
-        for each in test.get("plotly_chart")
-        if f"chart.{chart}" in each.proto.id
+        json.loads(element.proto.spec)
+        for element in test.get("plotly_chart")
+        if f"chart.{chart}" in element.proto.id
     )
     return [
         (tuple(carried), label)
@@ -103,8 +103,10 @@ def test_a_click_on_a_mark_of_start_gives_its_plan_size_and_loss(open_page, clic
     # The rest says why it cannot be clicked: its repair is not shipped, or no slider asks for it.
     rest = [label for carried, label in marks if not carried]
     assert len(rest) == 32
-    said = [each.replace("<br>", " ") for each in rest]
-    assert all("not in the statistics folder" in each or "no control for" in each for each in said)
+    said = [reason.replace("<br>", " ") for reason in rest]
+    assert all(
+        "not in the statistics folder" in reason or "no control for" in reason for reason in said
+    )
     kinds = {("expert", repaired, bits) for repaired in (True, False) for bits in (True, False)}
     kinds |= {("neuron", False, True), ("neuron", False, False)}
     assert seen == kinds if step == 1 else seen < kinds and len(seen) > 3
@@ -117,8 +119,8 @@ def test_a_click_on_every_variant_gives_the_loss_of_its_cell(open_page, clicked)
     assert len(measured) == 17  # all but (1, 0, 0)
     marks = dict(map(reversed, marks_of(open_page("start"), "loss-by-size")))
     (other,) = (
-        each
-        for words, each in marks.items()
+        mark
+        for words, mark in marks.items()
         if words.startswith("EAN 50% + repair on 65k tokens, 3 b")
     )
     for row in measured.iloc[::4].to_dict("records"):

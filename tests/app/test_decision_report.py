@@ -217,7 +217,7 @@ def test_a_page_with_a_plan_offers_it(open_page, go_to):
     assert not test.sidebar.get("download_button")
     test.segmented_control(key="beta").set_value(1).run()
     for page in ("evaluate", "start"):
-        keys = [each.key for each in go_to(test, page).sidebar.get("download_button")]
+        keys = [button.key for button in go_to(test, page).sidebar.get("download_button")]
         assert "report.decision" in keys
 
 

@@ -73,7 +73,7 @@ def test_the_leaderboard_has_the_scores_of_the_records(open_page, kept):
     assert headline.endswith("The first keeps least of piqa: 0.500 of 0.750.")
     unmeasured = [text for text in test.text if "plan was not benchmarked" in text.value]
     assert len(unmeasured) == 1
-    (profile,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
+    (profile,) = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
     assert {trace["type"] for trace in profile["data"]} == {"scatter"}
     # The average as the user weighs it, in the table.
     test.select_slider(key="weight.arc").set_value(0.0).run()

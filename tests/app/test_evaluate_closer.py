@@ -42,7 +42,7 @@ def measured(folders):
 
 def test_hidden_states_are_those_of_the_records(open_page, measured):
     test = open_page("evaluate", model="once", results=HIDDEN)
-    (chart,) = (json.loads(each.proto.spec) for each in test.get("plotly_chart"))
+    (chart,) = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
     full = measured["full"].variances
     labels = {f"REAP, on {ROWS}, 33%": "reap 34%", "Random, 33%": "random 34%"}
     assert {trace["name"] for trace in chart["data"]} == {*labels, "Original model"}
@@ -143,7 +143,7 @@ def test_the_first_answers_are_those_of_the_plan_on_screen(open_page):
 
 
 def question(test):
-    (box,) = (each for each in test.selectbox if each.label == "Question")
+    (box,) = (box for box in test.selectbox if box.label == "Question")
     return box.key
 
 
@@ -174,8 +174,8 @@ def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats
         test.toggle(key="others.question").set_value(True).run()  # this session asked nothing
     finally:
         shutil.rmtree(stats_dir / "answers")
-    shown = [each.value for each in test.get("html") if "<pre" in getattr(each, "value", "")]
-    bodies = shown or [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
+    shown = [block.value for block in test.get("html") if "<pre" in getattr(block, "value", "")]
+    bodies = shown or [block.proto.body for block in test.get("html") if "<pre" in block.proto.body]
     assert bodies == [
         "<pre class='answer'>is &lt;b&gt;2</pre>",
         "<pre class='answer'>is &lt;b&gt;<mark>3</mark></pre>",

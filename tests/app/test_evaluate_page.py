@@ -32,7 +32,7 @@ def test_every_table_has_a_leaderboard(open_page, table):
     rows = rows[(rows["model"] == first.model) & rows["sparsity"].isin([0, first.sparsity])]
     assert len(table_of(test)) == len(rows[["criterion", "schedule"]].drop_duplicates())
     profile, winners = (json.loads(chart.proto.spec) for chart in test.get("plotly_chart"))
-    assert {each["type"] for each in profile["data"]} == {"scatter"}
+    assert {trace["type"] for trace in profile["data"]} == {"scatter"}
     assert winners["data"][0]["type"] == "heatmap"
 
 
@@ -122,9 +122,9 @@ def test_quality_against_memory_is_of_what_competes(swept):
     chart = drawn("pareto", results, measure="nll", corpus=ROWS)
     found = chart.table.set_index("candidate")
     assert sorted(found.index) == ["Original model", f"REAP, on {ROWS}, 33%", "Random, 33%"]
-    for each in swept:
-        rows = found[(found["value"] == each.metrics["nll"].mean)]
-        assert each.plan.bytes_after in rows["bytes"].tolist()
+    for result in swept:
+        rows = found[(found["value"] == result.metrics["nll"].mean)]
+        assert result.plan.bytes_after in rows["bytes"].tolist()
     # Of the two of one size only the better one can be on the front.
     pruned = found[~found["is_full"]]
     assert pruned.loc[pruned["on_front"], "value"].tolist() in ([pruned["value"].min()], [])

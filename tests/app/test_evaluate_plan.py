@@ -145,7 +145,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     assert ", bfloat16" in line
     assert "Random" not in line
     assert "your plan, bfloat16" in test.table[0].value
-    usual, other = (each.value for each in test.dataframe[:2])
+    usual, other = (table.value for table in test.dataframe[:2])
     assert not usual["candidate"].str.contains("yours").any()
     assert "yours: REAP, on demo-stories" in set(other["candidate"])
     assert other["candidate"].str.startswith("EAN, on demo-code").any()
@@ -196,7 +196,7 @@ def test_a_model_of_ones_own_is_evaluated_on_what_calibrates_it(
     offered = test.multiselect(key="evaluate.corpora")
     assert offered.options == open_calibration(open_page)
     assert not offered.value
-    (button,) = (each for each in test.button if each.label == "Run evaluation")
+    (button,) = (button for button in test.button if button.label == "Run evaluation")
     assert button.disabled
     assert "Choose a corpus to evaluate on." in texts(test.text)
     offered.set_value(["demo-code", "c4"]).run()
@@ -208,6 +208,6 @@ def test_a_model_of_ones_own_is_evaluated_on_what_calibrates_it(
 def open_calibration(open_page):
     """The corpora that the form of a calibration offers."""
     (box,) = (
-        each for each in open_page("start", "weighed").selectbox if each.label.startswith("Corpus")
+        box for box in open_page("start", "weighed").selectbox if box.label.startswith("Corpus")
     )
     return box.options

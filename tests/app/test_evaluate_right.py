@@ -53,8 +53,8 @@ def asked(folders):
     )
     store = EvaluationStore([stats])
     records = [
-        each.with_right_answers(answers_of(each.plan.criterion), each.made)
-        for each in drain(ACTION.run(request))
+        record.with_right_answers(answers_of(record.plan.criterion), record.made)
+        for record in drain(ACTION.run(request))
     ]
     for record in records:
         store.save(record)
@@ -66,8 +66,10 @@ def asked(folders):
 
 def test_the_page_shows_right_answers_beside_the_loss(open_page, asked):
     test = open_page("evaluate", model="once", measure="Right answers")
-    assert any("**Right answers** to held-out questions" in each.value for each in test.markdown)
-    (shown,) = (each.value for each in test.table if "%" in each.value["original model"].iloc[0])
+    assert any(
+        "**Right answers** to held-out questions" in paragraph.value for paragraph in test.markdown
+    )
+    (shown,) = (table.value for table in test.table if "%" in table.value["original model"].iloc[0])
     # Random: a quarter and a half.
     assert shown["original model"].tolist() == ["100%"]
     assert shown["Random (2 draws)"].tolist() == ["38%"]
@@ -80,30 +82,32 @@ def test_the_plan_bar_and_compare_say_them(open_page, asked):
     address = {"model": "once", "sparsity": "35%", "criterion": "reap"}
     for page in ("plan", "compare"):
         test = open_page(page, **address)
-        assert any("right answers 75%, original 100%" in each.value for each in test.markdown)
+        assert any(
+            "right answers 75%, original 100%" in paragraph.value for paragraph in test.markdown
+        )
     test = open_page("compare", **address, baseline="Random")
     # 3 of 4 less 1 of 4.
     assert any(
-        "Right answers of A less B: +50" in each.value and "(75% and 25%)" in each.value
-        for each in test.markdown
+        "Right answers of A less B: +50" in paragraph.value and "(75% and 25%)" in paragraph.value
+        for paragraph in test.markdown
     )
 
 
 def test_start_begins_with_them(open_page, asked):
     test = open_page("start", model="once", sparsity="35%", criterion="reap")
-    (title,) = (each.value for each in test.title)
+    (title,) = (heading.value for heading in test.title)
     # Random: a quarter and a half.
     assert title.endswith("right answers 100% → 75% (random: 38%).")
-    notes = [each.help or "" for each in test.markdown]
+    notes = [paragraph.help or "" for paragraph in test.markdown]
     assert any("3 of 4" in note or "75%" in note for note in notes)
 
 
 def test_a_plan_that_was_not_asked_says_so(asked):
     losses = plan_losses(
-        each.model_copy(update={"right_answers": None, "measures": ("nll",)})
-        if each.plan.criterion == "reap"
-        else each
-        for each in asked
+        record.model_copy(update={"right_answers": None, "measures": ("nll",)})
+        if record.plan.criterion == "reap"
+        else record
+        for record in asked
     )
     by_criterion = {loss.facts.criterion: loss for loss in losses}
     asked_of = usual_questions(losses)
@@ -119,10 +123,10 @@ def test_plans_are_compared_on_the_same_questions_alone(asked):
     # 3 of 4 less 1 of 4.
     assert apart.mean == 0.5
     others = [
-        each.model_copy(update={"right_answers": answers_of("random", "other")})
-        if each.plan.criterion == "random"
-        else each
-        for each in asked
+        record.model_copy(update={"right_answers": answers_of("random", "other")})
+        if record.plan.criterion == "random"
+        else record
+        for record in asked
     ]
     other = {plan_loss.facts.criterion: plan_loss for plan_loss in plan_losses(others)}
     assert right_apart(other["reap"], other["random"]) is None

@@ -30,14 +30,16 @@ def math_lens():
 def shown_tokens(test):
     """What the component that draws the text was given."""
     payloads = [
-        json.loads(each.proto.json) for each in test.get("bidi_component") if each.proto.json
+        json.loads(component.proto.json)
+        for component in test.get("bidi_component")
+        if component.proto.json
     ]
     (payload,) = (payload for payload in payloads if "tokens" in payload)
     return payload
 
 
 def figures(test):
-    return [json.loads(each.proto.spec) for each in test.get("plotly_chart")]
+    return [json.loads(chart.proto.spec) for chart in test.get("plotly_chart")]
 
 
 def test_a_text_its_tokens_and_its_experts_are_those_of_the_record(open_page):
@@ -84,7 +86,7 @@ def test_without_a_token_the_one_that_costs_most_is_shown_and_another_text_has_i
     assert shown_tokens(test)["selected"] == worst
     test.number_input(key="token").set_value(3).run()
     assert shown_tokens(test)["selected"] == 3
-    other = next(each for each in LensStore([SHIPPED_STATS]).records() if each != record)
+    other = next(lens for lens in LensStore([SHIPPED_STATS]).records() if lens != record)
     test.selectbox(key="text").set_value(other.record_id).run()
     assert not test.exception
     assert shown_tokens(test)["selected"] != 3

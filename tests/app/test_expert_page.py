@@ -33,7 +33,7 @@ def test_the_numbers_of_an_expert_are_those_of_the_shipped_sums(open_page, demo_
         }
         assert means[corpus].to_dict() == pytest.approx(expected)
     ranks = table_with(test, "kept at 25%").set_index("criterion")
-    variants = {unified(*each).label for each in product((0, 1), (0, 1, 2), (0, 1, 2))}
+    variants = {unified(*exponents).label for exponents in product((0, 1), (0, 1, 2), (0, 1, 2))}
     others = {"MoNE", "Exact damage", "AIMER", "Magnitude", "Hoyer", "Random"}
     assert len(variants) == 18
     assert variants | others <= set(ranks.index)

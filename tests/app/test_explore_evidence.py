@@ -84,7 +84,7 @@ def test_damage_against_its_proxy(open_page, demo_moments, run, tmp_path):
     assert ean["overlap at 50%"] == pytest.approx(own[0.5], abs=5e-4)
     # Where no variant is chosen, the proxy of the paper is shown.
     test.selectbox(key="criterion").set_value("aimer").run()
-    (chart,) = (each for each in test.get("plotly_chart") if each.key == "chart.damage-proxy")
+    (chart,) = (chart for chart in test.get("plotly_chart") if chart.key == "chart.damage-proxy")
     title = json.loads(chart.proto.spec)["layout"]["xaxis"]["title"]["text"]
     assert title.startswith("saliency by Gate-weighted EAN")
 

@@ -47,8 +47,8 @@ def test_choices_in_the_address_are_those_of_the_command(open_page, samples, tmp
     )
     rows = table[table["corpus"] == "demo-math"]
     assert rows["num_samples"].tolist() == wanted.table(7)["num_samples"].tolist()
-    (line,) = [each.value for each in test.code if "moeprune paths" in each.value]
-    (drawn,) = [each.value for each in test.code if "moeprune plot paths" in each.value]
+    (line,) = [line.value for line in test.code if "moeprune paths" in line.value]
+    (drawn,) = [line.value for line in test.code if "moeprune plot paths" in line.value]
     assert "--top-m 7 --transitions measured --clusters 4" in drawn
     words = "--calibrated-on demo-math --top-m 7 --transitions measured --clusters 4"
     assert line.startswith(f"moeprune paths demo {words} --stats-dir ")
@@ -88,7 +88,7 @@ def test_the_criterion_ranks_as_the_paths_do(open_page, samples):
 def test_a_model_without_samples_says_what_to_collect(open_page):
     test = open_page("explore", "once", **PATHS)
     assert any("samples" in text for text in texts(test.info))
-    assert any("--group dense" in each.value for each in test.code)
+    assert any("--group dense" in line.value for line in test.code)
     test = open_page("explore", "once", criterion="pathfinder")
     assert "--group dense" in test.info[0].value
     assert not test.exception

@@ -85,7 +85,7 @@ def test_the_constant_variant_leaves_the_map_of_the_other_criterion_and_the_vari
     (said,) = texts(test.info)
     assert "(1, 0, 0) gives every expert the same score" in said
     assert any("**Frequency**, which it is compared with" in text for text in texts(test.markdown))
-    assert "explore.map" in [each.key for each in test.get("bidi_component")]
+    assert "explore.map" in [component.key for component in test.get("bidi_component")]
     # By which one leaves it; its command is of a plan that there is.
     assert len(test.get("plotly_chart")) == 1
     test.segmented_control(key="variants").set_value("overlap-map").run()

@@ -80,7 +80,9 @@ def models_root(headed):
 
 def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_page):
     test = open_page("export", "plain", criterion="random")
-    assert not [each for each in test.segmented_control if "Prediction heads" in each.label]
+    assert not [
+        control for control in test.segmented_control if "Prediction heads" in control.label
+    ]
     assert "--mtp" not in command(test, "export")
     test.selectbox(key="model").set_value("headed").run()
     heads = test.segmented_control(key="mtp")
@@ -89,12 +91,12 @@ def test_heads_stay_where_no_count_changes_and_are_else_left_out_or_pruned(open_
     assert heads.options == ["Leave out", "Prune their experts"]
     assert "--mtp drop" in command(test, "export")
     assert any("heads (MTP) are left out" in text for text in texts(test.markdown))
-    (left_out,) = [each.value for each in test.metric if each.label == "On disk"]
+    (left_out,) = [card.value for card in test.metric if card.label == "On disk"]
     test.segmented_control(key="mtp").set_value("prune").run()
     assert "--mtp prune" in command(test, "export")
     # No run measured them, so their weights rank them; what would measure them is said.
     assert any("Ranked by AIMER" in text and "heads" in text for text in texts(test.caption))
-    assert left_out not in [each.value for each in test.metric if each.label == "On disk"]
+    assert left_out not in [card.value for card in test.metric if card.label == "On disk"]
     test.select_slider(key="sparsity").set_value(0).run()
     assert test.segmented_control(key="mtp").options == ["Keep as they are", "Leave out"]
     assert "--mtp keep" in command(test, "export")
@@ -160,7 +162,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     model = load_model_index(str(headed / "biased"))
     plan = PruningPlan(model_ref(model), {0: (0, 1, 2, 5), 1: (3, 4)})
     test = open_page("export", "biased", criterion="random")
-    assert "pad" not in [each.key for each in test.toggle]  # equal counts
+    assert "pad" not in [toggle.key for toggle in test.toggle]  # equal counts
     upload(test, "uneven.json", plan.to_json())
     unfolded(test, "export.engines.part")
     assert "--pad" not in command(test, "export")
@@ -187,7 +189,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     # In stock code: no layer has a size of its own.
     assert any(".from_pretrained(name)" in text for text in texts(test.code))
     # The same export again, as after a kill that followed its rename: verified, not written.
-    (name,) = (each for each in test.text_input if each.label == "Folder name")
+    (name,) = (field for field in test.text_input if field.label == "Folder name")
     name.set_value(request.out.name).run()
     assert any("holds this export, finished" in text for text in texts(test.markdown))
     assert not test.button(key="export.start").disabled
@@ -203,7 +205,7 @@ def test_where_padding_is_impossible_the_page_says_why(open_page, headed):
     model = load_model_index(str(headed / "plain"))
     plan = PruningPlan(model_ref(model), {0: (0, 1), 2: (0, 1, 2), 3: (0, 1, 2)})
     test = upload(open_page("export", "plain", criterion="random"), "uneven.json", plan.to_json())
-    assert "pad" not in [each.key for each in test.toggle]
+    assert "pad" not in [toggle.key for toggle in test.toggle]
     assert any("no bias that rules an expert out" in text for text in texts(test.caption))
 
 
@@ -211,7 +213,7 @@ def test_the_proof_shows_every_check_of_the_newest_export_of_this_model(
     open_page, tmp_path, headed
 ):
     def table_of(test):
-        return [each.value for each in test.dataframe if "holds" in each.value.columns]
+        return [table.value for table in test.dataframe if "holds" in table.value.columns]
 
     checks = [
         {"name": "hashes", "ok": True, "detail": "3 files"},
@@ -275,15 +277,15 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
     assert f"convert_hf_to_gguf.py '{out}' --outfile model.gguf --outtype f32" in code[2]
     assert "llama-server --model model-Q8_0.gguf" in code[2]
     assert table_with(test, "holds")["check"].tolist() == ["logits", "hashes"]
-    (form,) = (each for each in test.expander if "again" in each.label)
+    (form,) = (expander for expander in test.expander if "again" in expander.label)
     assert [button.key for button in form.button] == ["export.start"]
     assert not form.button[0].disabled
     # Another plan is not the one that was written, and neither is one whose files are gone.
     test.select_slider(key="sparsity").set_value(0).run()
-    assert not any("again" in each.label for each in test.expander)
+    assert not any("again" in expander.label for expander in test.expander)
     shutil.rmtree(out)
     test.select_slider(key="sparsity").set_value(50).run()
-    assert not any("again" in each.label for each in test.expander)
+    assert not any("again" in expander.label for expander in test.expander)
     # A failed export stays red.
     finish_export(jobs_of(tmp_path), headed / "plain", {}, JobState.FAILED)
     (message,) = texts(test.run().error)
@@ -294,7 +296,7 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
 def test_the_name_that_is_offered_is_free(open_page, export_root, headed):
     def offered():
         test = open_page("export", "plain", criterion="random")
-        (field,) = (each for each in test.text_input if each.label == "Folder name")
+        (field,) = (field for field in test.text_input if field.label == "Folder name")
         assert not any(":red[" in text for text in texts(test.markdown))
         return field.value
 

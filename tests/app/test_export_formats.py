@@ -34,7 +34,7 @@ def written(job):
 
 def test_fp8_is_written_in_bfloat16_where_that_is_asked_for(open_page, queued_jobs):
     test = open_page("export", "plain", criterion="random")
-    assert "dequantise" not in [each.key for each in test.toggle]
+    assert "dequantise" not in [toggle.key for toggle in test.toggle]
     test = open_page("export", "fp8", criterion="random")
     before = metrics_of(test)["On disk"]
     assert "--dequantise" not in command(test, "export")
@@ -54,7 +54,7 @@ def test_a_gguf_file_is_offered_where_the_converter_is_at_hand(
 ):
     monkeypatch.delenv("LLAMA_CPP", raising=False)
     test = open_page("export")
-    assert "gguf" not in [each.key for each in test.selectbox]
+    assert "gguf" not in [box.key for box in test.selectbox]
     assert any("llama.cpp's converter" in text for text in texts(test.caption))
     monkeypatch.setenv("LLAMA_CPP", str(write_converter(tmp_path / "llama.cpp")))
     test = open_page("export")

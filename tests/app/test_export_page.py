@@ -99,7 +99,9 @@ def test_the_page_says_who_reads_the_export_and_what_it_takes(open_page):
     assert {"transformers", "moeprune, load_pruned", "vLLM"} <= set(engines["program"])
     assert engines["why"].str.len().min() > 0
     loaded = format_bytes(size_report(load_model_index("demo")).loaded("bfloat16")[0])
-    assert any(f"Loaded in bfloat16: {loaded}, then" in each.value for each in test.markdown)
+    assert any(
+        f"Loaded in bfloat16: {loaded}, then" in paragraph.value for paragraph in test.markdown
+    )
 
 
 def test_an_export_larger_than_the_original_is_asked_about(open_page):
@@ -108,7 +110,7 @@ def test_an_export_larger_than_the_original_is_asked_about(open_page):
     head, expert = 2048 * 128 * 2, (3 * 128 * 64 + 128) * 2
     grown = format_bytes(head - 6 * expert)
     assert start_button(test).disabled
-    assert any(f"larger than the original by {grown}" in each.value for each in test.warning)
+    assert any(f"larger than the original by {grown}" in warning.value for warning in test.warning)
     assert any(
         f"**10.5 MiB** (:orange[larger than the original by {grown}])" in t
         for t in texts(test.markdown)

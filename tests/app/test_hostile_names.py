@@ -32,7 +32,7 @@ def test_no_name_of_a_corpus_ends_a_page(open_page, page):
 def test_a_plan_of_any_corpus_is_shown_and_has_a_recipe_if_one_can_name_it(open_page):
     page = open_page("plan", "once")
     for name in NAMES:
-        corpora = next(each for each in page.get("button_group") if each.key == "corpus")
+        corpora = next(group for group in page.get("button_group") if group.key == "corpus")
         corpora.set_value(name).run()
         assert not page.exception, (name, page.exception)
         recipes = [code.value for code in page.code if code.language == "yaml"]

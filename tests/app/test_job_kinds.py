@@ -98,7 +98,7 @@ def test_an_export_says_where_it_lies_and_what_its_verification_found(found, sai
 
 def test_two_calibrations_on_one_corpus_have_two_titles():
     asked = [CalibrateRequest(model="demo", corpus="demo-code", tokens=n) for n in (64, None)]
-    titles = [KINDS["calibrate"].title.format(about="demo", request=each) for each in asked]
+    titles = [KINDS["calibrate"].title.format(about="demo", request=request) for request in asked]
     assert titles == ["demo on demo-code, 64 tokens", "demo on demo-code, 65,536 tokens"]
 
 

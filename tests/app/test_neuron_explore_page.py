@@ -98,7 +98,7 @@ def test_overlap_of_corpora_is_that_of_the_sets(open_page, heapr, scope):
         assert row.overlap == pytest.approx(expected)
     assert len(table) == 3
     assert set(table["chance"]) == {0.5}
-    (metric,) = (each for each in test.metric if each.label == "Overlap across corpora")
+    (metric,) = (card for card in test.metric if card.label == "Overlap across corpora")
     assert metric.value == f"{table['overlap'].mean():.0%}"
 
 
@@ -111,7 +111,7 @@ def test_neurons_beside_whole_experts(open_page, heapr):
     expected = {32 * layer + expert for layer in range(6) for expert in least[layer]}
     assert set(np.flatnonzero(table["gone"])) == expected
     inside = np.mean([n // 64 in expected for n in lowest(heapr["demo-code"], 0.5)])
-    (metric,) = (each for each in test.metric if each.label == "In experts pruned whole")
+    (metric,) = (card for card in test.metric if card.label == "In experts pruned whole")
     assert metric.value == f"{inside:.0%}"
 
 

@@ -57,7 +57,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(
-    "address", [*ASKED[:4], *(pytest.param(each, marks=pytest.mark.slow) for each in ASKED[4:])]
+    "address", [*ASKED[:4], *(pytest.param(asked, marks=pytest.mark.slow) for asked in ASKED[4:])]
 )
 def test_page_command_and_recipe_make_one_plan(open_page, address, tmp_path, run, demo):
     test = open_page("plan", granularity="neuron", **address)
@@ -135,7 +135,7 @@ def test_the_switch_leads_to_neurons_and_back(open_page):
 
 
 def figure_of(test, name):
-    (chart,) = (each for each in test.get("plotly_chart") if f"chart.{name}" in each.proto.id)
+    (chart,) = (chart for chart in test.get("plotly_chart") if f"chart.{name}" in chart.proto.id)
     return json.loads(chart.proto.spec)
 
 
@@ -180,7 +180,7 @@ def test_what_no_control_can_say_is_named_and_the_rest_of_an_address_is_shown(
             "reads maxima, which a blend does not have",
         ),
     ],
-    ids=lambda each: "-".join(each) if isinstance(each, dict) else "",
+    ids=lambda address: "-".join(address) if isinstance(address, dict) else "",
 )
 def test_what_cannot_be_done_is_one_line(open_page, address, says):
     test = open_page("plan", **{**NEURONS, **address})
@@ -230,10 +230,10 @@ def test_neurons_save_by_default_on_disk_loaded_and_in_flops(open_page):
     # Half of each expert, 32 neurons of 384 numbers of two bytes, in every reader's layout.
     mib = 2 * (5401728 + HEAD - 6 * 32 * 32 * 384) / 2**20
     for label in ("On disk, uniform", "Loaded, uniform"):
-        (card,) = (each for each in test.metric if each.label == label)
+        (card,) = (card for card in test.metric if card.label == label)
         assert card.value == f"{mib:.1f} MiB"
         assert card.delta.startswith("-4.0 MiB (39%)")
-    (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
+    (card,) = (card for card in test.metric if card.label == "Expert FLOPs / token")
     assert card.delta.startswith("-50.0%")
     shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
     assert shown.loc["uniform", "read by"] == "every reader"
@@ -242,7 +242,7 @@ def test_neurons_save_by_default_on_disk_loaded_and_in_flops(open_page):
 def test_a_plan_over_all_layers_saves_nothing_in_uniform_and_offers_what_saves(open_page):
     def labels(test):
         keys = ("neurons.save.expert", "neurons.save.ragged")
-        return [each.label for each in test.button if each.key in keys]
+        return [button.label for button in test.button if button.key in keys]
 
     test = open_page("plan", **OVER_ALL)
     shown = table_with(opened(test, "width-modes"), "width mode").set_index("width mode")
@@ -301,7 +301,7 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page, demo_moments):
         row.num_tokens / num_tokens * len(neurons.get(row.layer, {}).get(row.expert, range(64)))
         for row in table.itertuples()
     ) * (2 * 384)
-    (card,) = (each for each in test.metric if each.label == "Expert FLOPs / token")
+    (card,) = (card for card in test.metric if card.label == "Expert FLOPs / token")
     assert card.delta == "as before"
     assert f"the kept neurons need {flops / 1000:.0f} k" in card.help
 

@@ -105,9 +105,9 @@ def test_signed_numbers_are_formatted_without_a_minus_before_nothing():
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
     signed = [line for line in lines if re.search(r"(?<!%)\{[^{}%]*:\+", line[1])]
-    signed = [each for each in signed if "%{" not in each[1]]
+    signed = [line for line in signed if "%{" not in line[1]]
     assert len(signed) > 40
-    assert [each for each in signed if not re.search(r":\+z", each[1])] == []
+    assert [line for line in signed if not re.search(r":\+z", line[1])] == []
 
 
 def pruned_sets(table, name, percent):

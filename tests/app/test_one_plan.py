@@ -93,7 +93,7 @@ def test_a_of_compare_is_the_plan_and_b_is_spread_alike(open_page, address):
         for layer, pruned in zip(layers, loaded.comparison.a.pruned, strict=True)
     ]
     assert kept == [list(loaded.shown.plan.kept[layer.index]) for layer in layers]
-    a, b = (each.plan for each in (loaded.both.a, loaded.both.b))
+    a, b = (plan.plan for plan in (loaded.both.a, loaded.both.b))
     if a.spread.is_measured:  # of the order of A; that of B has no curves
         assert b.limits.set == loaded.shown.kept
     else:

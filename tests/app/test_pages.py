@@ -124,18 +124,18 @@ def words_of(test):
         waiting += getattr(block, "children", {}).values()
         if (proto := getattr(block, "proto", None)) is not None and block.type not in SILENT:
             said = MessageToDict(proto)
-            yield from _strings({key: each for key, each in said.items() if key != "url"})
+            yield from _strings({key: value for key, value in said.items() if key != "url"})
         if block.type in ("arrow_data_frame", "table", "arrow_table"):
             yield from map(str, block.value.columns)
 
 
 def _strings(said, key=""):
     if isinstance(said, dict):
-        for name, each in said.items():
-            yield from _strings(each, name)
+        for name, value in said.items():
+            yield from _strings(value, name)
     elif isinstance(said, list):
-        for each in said:
-            yield from _strings(each, key)
+        for value in said:
+            yield from _strings(value, key)
     elif isinstance(said, str) and key in AS_JSON:
         yield from _strings(json.loads(said))
     elif isinstance(said, str) and key in SAID | OF_FIGURES:

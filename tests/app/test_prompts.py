@@ -44,7 +44,9 @@ def _answer(folder, prompt):
 def said(test):
     every = (test.text, test.markdown, test.caption, test.get("html"))
     bodies = [
-        each.proto.body if each.type == "html" else each.value for part in every for each in part
+        block.proto.body if block.type == "html" else block.value
+        for part in every
+        for block in part
     ]
     lists = [option for box in test.selectbox for option in box.options]
     return "\n".join([*bodies, *lists])
@@ -86,13 +88,13 @@ def test_an_answer_stands_below_its_own_prompt(open_page, shared, queued_jobs, p
     (job,) = queued_jobs()
     assert job.request["prompt"] == prompt
     # Until it is answered: how far it is, and no other answer.
-    assert not [each for each in test.get("html") if "<pre" in each.proto.body]
-    assert any("waiting for its turn" in each.proto.text for each in test.get("progress"))
+    assert not [block for block in test.get("html") if "<pre" in block.proto.body]
+    assert any("waiting for its turn" in bar.proto.text for bar in test.get("progress"))
     _answer(shared, prompt)
     with job_store().transaction() as jobs:
         jobs.update(job.id, state=JobState.DONE, finished_at=1.0)
     test.run()
     assert not test.exception
-    assert [each for each in test.get("html") if "<pre" in each.proto.body]
+    assert [block for block in test.get("html") if "<pre" in block.proto.body]
     assert prompt in texts(test.text)
     assert OTHERS not in said(test)

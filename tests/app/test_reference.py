@@ -27,7 +27,7 @@ def test_the_reference_names_the_options_that_help_names(words, function):
     said = CliRunner().invoke(cli, [*words.split(), "--help"]).output
     rows = [line.strip() for line in said.splitlines() if line.startswith("  -")]
     words_of_rows = [re.split(" {2,}", row)[0].replace(",", "").split() for row in rows]
-    named = {word for each in words_of_rows for word in each if word.startswith("-")}
+    named = {word for words in words_of_rows for word in words if word.startswith("-")}
     assert options_of(function) == named - {"--help", "-h", *EVERYWHERE}
 
 

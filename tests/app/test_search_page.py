@@ -109,14 +109,14 @@ def test_the_export_page_exports_the_plan_of_a_search_with_where_it_came_from(op
     assert any(
         text.startswith("**Plan**: REAP") and "searched" in text for text in texts(test.markdown)
     )
-    assert "demo-reap-demo-code-50-search" in {each.value for each in test.text_input}
+    assert "demo-reap-demo-code-50-search" in {field.value for field in test.text_input}
 
 
 def test_another_budget_is_explained_and_nothing_is_changed(open_page):
     test = open_page("plan", searched="", sparsity="25%")
     (note,) = texts(test.info)
     assert "removes 96 of 192 experts (50.0%), the slider asks for 48 (25%)" in note
-    assert not [each for each in test.dataframe if "keeps" in each.value.columns]
+    assert not [table for table in test.dataframe if "keeps" in table.value.columns]
     test.button(key="plan.to.sparsity").click().run()
     assert test.select_slider(key="sparsity").value == 50
     assert counts_on(test) == read_known(SHIPPED / "demo-reap.json").kept

@@ -56,7 +56,7 @@ def added_losses(layer_removed, criterion="ean"):
     for corpus in MEASURED_CORPORA:
         (path,) = SHIPPED.glob(f"sensitivity/*{criterion}-{corpus}-*.json")
         record = json.loads(path.read_bytes())
-        ids, dtype = {each for each, _ in record["samples"]}, record["settings"]["dtype"]
+        ids, dtype = {sample for sample, _ in record["samples"]}, record["settings"]["dtype"]
         points = {(*at, gone): plan for *at, gone, _, plan in record["points"]}
         means = pd.Series({at: loss_of(plan, ids, dtype) for at, plan in points.items()})
         original = means[("", -1, 0)]
@@ -135,8 +135,8 @@ def test_the_reason_of_a_layers_count_is_one_click_away(open_measured):
     test.run()
     assert not test.exception
     (marks,) = traces(test, "the plan's cut")
-    assert [each[:2] for each in marks["customdata"]] == [[layer, 12] for layer in range(6)]
-    alone = [each[3] for each in marks["customdata"]]
+    assert [cell[:2] for cell in marks["customdata"]] == [[layer, 12] for layer in range(6)]
+    alone = [cell[3] for cell in marks["customdata"]]
     assert sum(alone) == pytest.approx(np.mean(list(uniform.values())))
     (best,), (even,) = (traces(test, name) for name in ("best plan", "uniform"))
     assert np.sum(decoded(best["y"])) < np.sum(decoded(even["y"]))

@@ -50,7 +50,7 @@ def _right_of(digest):
     ]
     assert len(of_plan) == len(MEASURED_CORPORA)
     sides = {"full": "full_right", "plan": "right"}
-    return {side: fmean(fmean(each[key]) for each in of_plan) for side, key in sides.items()}
+    return {side: fmean(fmean(sample[key]) for sample in of_plan) for side, key in sides.items()}
 
 
 def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
@@ -61,15 +61,17 @@ def test_the_bare_address_opens_on_the_best_plan_that_engines_serve(open_page):
     every = shipped_losses(granularity="expert", sparsity="50%", schedule="uniform")
     mine = every[opened.digest]
     # The best of all equal ones on all samples too: the halves agree on it.
-    assert fmean(mine.values()) == min(fmean(each.values()) for each in every.values())
-    chance = [fmean(each.values()) for each in _random(every).values()]
+    assert fmean(mine.values()) == min(fmean(losses.values()) for losses in every.values())
+    chance = [fmean(losses.values()) for losses in _random(every).values()]
     (head,) = test.title
     right, drawn = _right_of(opened.digest), list(map(_right_of, _random(every)))
     assert head.value == (
         f"Half of the experts gone: 39% smaller, right answers {right['full']:.0%} → "
-        f"{right['plan']:.0%} (random: {fmean(each['plan'] for each in drawn):.0%})."
+        f"{right['plan']:.0%} (random: {fmean(rates['plan'] for rates in drawn):.0%})."
     )
-    (suffers,) = (each for each in test.markdown if "suffers most in proportion" in each.value)
+    (suffers,) = (
+        paragraph for paragraph in test.markdown if "suffers most in proportion" in paragraph.value
+    )
     full = {raw["corpus"]["name"]: raw["full"]["nll"]["mean"] for raw in _records()}
     grown = {name: 1 + added / full[name] for name, added in mine.items()}
     most = max(grown, key=grown.get)
@@ -100,13 +102,13 @@ def _losses_of_the_grid(**facts):
         if facts.items() <= plan.items() and plan["criterion"].isalpha() and not plan.get("repair"):
             increase = raw["metrics"]["nll"]["mean"] - raw["full"]["nll"]["mean"]
             added.setdefault(plan["criterion"], []).append(increase)
-    return {criterion: fmean(each) for criterion, each in added.items()}
+    return {criterion: fmean(increases) for criterion, increases in added.items()}
 
 
 @pytest.mark.parametrize("page", ["start", "plan", "export"])
 def test_a_plan_that_loses_more_than_random_is_warned_of(open_page, page):
     every = shipped_losses(granularity="expert", sparsity="50%")
-    chance = [fmean(each.values()) for each in _random(every).values()]
+    chance = [fmean(losses.values()) for losses in _random(every).values()]
     losses = _losses_of_the_grid(sparsity="50%", schedule="uniform", corpora=ALL_CORPORA)
     criterion, mine = next(
         (criterion, loss)
@@ -155,8 +157,8 @@ def test_what_one_corpus_costs_the_others_is_told_of_the_criterion(open_page):
         for added in shipped_losses(**known, corpora=[corpus]).values()
     }
     worst = max(
-        (each for each in alone if max(alone[each], key=alone[each].get) != each),
-        key=lambda each: max(alone[each].values()),
+        (corpus for corpus in alone if max(alone[corpus], key=alone[corpus].get) != corpus),
+        key=lambda corpus: max(alone[corpus].values()),
     )
     lost = max(alone[worst], key=alone[worst].get)
     said = texts(open_page("start", opened="1").markdown)
@@ -182,13 +184,15 @@ def test_a_reload_of_start_keeps_the_plan_that_was_chosen_there(open_page):
 
 def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     test = open_page("start")
-    bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
+    bodies = [block.proto.body for block in test.get("html") if "<pre" in block.proto.body]
     full, pruned, *others = bodies
     assert "20 / 4 = 5." in full
     assert all("<mark>" in other for other in (pruned, *others))
     # Short answers are whole, so what follows is of other plans: the same repaired, Random.
     assert len(others) == 2
-    (expander,) = [each for each in test.expander if each.label == "Answers of other plans"]
+    (expander,) = [
+        expander for expander in test.expander if expander.label == "Answers of other plans"
+    ]
     named = [text.partition(":")[0] for text in texts(expander.markdown)]
     assert len(named) == 2
     assert ("repair" in named[0], "Random" in named[1]) == (True, True)
@@ -207,7 +211,7 @@ def _long_answer():
 
 def test_a_long_answer_is_shown_by_its_beginning_and_its_end():
     test = AppTest.from_function(_long_answer).run()
-    bodies = [each.proto.body for each in test.get("html") if "<pre" in each.proto.body]
+    bodies = [block.proto.body for block in test.get("html") if "<pre" in block.proto.body]
     # Whole words of at most eight letters on either side.
     assert bodies[0] == "<pre class='answer'>one two ... five six</pre>"
 
@@ -252,7 +256,7 @@ def test_a_configuration_shows_sizes_of_plans_before_the_download(open_page, mod
         press(test, "Show sizes")
     finally:
         shutil.rmtree(models_root / "hollow")
-    (table,) = (each.value for each in test.table if "experts per layer" in each.value)
+    (table,) = (table.value for table in test.table if "experts per layer" in table.value)
     assert table["experts per layer"].to_dict() == {"25%": "12", "50%": "8"}  # top-8
     # Of two layers: attention and norms, a router, experts; embedding, head, and a last norm.
     expert, row, rest = 3 * 2048 * 768, 2048, 2048 * (2 * 32 + 2 * 4) * 128 + 2 * 2048 + 2 * 128
@@ -300,7 +304,9 @@ def test_an_evaluation_of_a_plan_alone_also_says_what_the_original_loses(
     original, plan = table.sort_values("removed").to_dict("records")
     assert (original["candidate"], original["mean"]) == ("original", 0)
     assert plan["mean"] == pytest.approx(loss - full)
-    (suffers,) = (each for each in test.markdown if "suffers most in proportion" in each.value)
+    (suffers,) = (
+        paragraph for paragraph in test.markdown if "suffers most in proportion" in paragraph.value
+    )
     assert f"the original's is {record.corpus['name']} {full:.2f}" in suffers.proto.help
     assert axes_of(test)[0]["range"][0] >= 0
     # Ticks of losses that hardly differ would all be the same number.
@@ -308,12 +314,12 @@ def test_an_evaluation_of_a_plan_alone_also_says_what_the_original_loses(
     assert high - low > 0.1
     go_to(test, "evaluate")
     assert test.table[0].value["original model"].tolist() == [f"{full:.2f}"]
-    charts = [json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart")]
+    charts = [json.loads(chart.proto.spec)["layout"] for chart in test.get("plotly_chart")]
     across = [chart[name] for chart in charts for name in chart if name.startswith("xaxis")]
     assert len(across) > 1
     assert all(axis["range"][0] >= 0 for axis in across)
 
 
 def axes_of(test):
-    (chart,) = (json.loads(each.proto.spec)["layout"] for each in test.get("plotly_chart"))
+    (chart,) = (json.loads(chart.proto.spec)["layout"] for chart in test.get("plotly_chart"))
     return chart["xaxis"], chart["yaxis"]

@@ -33,7 +33,7 @@ def test_its_controls_leave_the_plan_alone_until_it_is_used(open_page):
     assert test.session_state["sparsity"] == 50
     test.button(key="story.use").click().run()
     assert test.session_state["sparsity"] == 25
-    assert not [each for each in test.button if each.key == "story.use"]
+    assert not [button for button in test.button if button.key == "story.use"]
 
 
 @pytest.mark.parametrize("criterion", ["heapr", "neuron-norms"])
@@ -122,7 +122,7 @@ def test_no_exponents_leave_the_slide_empty(open_page, model, exponents):
     }
     assert test.title[0].value.startswith(words[exponents])
     assert len(test.get("plotly_chart")) == 1
-    assert not [each for each in test.button if each.key == "story.use"]
+    assert not [button for button in test.button if button.key == "story.use"]
 
 
 def test_a_criterion_without_exponents_is_replaced_and_the_slide_still_compares(open_page):
@@ -147,7 +147,7 @@ def test_stratification_is_a_finding_that_leaves_the_plan_alone(open_page, demo_
     test.segmented_control(key="story.scale").set_value("relative").run()
     assert test.title[0].value == said
     assert loaded_on(test).shown.plan.digest == before
-    assert not [each for each in test.button if each.key == "story.use"]
+    assert not [button for button in test.button if button.key == "story.use"]
     # Without weights it says what to do.
     assert "moeprune weights" in open_page("story", "once", finding="Stratification").title[0].value
 

@@ -41,12 +41,12 @@ def test_one_click_draws_aimer_beside_magnitude_and_leaves_the_plan_alone(open_p
         by_layer = scores.groupby("layer")
         spread = (by_layer.max() - by_layer.min()) / by_layer.mean()
         spreads[name] = spread.median()
-        for layer, each in scores.groupby("layer"):
-            ordered = (sign * each).sort_values(ascending=False).to_numpy()
+        for layer, group in scores.groupby("layer"):
+            ordered = (sign * group).sort_values(ascending=False).to_numpy()
             seen = rows.loc[layer].iloc[0]
             assert seen["spread"] == pytest.approx(spread[layer])
             # The plan keeps 24 of 32.
-            assert seen["gap"] == pytest.approx((ordered[23] - ordered[24]) / each.mean())
+            assert seen["gap"] == pytest.approx((ordered[23] - ordered[24]) / group.mean())
     assert rows["kept"].sum() == 6 * 24
     said = " ".join(texts(test.markdown))
     for name, spread in spreads.items():
@@ -99,5 +99,5 @@ def test_it_is_there_for_neurons_and_for_the_constant_variant(open_page, address
     assert len(test.get("plotly_chart")) == 2
     cut = shown(test)["kept"].mean()
     assert cut == (1 if "granularity" in address else 0.5)
-    says = any("no expert is cut" in each.value for each in test.caption)
+    says = any("no expert is cut" in caption.value for caption in test.caption)
     assert says == ("granularity" in address)

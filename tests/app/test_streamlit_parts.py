@@ -80,7 +80,7 @@ def test_what_is_taken_of_them_is_there():
 def test_the_elements_are_those_of_the_table():
     named = re.compile(r"data-testid\^?=\"(st[A-Za-z]+)")
     files = [path for path in ROOT.rglob("*") if path.suffix in (".py", ".js", ".css")]
-    found = {each for path in files for each in named.findall(path.read_text())}
+    found = {element for path in files for element in named.findall(path.read_text())}
     assert found == ELEMENTS
 
 

@@ -91,7 +91,7 @@ def arrow_type(values):
         of = {name: [value[name] for value in values if name in value] for name in names}
         return pa.struct([(name, arrow_type(column)) for name, column in of.items()])
     if isinstance(first, list):
-        return pa.list_(arrow_type([each for value in values for each in value]))
+        return pa.list_(arrow_type([inner for value in values for inner in value]))
     return pa.infer_type(values)
 
 

@@ -26,9 +26,9 @@ def quantised(matrix, scale_dtype=torch.float32, block=BLOCK, even=False):
     np.maximum.at(scales, (rows[:, None], columns[None, :]), np.abs(weights))
     scales /= np.float32(448)
     stored = torch.from_numpy(np.exp2(np.ceil(np.log2(scales))) if even else scales).to(scale_dtype)
-    each = stored.float().numpy()[rows[:, None], columns[None, :]]
-    codes = torch.from_numpy(weights / each).to(torch.float8_e4m3fn)
-    return codes, stored, torch.from_numpy(codes.float().numpy() * each)
+    scale = stored.float().numpy()[rows[:, None], columns[None, :]]
+    codes = torch.from_numpy(weights / scale).to(torch.float8_e4m3fn)
+    return codes, stored, torch.from_numpy(codes.float().numpy() * scale)
 
 
 def to_fp8_blocks(tensors, block=BLOCK, scale_dtype=torch.float32, even=False):

@@ -24,7 +24,7 @@ def with_losses(record, own, full, **fields):
     ids = tuple(f"{number:016x}" for number in range(len(own.counts)))
     plans = {new.plan_digest: own, ORIGINAL: full}
     return new.with_numbers(
-        {plan: PlanSums((16,) * 6, ids, {"nll": each}) for plan, each in plans.items()}
+        {plan: PlanSums((16,) * 6, ids, {"nll": sums}) for plan, sums in plans.items()}
     )
 
 

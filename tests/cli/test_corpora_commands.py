@@ -119,12 +119,16 @@ def test_own_answers_make_a_run_of_their_own(works, model, here):
     works("calibrate", model, *COMMON, *OWN, "--count", "response")
     works("calibrate", model, *COMMON, *OWN)
     made = [json.loads(path.read_text()) for path in (here / "stats").glob("*/manifest.json")]
-    assert len({each["digest"] for each in made}) == 3
-    own = [each["corpora"][0] for each in made if "answers" in each["corpora"][0]["prepared"]]
-    assert [each["prepared"]["answers"]["max_new_tokens"] for each in own] == [3, 3]
+    assert len({manifest["digest"] for manifest in made}) == 3
+    own = [
+        manifest["corpora"][0]
+        for manifest in made
+        if "answers" in manifest["corpora"][0]["prepared"]
+    ]
+    assert [corpus["prepared"]["answers"]["max_new_tokens"] for corpus in own] == [3, 3]
     # Prompts of 3 and 2 tokens, answers of 3; the response alone, or all.
-    assert {each["num_tokens"] for each in own} == {11}
-    assert sorted(each["num_counted"] for each in own) == [6, 11]
+    assert {corpus["num_tokens"] for corpus in own} == {11}
+    assert sorted(corpus["num_counted"] for corpus in own) == [6, 11]
     listed = works("runs", "list", "--stats-dir", "stats").splitlines()
     mine = [line.split("│") for line in listed if line.startswith("model-rows")]
     assert sorted(cells[-2].strip() for cells in mine) == ["given", "own", "own"]

@@ -204,7 +204,7 @@ def test_the_guide_plans_a_checkpoint_of_30b(here, works):
     for words in commands_of(guide, here):
         if words[0] in ("inspect", "plans") or "--dry-run" in words or "reap" in words:
             print("moeprune", *words)
-            ran.append(works(*[each.replace("MODEL", folder.name) for each in offline(words)]))
+            ran.append(works(*[word.replace("MODEL", folder.name) for word in offline(words)]))
     assert len(ran) == 5
     assert "128" in ran[0]
     plan = load_plan(here / "olmoe-small.json")

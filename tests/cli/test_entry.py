@@ -208,6 +208,6 @@ def test_the_examples_of_help_run(works, here):
     shown = {words: paragraphs(function.__doc__)[1] for words, function in all_commands()}
     first = ("recipe init", "plan", "repair", "export")  # what others read
     servers, others = ("app", "demo"), ("search", "runs merge", "runs remove")
-    for words in (*first, *(each for each in shown if each not in first)):
+    for words in (*first, *(name for name in shown if name not in first)):
         if words not in (*servers, *others) and not words.startswith("jobs"):
             works(*shlex.split(shown[words])[1:])

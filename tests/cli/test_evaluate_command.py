@@ -84,7 +84,7 @@ def test_alike_names_are_told_apart_and_a_corpus_counts_once(works, tiny, corpor
     found = json.loads((here / "result.json").read_text())["evaluations"]
     assert len(found) == 2
     best = min(
-        zip(found, (other, plan), strict=True), key=lambda each: each[0]["metrics"]["nll"]["mean"]
+        zip(found, (other, plan), strict=True), key=lambda pair: pair[0]["metrics"]["nll"]["mean"]
     )
     assert f"least by {best[1]}: loss" in printed
     assert re.search(rf"^next: .* --plan {re.escape(str(best[1]))}$", printed, re.MULTILINE)
@@ -100,7 +100,7 @@ def test_float64_agrees_with_float32(works, tiny, corpora, plan, here, way):
         json.loads((here / f"{dtype}.json").read_text()) for dtype in ("float32", "float64")
     )
     for measure in ("nll", "kl"):
-        means = [each["metrics"][measure]["mean"] for each in (single, double)]
+        means = [result["metrics"][measure]["mean"] for result in (single, double)]
         assert means[0] == pytest.approx(means[1], abs=1e-5)
         assert means[0] != means[1]  # it was computed in another dtype
     assert single["full"]["nll"]["mean"] == pytest.approx(double["full"]["nll"]["mean"], abs=1e-5)
@@ -152,8 +152,8 @@ def test_every_criterion_at_every_sparsity_and_the_unpruned_model(works, words, 
     esap = table[table["measure"] == "esap"]
     assert list(zip(esap["criterion"], esap["sparsity"], strict=True)) == [
         ("", ""),
-        *(("reap", each) for each in ("17%", "50%")),
-        *(("aimer", each) for each in ("17%", "50%")),
+        *(("reap", sparsity) for sparsity in ("17%", "50%")),
+        *(("aimer", sparsity) for sparsity in ("17%", "50%")),
     ]
     # 3 layers of 6 experts: 17% removes one of each, 50% three.
     assert esap["removed"].tolist() == pytest.approx([0, 1 / 6, 1 / 2, 1 / 6, 1 / 2])
@@ -186,7 +186,7 @@ def test_a_sweep_prints_what_each_plan_adds_to_the_loss_and_the_mean_over_corpor
     for corpus, rows in pruned.groupby("corpus", sort=False):
         shown = by_corpus[list(losses["corpus"].unique()).index(corpus)]
         assert re.findall(r"([+-]\d\.\d{4}) *$", shown, re.MULTILINE) == [
-            f"{each:+.4f}" for each in rows["increase"]
+            f"{increase:+.4f}" for increase in rows["increase"]
         ]
         assert re.search(r"^original .* - *$", shown, re.MULTILINE)
     grouped = pruned.groupby(["removed", "criterion"])["increase"]

@@ -110,7 +110,7 @@ def test_each_medium_gives_the_name_back(name):
     shown = " ".join(
         "".join(c if not HARMFUL.match(c) and c != "\n" else " " for c in name).split()
     )
-    (paragraph,) = (each for each in MarkdownIt().parse(in_markdown(name)) if each.children)
+    (paragraph,) = (token for token in MarkdownIt().parse(in_markdown(name)) if token.children)
     assert [child.type for child in paragraph.children or []] in (["text"], ["text"] * 2)
     text = "".join(child.content for child in paragraph.children or [])
     assert text.replace("\u2060", "") == shown

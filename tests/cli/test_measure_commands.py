@@ -197,10 +197,10 @@ def test_inspect_counts_what_one_token_uses(works, tiny):
     model = AutoModelForCausalLM.from_pretrained(tiny)
     params = sum(parameter.numel() for parameter in model.parameters())
     experts = [layer.mlp.experts for layer in model.model.layers if hasattr(layer.mlp, "experts")]
-    each = sum(parameter.numel() for parameter in experts[0].parameters()) // 6
-    active = params - len(experts) * (6 - 2) * each
+    expert_params = sum(parameter.numel() for parameter in experts[0].parameters()) // 6
+    active = params - len(experts) * (6 - 2) * expert_params
     assert facts["parameters"] == f"{params:,}, {active:,} active per token"
-    assert facts["expert FLOPs per token"].startswith(f"{2 * len(experts) * 2 * each:,} ")
+    assert facts["expert FLOPs per token"].startswith(f"{2 * len(experts) * 2 * expert_params:,} ")
 
 
 def test_own_answers_to_text_without_prompts_are_refused(moeprune, here):

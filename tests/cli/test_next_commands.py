@@ -67,7 +67,11 @@ def test_every_next_command_works_where_its_files_are_taken(
         ran.add(line)
         printed = works(*shlex.split(line))
         following = re.findall(r"next: moeprune (.+)", printed)
-        left += [each for each in following if each not in asked and not each.startswith(LEFT_OUT)]
+        left += [
+            command_line
+            for command_line in following
+            if command_line not in asked and not command_line.startswith(LEFT_OUT)
+        ]
         asked |= set(following)
         if line.startswith("plan"):
             assert " --gate renormalized" in line or "renormalized" not in BEGIN[name]

@@ -37,7 +37,7 @@ def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
     modules = [
         import_module(f"app.charts.{path.stem}") for path in (ROOT / "app" / "charts").glob("*.py")
     ]
-    charts = [each for m in modules for each in vars(m).values() if isinstance(each, Chart)]
+    charts = [member for m in modules for member in vars(m).values() if isinstance(member, Chart)]
     assert len(charts) > 20
     assert all(CHARTS[chart.name] is chart for chart in charts)
 
@@ -216,8 +216,8 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
             plan = (series, round(facts["removed"] * 12_288), raw["plan_digest"])
             added.setdefault(plan, []).append(change)
     means = {
-        (removed, round(sum(each) / len(each), 6)): series
-        for (series, removed, _), each in added.items()
+        (removed, round(sum(losses) / len(losses), 6)): series
+        for (series, removed, _), losses in added.items()
     }
     drawn = {
         (removed, round(measured, 6)): series
@@ -225,7 +225,7 @@ def test_the_neuron_frontier_has_what_was_evaluated(works, here):
     }
     assert drawn.keys() == means.keys()
     assert [plan for plan, series in drawn.items() if series not in means[plan]] == []
-    assert {len(each) for each in added.values()} == {4}
+    assert {len(losses) for losses in added.values()} == {4}
     assert {removed for removed, _ in drawn} == {3072, 4928, 6144, 9216}
     # A neuron has 384 weights of two bytes. Any cut also writes the tied head: 2,048 x 128 weights.
     bare = made.loc[made["removed"] == 0, "bytes"].iloc[0]

@@ -297,9 +297,9 @@ def test_overlap_of_parts_of_the_tokens_by_the_first_half_of_the_shards(
         reap = (sums["applied_g1_f1"] / sums["num_tokens"]).fillna(0.0)
         pruned.append(
             {
-                layer: set(sorted(range(6), key=lambda e: (-each[layer, e], e))[4:])
+                layer: set(sorted(range(6), key=lambda e: (-saliency[layer, e], e))[4:])
                 for layer in (0, 2, 3)
-                for each in (reap,)
+                for saliency in (reap,)
             }
         )
     shared = [len(pruned[0][layer] & pruned[1][layer]) / 2 for layer in (0, 2, 3)]

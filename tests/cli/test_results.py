@@ -128,7 +128,7 @@ def test_a_command_ends_with_numbers_and_with_commands_that_parse(as_json, words
 
 
 def test_small_numbers_and_counts_can_be_read():
-    assert [small(each) for each in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
+    assert [small(number) for number in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
     step = Progress("reading weights", 3 << 19, 3 << 20, "bytes")
     assert console.count_of_step(step) == "1.5 MiB/3.0 MiB"
     assert console.count_of_step(Progress("", 1024, 65536, "tokens")) == "1,024/65,536 tokens"
@@ -172,7 +172,7 @@ def test_what_a_command_says_as_json_is_text_and_numbers(as_json, works, here, w
     said = [found["command"], *found["notes"], *found["next"], json.dumps(found["result"])]
     cells = [cell for table in found["tables"] for row in table["rows"] for cell in row]
     said += [cell for cell in cells if isinstance(cell, str)]
-    assert not [each for each in said if re.search(r"<[\w.]+( object)?( at 0x\w+)?>", each)]
+    assert not [cell for cell in said if re.search(r"<[\w.]+( object)?( at 0x\w+)?>", cell)]
     assert "│" not in "".join(found["notes"])
 
 
@@ -193,7 +193,7 @@ def test_every_help_fits_a_screen_or_has_headings(moeprune, monkeypatch):
     seen = 0
     for name in COMMANDS:
         group = getattr(load(name), "commands", None)
-        for words in [f"{name} {each}" for each in group] if group else [name]:
+        for words in [f"{name} {subcommand}" for subcommand in group] if group else [name]:
             lines = moeprune(*words.split(), "--help").out.splitlines()
             assert lines[0].startswith(f"Usage: moeprune {words} ")
             assert max(map(len, lines)) <= 80
@@ -271,7 +271,7 @@ def test_measured_numbers_have_four_digits_and_are_not_shown_as_0():
     assert said == ["5,861", "46.79", "123.5", "2.00e+06", "1.7627", "4.0e-05", "0"]
     losses = [LossIncrease({"a": value}).words for value in (0.69, 0.0024, 0.0003, -0.0024, 0)]
     assert losses == [
-        f"loss {each} (a)" for each in ("+0.69", "+0.002", "+0.0003", "-0.002", "+0.00")
+        f"loss {number} (a)" for number in ("+0.69", "+0.002", "+0.0003", "-0.002", "+0.00")
     ]
 
 
@@ -281,7 +281,7 @@ def test_the_time_beside_a_bar_is_called_what_it_is():
     counting, waiting = bar.add_task("counting", total=40), bar.add_task("waiting", total=None)
 
     def times():
-        return [console.TimeColumn().render(bar.tasks[each]).plain for each in (counting, waiting)]
+        return [console.TimeColumn().render(bar.tasks[task]).plain for task in (counting, waiting)]
 
     assert times() == ["0:00:00 elapsed", "0:00:00 elapsed"]
     for done in (10, 20):

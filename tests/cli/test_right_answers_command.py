@@ -46,8 +46,8 @@ def written(problems):
 def rows(problems, here):
     path = here / "rows.jsonl"
     lines = [
-        json.dumps({"prompt": each, "response": f"It is {number}.", "sum": number})
-        for each, number in problems.items()
+        json.dumps({"prompt": problem, "response": f"It is {number}.", "sum": number})
+        for problem, number in problems.items()
     ]
     path.write_text("\n".join(lines))
     return f"{path},answer=sum,check=number"

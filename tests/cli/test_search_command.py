@@ -203,7 +203,7 @@ def test_a_job_that_is_stopped_keeps_the_best_and_goes_on(recipe, tiny, here, af
 def evaluations(folder):
     """Records of evaluations, without how they were made."""
     found = [json.loads(path.read_text()) for path in (folder / "evaluations").iterdir()]
-    return [each | {"made": {}, "sha256": ""} for each in found]
+    return [record | {"made": {}, "sha256": ""} for record in found]
 
 
 def measured(folder):

@@ -168,9 +168,9 @@ def test_bytes_and_several_corpora_are_refined_as_one_plan(
     costs = [curves_of(point, 3, "nll").measured for point in points]
     assert len(costs) == 2
     known = {
-        each: over([of[each] for of in costs])
-        for each in costs[0].keys() & costs[1].keys()
-        if sum(each) == sum(removed) and not any(number % 2 for number in each)
+        counts: over([of[counts] for of in costs])
+        for counts in costs[0].keys() & costs[1].keys()
+        if sum(counts) == sum(removed) and not any(number % 2 for number in counts)
     }
     assert known[removed] == min(known.values())
 
@@ -245,13 +245,13 @@ def test_streamed_layers_measure_the_same_and_leave_nothing_else(measure, stats,
     assert [line for line in said.splitlines() if "50%" in line] == [
         line for line in again.splitlines() if "50%" in line
     ]
-    stores = [SensitivityStore([each]) for each in (whole, streamed)]
+    stores = [SensitivityStore([folder]) for folder in (whole, streamed)]
     pairs = list(zip(*(store.records() for store in stores), strict=True))
     for one, other in pairs:
         assert other.model_copy(update={"made": one.made}) == one
         points = [store.points(one) for store in stores]
         for point in one.plans:
-            values = [each.values(point.removed, each.samples()) for each in points]
+            values = [curve.values(point.removed, curve.samples()) for curve in points]
             np.testing.assert_array_equal(*values)
     assert len(pairs) == 2
     assert not list(streamed.rglob("*.partial*")) and not list(states.iterdir())

@@ -42,14 +42,14 @@ class Drawn:
     @property
     def exceptions(self) -> list[str]:
         """What the page says of programs that failed."""
-        found = (each.exception for each in self._of("exception"))
-        return [f"{each.type}: {each.message}" for each in found]
+        found = (block.exception for block in self._of("exception"))
+        return [f"{exception.type}: {exception.message}" for exception in found]
 
     @property
     def texts(self) -> list[str]:
         """Words in plain paragraphs and badges."""
-        plain = [each.text.body for each in self._of("text")]
-        return plain + [each.markdown.body for each in self._of("markdown")]
+        plain = [block.text.body for block in self._of("text")]
+        return plain + [block.markdown.body for block in self._of("markdown")]
 
     @property
     def keys(self) -> list[str]:
@@ -178,7 +178,7 @@ class Session:
 
     def _forget(self) -> None:
         first = self._run - _KEPT_RUNS
-        self._kept = {key: each for key, each in self._kept.items() if each[1] > first}
+        self._kept = {key: result for key, result in self._kept.items() if result[1] > first}
 
 
 def connected(port: int) -> connect:

@@ -190,9 +190,9 @@ async def _times_of_pages(port: int) -> tuple[Times, list[str]]:
             toggled.append(await session.choose("alpha", str(1 + number % 2)))
     times = {
         "Start page, first": drawn[0].seconds,
-        "Start page, again": median(each.seconds for each in drawn[1:]),
+        "Start page, again": median(visit.seconds for visit in drawn[1:]),
         "Explore page, first": toggled[0].seconds,
-        "Explore page, a toggle": median(each.seconds for each in toggled[1:]),
+        "Explore page, a toggle": median(visit.seconds for visit in toggled[1:]),
     }
-    problems = [words for each in (*drawn, *toggled) for words in each.exceptions]
+    problems = [words for visit in (*drawn, *toggled) for words in visit.exceptions]
     return {name: seconds * 1e3 for name, seconds in times.items()}, problems

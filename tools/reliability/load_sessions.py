@@ -51,7 +51,7 @@ def _choices(random: Random, toggles: int) -> Iterator[tuple[str, str]]:
     state = dict(_FIRST)
     for _ in range(toggles):
         key = random.choice(list(CONTROLS))
-        state[key] = random.choice([each for each in CONTROLS[key] if each != state[key]])
+        state[key] = random.choice([option for option in CONTROLS[key] if option != state[key]])
         yield key, state[key]
 
 
@@ -72,7 +72,10 @@ async def expected_pages(port: int, walks: Sequence[Sequence[tuple[str, str]]]) 
         await session.visit(PAGE, QUERY)
         now = dict(_FIRST)
         # The state that a visit begins in counts once a user returns to it.
-        for state in (*wanted, *(each for each in wanted if each == tuple(_FIRST.values()))):
+        for state in (
+            *wanted,
+            *(wanted_state for wanted_state in wanted if wanted_state == tuple(_FIRST.values())),
+        ):
             for key, option in zip(CONTROLS, state, strict=True):
                 if now[key] != option:
                     drawn = await session.choose(key, option)

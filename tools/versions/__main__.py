@@ -42,9 +42,9 @@ def test(
 def beside() -> None:
     """Resolve programs that people use beside this one; stops with 1 if one does not fit."""
     found = [resolve(program, python) for program in BESIDE for python in PYTHONS]
-    for each in found:
-        typer.echo(each.line())
-    if not all(each.versions for each in found):
+    for resolution in found:
+        typer.echo(resolution.line())
+    if not all(resolution.versions for resolution in found):
         raise typer.Exit(1)
 
 

@@ -92,7 +92,7 @@ def pins(wanted: Environment) -> list[str]:
     if wanted.versions is Versions.NEWEST:
         return []
     if wanted.versions is Versions.LOWEST:
-        tools = {_normal(_named(each)) for each in _declared()["dev"]}
+        tools = {_normal(_named(requirement)) for requirement in _declared()["dev"]}
         tried = {name: version for name, version in tried.items() if name in tools} | floors()
     if "transformers" in wanted.instead:
         tried = {name: version for name, version in tried.items() if name not in _ITS_OWN}
