@@ -30,11 +30,13 @@ from pruning.plan.sizes import size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.widths import WidthChoice
 from pruning.planning.ranking import weights_measured
+from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.quality import stored_losses
 from pruning.requests.following import export_command
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
+from pruning.serving.engines import contents_of, readers, verdicts
 from pruning.spec.base import Option, command_line, flat_fields, flat_values, option_words
 from pruning.spec.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
@@ -223,7 +225,9 @@ def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None
     decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
     warning = super_note(plan, model, store)
     pair = answer_pair(answers, plan.digest)
-    decision = replace(decision, answers=pair, warning=warning or "")
+    by_programs = readers(verdicts(contents_of(model, fit_plan(plan, model))))
+    ship = recorded_verdict(plan, model, store, (num_bytes, by_programs))
+    decision = replace(decision, answers=pair, warning=warning or "", ship=ship)
     write_durably(out_file, decision_html(decision).encode())
     finish(
         f"{out_file}: {less_in_words(decision.before, decision.after)}. {decision.verdict}",

@@ -57,8 +57,15 @@ def export(
     mode = request.width_mode or ("uniform" if by_neuron else None)
     export_request = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
-        before, after = model.checkpoint.nbytes, dry_export(export_request, model).tensor_bytes
+        prepared = dry_export(export_request, model)
+        before, after = model.checkpoint.nbytes, prepared.tensor_bytes
         warn_of_growth(before, after)
+        numbers: dict[str, object] = {"bytes_before": before, "bytes_after": after}
+        if prepared.verdict:
+            numbers["verdict"] = prepared.verdict.numbers
+            note(prepared.verdict.headline)
+            for line in prepared.verdict.lines:
+                note(line)
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
         words += (
             f"{export_request.out} is finished, "
@@ -67,7 +74,7 @@ def export(
         )
         finish(
             f"{words}nothing was written",
-            {"bytes_before": before, "bytes_after": after},
+            numbers,
             request.command((str(plan),)),
         )
         return

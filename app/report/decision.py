@@ -15,6 +15,7 @@ from pruning.records.cost import LossRow, PlanCost, cost_of
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.quality import PlanLoss
 from pruning.records.right_of_plans import RightRow
+from pruning.records.ship_verdict import ShipVerdict
 
 _MOST_LETTERS, _MOST_LINES = 240, 6  # of an answer, on one page
 
@@ -43,7 +44,7 @@ class DecisionReport:
     right: tuple[RightRow, ...] = ()  # right answers by corpus; empty if none were checked
     answers: AnswerPair | None = None
     warning: str = ""  # of `super_note`, if there is something to say
-    alarm: str = ""  # of `AgainstRandom`: the plan loses more than Random
+    ship: ShipVerdict | None = None  # on the export; None if nothing was asked
 
     @property
     def change(self) -> str:
@@ -87,7 +88,6 @@ def decision_of(
         verdict=cost.verdict + _bits_words(losses),
         rows=cost.rows,
         right=cost.right,
-        alarm=cost.warning,
         facts=_facts(model, plan, cost),
         command=command,
     )

@@ -21,19 +21,18 @@ from app.session.plan_state import NoPlan, forget_import, imported_plan, why_los
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
+from app.widgets.ship_verdict import verdict_of, verdict_part, verdict_words
 from pruning.measures.names import DEFAULT_MEASURES
 from pruning.measures.result import RIGHT
 from pruning.plan.bits import FORMATS, OWN
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.plan import PruningPlan
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
 from pruning.planning.make import PLAN_FILE
-from pruning.records.against_random import AgainstRandom, verdict_on
 from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
 from pruning.records.right_of_plans import in_short
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RepairRequest
-from pruning.serving.engines import Readers, contents_of, readers, verdicts
 from pruning.spec.base import validated
 
 
@@ -71,19 +70,17 @@ def plan_line(loaded: Loaded) -> Loaded:
     saved = f"-{1 - after / before:.0%}" if after < before else change_words(before, after)
     saved = f":orange[{saved}]" if after > before else saved
     saved += ", simulated" if plan.plan.bits else ""
-    against = against_chance_of(loaded)
-    alarm = f" · :red[:material/warning: {against.alarm}]" if against and against.is_worse else ""
-    engines = programs(loaded, plan)
-    icon = ":green[:material/check:]" if engines.plain else ":orange[:material/warning:]"
-    where = f" · {icon} {engines.words}" if engines.words else ""
+    verdict = verdict_of(loaded, plan)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
             f":material/arrow_right_alt: **{format_bytes(after)}** "
-            f"({saved}) · {loss_words(loaded, loss, chance)}"
-            f"{alarm}{where}",
+            f"({saved}) · {loss_words(loaded, loss, chance)}",
             width="content",
         )
+        if verdict:
+            with st.popover(verdict_words(verdict), type="tertiary", width="content"):
+                verdict_part(verdict)
         if loss is None or loss.missing:
             measure_button(loaded, plan, "plan.measure", type="tertiary")
         if plan.file:
@@ -96,24 +93,6 @@ def plan_line(loaded: Loaded) -> Loaded:
                 help="The file is shown and exported as it is; links do not carry it.",
             )
     return loaded
-
-
-def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
-    """The programs that were tried and load the export, in the chosen width mode.
-
-    None in fewer bits, which no export has.
-    """
-    if shown.plan.bits:
-        return Readers((), ())
-    has_own_widths = loaded.choices.spec.budget.width_mode != "uniform"
-    return loaded.study.cached(_programs, loaded.model, shown.plan, has_own_widths)
-
-
-def _programs(model: MoEModel, plan: PruningPlan, has_own_widths: bool) -> Readers:
-    contents = contents_of(model, plan)
-    if plan.granularity == NEURON_GRANULARITY and has_own_widths:
-        contents = replace(contents, has_own_widths=True)
-    return readers(verdicts(contents))
 
 
 def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None:
@@ -181,20 +160,6 @@ def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
     if loss is None or loss.way or loss.missing or loss.facts.bits:
         return loss, None
     return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
-
-
-def against_chance_of(loaded: Loaded) -> AgainstRandom | None:
-    """The verdict on the plan on screen, as it was measured, else as it is predicted."""
-    if loaded.shown is None:
-        return None
-    plan, losses = loaded.shown.plan, loaded.study.losses
-    return verdict_on(fit_plan(plan, loaded.model), loaded.model, losses, loaded.predicted)
-
-
-def chance_warning(loaded: Loaded) -> None:
-    """Warn of a plan that loses more than Random."""
-    if (against := against_chance_of(loaded)) and against.warning:
-        st.warning(against.warning, icon=":material/warning:")
 
 
 def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) -> str:

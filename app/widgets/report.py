@@ -18,10 +18,10 @@ from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
+from app.widgets.ship_verdict import programs
 from pruning.measures.store import readable_records
-from pruning.plan.plan import fit_plan
 from pruning.plan.super_experts import super_note
-from pruning.records.against_random import verdict_on
+from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.lens import LensStore
@@ -54,6 +54,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
     """Download of the one-page report on a plan as it is exported; `key` is the widget's."""
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
+    export = num_bytes, programs(loaded, current_plan)
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, store, predicted, own_prompts = (
         loaded.model,
@@ -71,9 +72,8 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
         pair = answer_pair(
             shown_unasked(answers, AnswerStore, own_prompts), current_plan.plan.digest
         )
-        against = verdict_on(fit_plan(current_plan.plan, model), model, losses, predicted)
-        alarm = against.warning if against else ""
-        return decision_html(replace(decision, answers=pair, warning=warning, alarm=alarm))
+        ship = recorded_verdict(current_plan.plan, model, store, export, predicted)
+        return decision_html(replace(decision, answers=pair, warning=warning, ship=ship))
 
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
     download_button("For decisions", page, file, key, icon=icon)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from analysis.lazy import pd
 from analysis.model.moe_model import ModelRef, MoEModel
-from pruning.measures.store import Record, RecordStore
+from pruning.measures.store import Record, RecordStore, readable_records
 from pruning.plan.active import Routing
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.records.plan_facts import MADE_BY, PlanFacts, made_facts, plan_facts
@@ -197,6 +197,12 @@ class BenchmarkStore(RecordStore[BenchmarkRecord]):
     """Benchmarks of one or more statistics directories; new ones go to the first."""
 
     kind = BenchmarkRecord
+
+
+def is_benchmarked(store: BenchmarkStore, identity: str, plan_digest: str) -> bool:
+    """Whether any score of a plan of a model is recorded; unreadable files are left out."""
+    records, _ = readable_records(store, identity)
+    return any(record.plan_digest == plan_digest and record.scores for record in records)
 
 
 def candidate_of_plan(

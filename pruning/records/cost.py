@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pruning.plan.plan import PruningPlan
-from pruning.records.against_random import AgainstRandom, against_random
+from pruning.records.against_random import AgainstRandom
 from pruning.records.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.records.right_of_plans import RightRow, right_rows
 
@@ -29,7 +29,6 @@ class PlanCost:
     chance: RandomLoss | None
     unrepaired: PlanLoss | None  # of a repaired plan, measured in the same way
     full: Mapping[str, float]  # corpus -> loss of the original model
-    warning: str  # of `AgainstRandom`; empty if there is nothing to warn of
     right: tuple[RightRow, ...] = ()  # by corpus; empty if no answers were checked
 
     @property
@@ -109,7 +108,5 @@ def cost_of(plan: PruningPlan, losses: Sequence[PlanLoss]) -> PlanCost:
         before = loss_of(losses, plan.unrepaired.digest)
         if before and (before.way, before.change.keys()) == (loss.way, loss.change.keys()):
             unrepaired = before
-    against = against_random(loss, loss.facts, losses) if loss else None
-    warning = against.warning if against else ""
     right = right_rows(loss, losses) if loss and loss.right else ()
-    return PlanCost(loss, chance, unrepaired, full_losses(losses), warning, right)
+    return PlanCost(loss, chance, unrepaired, full_losses(losses), right)

@@ -33,6 +33,7 @@ from pruning.surgery.width_sizes import option_with_sizes
 
 if TYPE_CHECKING:
     from pruning.records.cost import PlanCost
+    from pruning.records.ship_verdict import ShipVerdict
 
 CARD_NAME = "README.md"
 
@@ -110,6 +111,11 @@ def _facts(
     return "\n".join(f"- {name}: {in_markdown(value)}" for name, value in facts.items() if value)
 
 
+def _verdict_part(verdict: ShipVerdict) -> str:
+    reasons = "\n".join(f"- {in_markdown(line)}" for line in verdict.lines)
+    return _VERDICT.format(headline=in_markdown(verdict.headline), reasons=reasons)
+
+
 def _cost_part(cost: PlanCost) -> str:
     rows = (
         f"| {in_markdown(row.name)} | {_number(row.full, '.2f')} | {_number(row.plan, '+z.2f')} | "
@@ -121,8 +127,7 @@ def _cost_part(cost: PlanCost) -> str:
     right = "".join(f"- {in_markdown(f'{row.corpus}: {row.words}')}\n" for row in cost.right)
     if right:
         table += f"Right answers, by the check of each corpus:\n\n{right}\n"
-    warning = f"**Warning**: {in_markdown(cost.warning)}\n\n" if cost.warning else ""
-    return _COST.format(verdict=warning + in_markdown(cost.verdict), table=table)
+    return _COST.format(verdict=in_markdown(cost.verdict), table=table)
 
 
 def _number(value: float | None, form: str) -> str:
@@ -204,6 +209,13 @@ Commands of one engine, up to the next comment:
 
 {commands}
 """
+_VERDICT = """## May it be shipped
+
+**{headline}**, by what was recorded when it was written:
+
+{reasons}
+
+"""
 _COST = """## What it costs
 
 {verdict}
@@ -264,13 +276,15 @@ def model_card(  # noqa: PLR0913
     num_bytes: int | None = None,
     in_bf16: bool = False,
     heads_ranked_by: str = "",
+    verdict: ShipVerdict | None = None,
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
     The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
     `repair` is the record of the plan's repair; `cost` is there if plans of it were measured;
     `num_bytes` are those of the weights that the export writes; None for those of the plan;
-    `in_bf16`: FP8 of the source is in BF16; `heads_ranked_by` is `HeadRanking.words`.
+    `in_bf16`: FP8 of the source is in BF16; `heads_ranked_by` is `HeadRanking.words`; `verdict` is
+    that on the export.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP
@@ -297,7 +311,7 @@ def model_card(  # noqa: PLR0913
         serving=_SERVING.format(commands=fenced("\n".join(serving), "bash")) if serving else "",
         repair=", with FP8 written in bfloat16" * in_bf16
         + ", except the down projections of experts, which were refitted" * bool(repair),
-        cost=_cost_part(cost) if cost else "",
+        cost=(_verdict_part(verdict) if verdict else "") + (_cost_part(cost) if cost else ""),
         repaired=_repair_part(repair) if repair else "",
         what="neurons of its routed experts" if plan.kept_neurons else "its routed experts",
         facts="\n".join(

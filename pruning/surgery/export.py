@@ -34,6 +34,7 @@ from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.sizes import format_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.records.repaired_tensors import check_tensors, repaired_tensors
+from pruning.serving.engines import Readers, contents_of, readers, verdicts
 from pruning.surgery.card import CARD_NAME, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
@@ -48,6 +49,7 @@ from pruning.surgery.writing import write_file, write_shards
 
 if TYPE_CHECKING:
     from pruning.records.cost import PlanCost
+    from pruning.records.ship_verdict import ShipVerdict
 
 RECIPE_NAME = "recipe.yaml"
 _ONE_SHARD = 1 << 62  # bytes
@@ -72,6 +74,8 @@ class ExportSettings:
     pad: bool = False
     dequantise: bool = False  # write FP8 in BF16
     cost: PlanCost | None = None  # of the plan, if plans of the model were measured; for the card
+    # The verdict on an export of these bytes that these programs load.
+    judge: Callable[[int, Readers], ShipVerdict] | None = None
     # Reads the record of the plan's repair and checks its files; required for a repaired plan.
     read_repair: Callable[[PruningPlan], StoredRepair | None] | None = None
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts
@@ -91,6 +95,7 @@ class PreparedExport:
     shards: tuple[PlannedShard, ...]
     files: dict[str, bytes]  # other files by name relative to `out`, without card and manifest
     card: bytes  # README.md
+    verdict: ShipVerdict | None  # whether it may be shipped, if `ExportSettings.judge` is there
 
     @property
     def tensor_bytes(self) -> int:
@@ -150,6 +155,17 @@ def planned_export(
     if index := new_index(shards) if most else pruned_index(model, shards):
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
+    num_bytes = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
+    contents = contents_of(
+        model,
+        plan,
+        widths,
+        padded=padding is not None,
+        keeps_heads=heads.choice is not HeadChoice.DROP,
+    )
+    if dequantisation:
+        contents = contents.dequantised()
+    verdict = options.judge(num_bytes, readers(verdicts(contents))) if options.judge else None
     card = model_card(
         model,
         plan,
@@ -159,12 +175,13 @@ def planned_export(
         padding,
         repair,
         options.cost,
-        num_bytes=sum(tensor.nbytes for shard in shards for tensor in shard.tensors),
+        num_bytes=num_bytes,
+        verdict=verdict,
         in_bf16=dequantisation is not None,
         heads_ranked_by=options.head_ranking.words if options.head_ranking else "",
     )
     return PreparedExport(
-        model, plan, heads, widths, padding, dequantisation, target, shards, files, card
+        model, plan, heads, widths, padding, dequantisation, target, shards, files, card, verdict
     )
 
 

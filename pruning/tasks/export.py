@@ -1,5 +1,6 @@
 """Exports a pruned checkpoint, and verifies it."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,19 @@ from analysis.errors import ExportError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress
-from analysis.stats.store import stats_store
+from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, with_top_k
 from pruning.plan.sizes import parse_size
 from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.cost import cost_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import stored_losses
 from pruning.records.repair_files import content_record, stored_repair
+from pruning.records.ship_verdict import ShipVerdict
 from pruning.requests.model import ExportRequest
-from pruning.serving.engines import contents_of, equal_cut
+from pruning.serving.engines import Readers, contents_of, equal_cut
 from pruning.serving.gguf import Converter, converter_options, find_converter, write_gguf
 from pruning.surgery.export import (
     ExportSettings,
@@ -153,9 +156,21 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
         pad=request.pad,
         dequantise=request.dequantise,
         cost=cost_of(fit_plan(plan, model), losses) if losses else None,
+        judge=_judge(plan, model, store),
         read_repair=content_record,
         keep_list=request.keep_list,
     )
+
+
+def _judge(
+    plan: PruningPlan, model: MoEModel, store: StatsStore
+) -> Callable[[int, Readers], ShipVerdict]:
+    """The verdict on an export of a plan, by its bytes and the programs that load it."""
+
+    def judged(num_bytes: int, readers: Readers) -> ShipVerdict:
+        return recorded_verdict(plan, model, store, (num_bytes, readers))
+
+    return judged
 
 
 def verify_result(

@@ -20,6 +20,7 @@ from pruning.records.cost import cost_of
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
+from pruning.records.ship_verdict import Light, Reason, ShipVerdict
 from pruning.surgery.card import model_card
 
 
@@ -159,12 +160,14 @@ def test_the_verdict_says_what_is_known(model, shown, change, draws, said, words
     assert words in decided(model, shown, change, draws, **said).verdict
 
 
-def test_a_plan_worse_than_random_is_warned_of(model, shown):
-    calm, worse = decided(model, shown, {"a": 0.2, "b": 0.2}), {"a": 2.0, "b": 2.0}
-    assert calm.alarm == "" and "Warning." not in decision_html(calm)
-    page = decided(model, shown, worse)
-    assert page.alarm.startswith("Worse than Random at this sparsity: the plan adds +2.00")
-    assert page.alarm in decision_html(page)
+def test_the_page_has_the_verdict_with_every_reason(model, shown):
+    page = decided(model, shown, {"a": 0.2, "b": 0.2})
+    assert "ship" not in decision_html(page).partition("<main>")[2]
+    reasons = (Reason("Size", Light.GREEN, "a < b"), Reason("Quality", Light.RED, "bad", "worse"))
+    html = decision_html(replace(page, ship=ShipVerdict(reasons)))
+    assert '<div class="ship red"><strong>Do not ship: worse</strong>' in html
+    assert '<li class="green">Size (green): a &lt; b</li>' in html
+    assert '<li class="red">Quality (red): bad</li>' in html
 
 
 def test_a_page_of_a_plan_that_grows_the_model_says_by_how_much(model, shown):

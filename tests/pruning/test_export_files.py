@@ -17,9 +17,7 @@ from analysis.model.opening import load_model_index
 from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
-from pruning.records.cost import cost_of
-from pruning.records.plan_facts import PlanFacts
-from pruning.records.quality import PlanLoss
+from pruning.records.ship_verdict import Light, Reason, ShipVerdict
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes
 from pruning.surgery.manifest import MANIFEST_NAME
@@ -224,23 +222,16 @@ def test_the_licence_of_the_source_is_passed_on(licensed):
     assert "language" not in metadata
 
 
-def test_a_card_warns_of_a_plan_that_loses_more_than_random(olmoe):
+def test_a_card_has_the_verdict(olmoe):
+    reasons = (Reason("Size", Light.GREEN, "a"), Reason("Quality", Light.RED, "b", "worse"))
     plan = keeping(olmoe, (0, 4, 5))
-
-    def loss(digest, criterion, mean):
-        facts = PlanFacts(criterion=criterion, removed=0.5, granularity="expert")
-        full, words = {"a": 1.0}, "2026-01-02T03:04:05"
-        samples = {"a": {"num_documents": 8}}
-        return PlanLoss({"a": mean}, digest, facts, "", ("a",), full, {}, samples, 8, words)
-
-    draws = [loss("d1", "random", 1.0), loss("d2", "random:2", 1.2)]  # mean 1.1, SD 0.14
-    for mean, warns in ((2.0, True), (0.5, False)):
-        card = model_card(
-            olmoe, plan, HeadPlan(), cost=cost_of(plan, [loss(plan.digest, "reap", mean), *draws])
-        ).decode()
-        said = "**Warning**: Worse than Random at this sparsity: the plan adds +2.00 to the loss"
-        assert (said in card) == warns
-        assert ("Warning" in card) == warns
+    card = model_card(olmoe, plan, HeadPlan(), verdict=ShipVerdict(reasons)).decode()
+    block = card.partition("## May it be shipped")[2].partition("## How")[0]
+    assert block.split("\n\n")[1:3] == [
+        "**Do not ship**, by what was recorded when it was written:",
+        "- red, Quality: b\n- green, Size: a",
+    ]
+    assert "shipped" not in model_card(olmoe, plan, HeadPlan()).decode()
 
 
 def test_a_hub_id_is_the_base_model(olmoe):

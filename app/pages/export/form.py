@@ -20,7 +20,7 @@ from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
-from app.widgets.plan_bar import chance_warning
+from app.widgets.ship_verdict import verdict_of, verdict_part
 from pruning.plan.heads import HeadChoice
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.size_words import growth_words
@@ -125,7 +125,8 @@ def form_part(
     else:
         export_request = _request(loaded, current_plan.plan, out, choice)
         with checks:
-            chance_warning(loaded)
+            if verdict := verdict_of(loaded, current_plan, choice.num_bytes):
+                verdict_part(verdict)
             is_ready = _check(loaded, current_plan.plan, export_request, choice)
             is_ready = _is_meant(loaded.model, current_plan.plan, choice) and is_ready
         request = export_request if is_ready else None

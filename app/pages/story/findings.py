@@ -37,8 +37,9 @@ from app.session.state import (
 )
 from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan, loss_words, programs
+from app.widgets.plan_bar import loss_of_plan, loss_words
 from app.widgets.report import decision_button
+from app.widgets.ship_verdict import programs
 from pruning.plan.units import NeuronScope
 from pruning.planning.choice import (
     HAND,

@@ -1,0 +1,132 @@
+"""Whether a plan may be shipped: each reason by hand, and that the worst decides."""
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.model.opening import load_model_index
+from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict
+from pruning.planning.ship_verdict import Evidence, ship_verdict
+from pruning.records.plan_facts import PlanFacts
+from pruning.records.quality import LossIncrease, PlanLoss
+from pruning.records.ship_verdict import Light
+from pruning.serving.engines import Readers
+
+GREEN, AMBER, RED = Light
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model_index("demo")
+
+
+@pytest.fixture(scope="module")
+def plan(model) -> PruningPlan:
+    """The first half of every layer's experts."""
+    kept = {str(layer): list(range(16)) for layer in range(6)}
+    return plan_from_dict({**keep_all(model).to_dict(), "kept": kept})
+
+
+def loss(plan, change, **facts):
+    known = PlanFacts(**{"removed": 0.5, "granularity": "expert", "criterion": "reap"} | facts)
+    return PlanLoss(change, plan, known, "", ("a", "b"), {}, {}, {}, 8, "2026-01-02T03:04:05")
+
+
+# Means over the corpora 1 and 2, so Random adds 1.5 with an SD of 0.71.
+RANDOM = (
+    loss("d1", {"a": 1.0, "b": 1.0}, criterion="random"),
+    loss("d2", {"a": 3.0, "b": 1.0}, criterion="random:2"),
+)
+FOUR_BITS = loss("o", {"a": 0.1, "b": 0.1}, removed=0.0, bits="4", bytes_after=500)
+READ = Readers(("transformers", "vLLM"), ())
+
+
+def judged(plan, model, *losses, **changed):
+    evidence = Evidence(1000, 600, losses, READ, is_benchmarked=True)
+    return ship_verdict(plan, model, replace(evidence, **changed))
+
+
+def lights(verdict):
+    return {reason.about: reason.light for reason in verdict.reasons}
+
+
+def test_a_plan_of_which_all_is_known_and_good_is_green(plan, model):
+    rival = loss("o", {"a": 0.1, "b": 0.1}, removed=0.0, bits="4", bytes_after=700)
+    own = loss(plan.digest, {"a": 0.2, "b": 0.4})
+    verdict = judged(plan, model, own, *RANDOM, rival)
+    assert (verdict.light, verdict.in_one_line) == (GREEN, "Ready to ship")
+    assert verdict.lines == (
+        "green, Size: 600 B instead of 1000 B, 40% smaller",
+        "green, Quality: loss +0.30 mean, +0.40 worst (b); Random adds +1.50",
+        "green, Fewer bits: not beaten by the original in 4 bits: 700 B at +0.100",
+        "green, Benchmarks: benchmarked",
+        "green, Engines: transformers, vLLM load it without remote code",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "about", "light", "short"),
+    [
+        # As large as the original saves nothing, one byte less does.
+        ({"after": 1000}, "Size", RED, "saves no bytes"),
+        ({"after": 999}, "Size", GREEN, ""),
+        ({"is_benchmarked": False}, "Benchmarks", AMBER, "not benchmarked"),
+        ({"readers": Readers((), ("load_pruned",))}, "Engines", AMBER, "only load_pruned"),
+        ({"readers": Readers((), ())}, "Engines", RED, "nothing loads it"),
+    ],
+)
+def test_what_an_export_is(plan, model, changed, about, light, short):
+    own = loss(plan.digest, {"a": 0.2, "b": 0.4})
+    verdict = judged(plan, model, own, *RANDOM, **changed)
+    (reason,) = (reason for reason in verdict.reasons if reason.about == about)
+    assert (reason.light, reason.short) == (light, short)
+    assert verdict.light is light
+
+
+@pytest.mark.parametrize(
+    ("change", "light", "short"),
+    [
+        ({"a": 2.0, "b": 2.5}, RED, "worse than Random"),
+        ({"a": 2.0, "b": 1.2}, RED, "no better than Random"),
+        # 1.0 is within 0.71 of 1.5, 0.7 is not.
+        ({"a": 1.0, "b": 1.0}, AMBER, "hardly better than Random"),
+        ({"a": 0.7, "b": 0.7}, GREEN, ""),
+        ({"a": 0.7}, AMBER, "loss measured in part"),
+    ],
+)
+def test_what_a_plan_loses_beside_random(plan, model, change, light, short):
+    verdict = judged(plan, model, loss(plan.digest, change), *RANDOM)
+    (reason,) = (reason for reason in verdict.reasons if reason.about == "Quality")
+    assert (reason.light, reason.short) == (light, short)
+
+
+def test_what_is_not_known_is_amber(plan, model):
+    assert lights(judged(plan, model))["Quality"] is AMBER
+    own = loss(plan.digest, {"a": 0.2, "b": 0.4})
+    assert judged(plan, model, own).worst[0].short == "not compared with Random"
+    predicted = LossIncrease({"a": 0.2, "b": 0.2})
+    assert judged(plan, model, *RANDOM, predicted=predicted).in_one_line == (
+        "Check before shipping: loss only predicted"
+    )
+    worse = LossIncrease({"a": 4.0, "b": 4.0})
+    verdict = judged(plan, model, *RANDOM, predicted=worse)
+    assert verdict.in_one_line == "Do not ship: predicted worse than Random"
+
+
+def test_four_bits_win_where_they_are_no_larger_and_lose_no_more(plan, model):
+    own = loss(plan.digest, {"a": 0.2, "b": 0.4})
+    verdict = judged(plan, model, own, *RANDOM, FOUR_BITS)
+    assert verdict.in_one_line == "Check before shipping: 4 bits alone is better"
+    # Smaller than four bits, or a lower loss: not beaten.
+    assert lights(judged(plan, model, own, *RANDOM, FOUR_BITS, after=499))["Fewer bits"] is GREEN
+    better = loss(plan.digest, {"a": 0.05, "b": 0.05})
+    assert lights(judged(plan, model, better, *RANDOM, FOUR_BITS))["Fewer bits"] is GREEN
+    assert "Fewer bits" not in lights(judged(plan, model, own, *RANDOM))
+
+
+def test_the_worst_reason_decides_and_comes_first(plan, model):
+    own = loss(plan.digest, {"a": 9.0, "b": 9.0})
+    verdict = judged(plan, model, own, *RANDOM, is_benchmarked=False)
+    assert verdict.in_one_line == "Do not ship: worse than Random"
+    assert [line.partition(",")[0] for line in verdict.lines] == ["red", "amber", "green", "green"]
+    assert verdict.numbers["light"] == "red"
