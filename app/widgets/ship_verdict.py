@@ -10,8 +10,8 @@ from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.session.plan_data import bytes_after
 from pruning.benchmarks.record import BenchmarkStore
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
-from pruning.planning.ship_verdict import Evidence, ship_verdict
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing
+from pruning.planning.ship_verdict import QUALITY, Evidence, ship_verdict
 from pruning.records.ship_verdict import Light, Reason, ShipVerdict
 from pruning.serving.engines import Readers, contents_of, readers, verdicts
 
@@ -42,9 +42,9 @@ def verdict_of(
 ) -> ShipVerdict | None:
     """The verdict on the export of the plan on screen, of `num_bytes` where options change them.
 
-    None for weights in fewer bits, which are only simulated.
+    None for weights in fewer bits, which are only simulated, and if nothing is changed.
     """
-    if shown.plan.bits:
+    if shown.plan.bits or changes_nothing(shown.plan, loaded.model):
         return None
     study = loaded.study
     records, _ = study.records(BenchmarkStore)
@@ -71,13 +71,13 @@ def verdict_part(verdict: ShipVerdict) -> None:
     st.markdown("  \n".join((f"**{verdict_words(verdict)}**", *map(_line, verdict.reasons))))
 
 
-def show_red(loaded: Loaded) -> None:
-    """A line for each reason not to ship the plan on screen."""
+def quality_warning(loaded: Loaded) -> None:
+    """Warn of a plan that loses more than Random, with both losses."""
     verdict = verdict_of(loaded, loaded.shown) if loaded.shown else None
     for reason in verdict.reasons if verdict else ():
-        if reason.light is Light.RED:
+        if reason.about == QUALITY and reason.light is Light.RED:
             words = reason.words[0].upper() + reason.words[1:]
-            st.error(f"{literal(words)}.", icon=":material/dangerous:")
+            st.warning(f"{literal(words)}.", icon=":material/warning:")
 
 
 def _line(reason: Reason) -> str:

@@ -19,6 +19,7 @@ from pruning.records.quality import LossIncrease, PlanLoss, is_random, loss_of, 
 from pruning.records.ship_verdict import Light, Reason, ShipVerdict
 from pruning.serving.engines import Readers
 
+QUALITY: Final = "Quality"
 FOUR_BITS: Final = ("4", "mxfp4")  # what a plan has to beat: smaller, and no work
 
 
@@ -37,9 +38,15 @@ class Evidence:
 def ship_verdict(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> ShipVerdict:
     """The verdict on the export of a plan of the model."""
     complete = fit_plan(plan, model)
-    reasons = [_size(evidence), _against_random(complete, model, evidence)]
-    reasons += _against_four_bits(complete, evidence)
-    return ShipVerdict((*reasons, _benchmarks(evidence), _engines(evidence.readers)))
+    return ShipVerdict(
+        (
+            _size(evidence),
+            _against_random(complete, model, evidence),
+            _engines(evidence.readers),
+            *_against_four_bits(complete, evidence),
+            _benchmarks(evidence),
+        )
+    )
 
 
 def recorded_verdict(
@@ -78,7 +85,7 @@ def _size(evidence: Evidence) -> Reason:
 
 def _against_random(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> Reason:
     """The loss next to Random's at this sparsity, as measured, else as predicted."""
-    about, loss = "Quality", loss_of(evidence.losses, plan.digest)
+    about, loss = QUALITY, loss_of(evidence.losses, plan.digest)
     against = verdict_on(plan, model, evidence.losses, evidence.predicted)
     if against and against.is_worse:
         return Reason(about, Light.RED, against.warning.rstrip("."), against.alarm)

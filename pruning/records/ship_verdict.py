@@ -19,6 +19,7 @@ _HEADLINES: Final = {
     Light.RED: "Do not ship",
 }
 _ORDER: Final = tuple(Light)
+_SHOWN: Final = 2  # reasons in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,10 @@ class ShipVerdict:
 
     @property
     def in_one_line(self) -> str:
-        """The headline, and what decides."""
-        why = ", ".join(reason.short for reason in self.worst)
+        """The headline, and what decides: two reasons, and how many more."""
+        shown, others = self.worst[:_SHOWN], self.worst[_SHOWN:]
+        why = ", ".join(reason.short for reason in shown)
+        why += f", {len(others)} more" if others else ""
         return f"{self.headline}: {why}" if why else self.headline
 
     @property

@@ -58,9 +58,9 @@ def test_a_plan_of_which_all_is_known_and_good_is_green(plan, model):
     assert verdict.lines == (
         "green, Size: 600 B instead of 1000 B, 40% smaller",
         "green, Quality: loss +0.30 mean, +0.40 worst (b); Random adds +1.50",
+        "green, Engines: transformers, vLLM load it without remote code",
         "green, Fewer bits: not beaten by the original in 4 bits: 700 B at +0.100",
         "green, Benchmarks: benchmarked",
-        "green, Engines: transformers, vLLM load it without remote code",
     )
 
 
@@ -130,3 +130,7 @@ def test_the_worst_reason_decides_and_comes_first(plan, model):
     assert verdict.in_one_line == "Do not ship: worse than Random"
     assert [line.partition(",")[0] for line in verdict.lines] == ["red", "amber", "green", "green"]
     assert verdict.numbers["light"] == "red"
+    amber = judged(plan, model, is_benchmarked=False, readers=Readers((), ("load_pruned",)))
+    assert amber.in_one_line == (
+        "Check before shipping: loss not measured, only load_pruned, 1 more"
+    )

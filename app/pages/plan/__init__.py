@@ -23,7 +23,7 @@ from app.widgets.job_form import neurons_missing_part
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
 from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
-from app.widgets.ship_verdict import show_red
+from app.widgets.ship_verdict import quality_warning
 from pruning.plan.plan import changes_nothing
 from pruning.planning.ranking import Ranking
 
@@ -31,7 +31,7 @@ from pruning.planning.ranking import Ranking
 def draw(loaded: Loaded) -> None:
     """The page."""
     refusal_part()
-    show_red(loaded)
+    quality_warning(loaded)
     if loaded.choices.spec.by_neuron:
         _plan_of_neurons(loaded)
     else:

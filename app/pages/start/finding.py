@@ -22,7 +22,7 @@ from app.widgets.headline import headline
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import loss_of_plan
-from app.widgets.ship_verdict import programs, show_red
+from app.widgets.ship_verdict import programs, quality_warning
 from pruning.actions.ask import AskRequest
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
@@ -47,7 +47,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export."""
     losses, (loss, chance) = loaded.study.losses, loss_of_plan(loaded)
     st.title(headline(loaded, current_plan, loss, chance), anchor=False)
-    show_red(loaded)
+    quality_warning(loaded)
     chart_column, words_column = st.columns([3, 2])
     with chart_column:
         _picture(loaded)
