@@ -11,10 +11,9 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
-from app.charts.provenance import made_by
 from app.choices import ALL_SHARES, EVERY, result_words, unless
 from pruning.benchmarks.record import BenchmarkRecord, BenchmarkStore, benchmark_table, way_of
 

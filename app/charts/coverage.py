@@ -12,8 +12,7 @@ from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.coverage import Blender
 from analysis.stats.blend import mixture_of
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.theme import ink, paper, primary, text_on, themed
 from pruning.planning.choice import corpora_words
 

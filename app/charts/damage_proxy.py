@@ -20,8 +20,7 @@ from analysis.ranking.overlap import pruned_mask
 from analysis.ranking.proxy import damage_table
 from analysis.stats.columns import Gate
 from analysis.stats.tables import ExpertStats
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.theme import nth_look, paper, series_color, themed
 from app.charts.traces import Place, pin_point, series
 

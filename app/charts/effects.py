@@ -9,8 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.ranking.overlap import effects_over_models, too_near, variant_means
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import models_fact, of_corpora
+from app.charts.chart import Drawing, chart, models_fact, of_corpora
 from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, stroke
 

@@ -13,10 +13,9 @@ import plotly.graph_objects as go
 from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
 from analysis.numbers.arrays import FloatArray
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
-from app.charts.provenance import made_by
 from app.charts.sizes import byte_unit
 from app.charts.theme import OVER_TITLES, Look, muted, themed_panels
 from app.charts.traces import padded

@@ -12,11 +12,10 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
-from app.charts.provenance import made_by
 from app.charts.theme import themed
 from app.charts.traces import series
 from app.choices import result_words, unless

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.foreign_text import in_html
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import both_names, of_both_plans
+from app.charts.chart import Drawing, both_names, chart, of_both_plans
 from app.charts.theme import ink, paper, series_color, themed
 from app.charts.traces import (
     STILL_LEGEND,

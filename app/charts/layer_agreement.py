@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_both_plans
+from app.charts.chart import Drawing, chart, of_both_plans
 from app.charts.theme import muted, nth_look, themed
 from app.charts.traces import series
 

@@ -13,9 +13,8 @@ import plotly.graph_objects as go
 
 from analysis.criteria import criterion_label
 from analysis.errors import StatsError
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.criterion_looks import criterion_look
-from app.charts.provenance import made_by
 from app.charts.theme import Look, ink, muted, themed
 from app.charts.traces import series, signed, spread
 from pruning.measures.result import SampleCount

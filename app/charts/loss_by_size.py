@@ -13,8 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke

@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.overlap_by_tokens import panels_by_tokens
-from app.charts.provenance import made_by
 from pruning.measures.store import readable_records
 from pruning.plan.repair_reference import variant_words
 from pruning.records.subsets import SubsetStore, subset_table

@@ -16,7 +16,7 @@ from analysis.errors import StatsError
 from analysis.numbers.arrays import BoolArray
 from analysis.ranking.choose import choose_stats
 from analysis.stats.manifest import NEURONS
-from app.charts.provenance import made_by, model_fact
+from app.charts.chart import made_by, model_fact
 from app.tables.saliency_grid import rank
 from pruning.plan.neuron_cuts import (
     NeuronField,

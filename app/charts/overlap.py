@@ -14,9 +14,8 @@ import plotly.graph_objects as go
 from analysis.foreign_text import in_html
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.overlap_map import number_color
-from app.charts.provenance import of_corpora
 from app.charts.theme import ink, themed
 from app.charts.traces import ABOVE_CHANCE, annotation, heat
 from pruning.plan.plan import NEURON_GRANULARITY

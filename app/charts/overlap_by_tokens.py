@@ -21,9 +21,8 @@ from analysis.stats.columns import Gate
 from analysis.stats.manifest import SHARDS, Run
 from analysis.stats.shards import TOKEN_PARTS, stats_at
 from analysis.stats.tables import ExpertStats
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.criterion_looks import looks
-from app.charts.provenance import of_corpora
 from app.charts.theme import OVER_TITLES, apply_theme
 from app.charts.traces import OVERLAP_AXIS, chance, series
 from app.choices import CURVE_BESIDE

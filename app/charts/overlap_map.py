@@ -14,8 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.ranking.overlap import above_chance, too_near, variant_means
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.theme import CLEAR, color_at, ink, muted, paper, text_on, themed
 from app.charts.traces import annotation, around, box, halo, heat, stroke, targets
 from app.choices import CONSTANT

@@ -14,11 +14,10 @@ import plotly.graph_objects as go
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, intervals_of, usual_measure
 from app.charts.names import FULL
-from app.charts.provenance import made_by
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import annotation, padded, spread, stroke

@@ -18,8 +18,7 @@ from analysis.foreign_text import in_html
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.manifest import Run
 from analysis.stats.reading import load_sample_stats
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.theme import apply_theme
 from app.charts.traces import Place, cells_of, heat, layer_axis, pin
 from app.choices import USUAL_PATHS, PathChoice

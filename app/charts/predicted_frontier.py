@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.sensitivity import corpora_text
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed

@@ -17,9 +17,8 @@ from analysis.ranking.leaderboard import (
 )
 from analysis.ranking.published import ABILITIES, PAPERS, published_table
 from app.charts import capability, winner_map
-from app.charts.chart import Drawing
+from app.charts.chart import Drawing, made_by
 from app.charts.names import FULL
-from app.charts.provenance import made_by
 
 # Table -> description in the list.
 TABLES: Final = {

@@ -14,10 +14,9 @@ from plotly.subplots import make_subplots
 from analysis.criteria import criterion_label
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
-from app.charts.provenance import made_by, model_fact
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series, signed
 from pruning.plan.plan import NEURON_GRANULARITY

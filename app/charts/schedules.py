@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import PlanError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import made_by, model_fact
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.theme import SMALL_SIZE, color_at, ink, paper, primary, text_on, themed
 from app.charts.traces import annotation, box, heat
 from app.loaded import Loaded

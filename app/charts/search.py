@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import made_by
+from app.charts.chart import Drawing, chart, made_by
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from pruning.measures.result import MEASURES

@@ -11,8 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.numbers.arrays import FloatArray
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora, plan_fact
+from app.charts.chart import Drawing, chart, of_corpora, plan_fact
 from app.charts.theme import ink, muted, primary, themed
 from app.charts.traces import as_float32, halo, heat, layer_axis, rows_height, signed, stroke
 from pruning.measures.curves import Sensitivity

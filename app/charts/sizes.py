@@ -9,8 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import of_corpora, plan_fact
+from app.charts.chart import Drawing, chart, of_corpora, plan_fact
 from app.charts.theme import (
     PATTERNS,
     SERIES_LIGHT,

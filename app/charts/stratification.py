@@ -20,8 +20,7 @@ from analysis.ranking.overlap import kept_counts
 from analysis.ranking.stratification import random_separation, relative, separation
 from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
-from app.charts.chart import Drawing, chart
-from app.charts.provenance import made_by, model_fact
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
 from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
 from app.choices import Scale

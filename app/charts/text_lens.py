@@ -13,9 +13,8 @@ from plotly.colors import hex_to_rgb
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html, in_terminal
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.evaluations import plan_name
-from app.charts.provenance import made_by, model_fact
 from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation, layer_axis, signed
 from app.choices import result_words

@@ -14,9 +14,8 @@ import plotly.graph_objects as go
 from analysis.cache_keys import most_results
 from analysis.criteria import VARIANTS, unified
 from analysis.errors import StatsError
-from app.charts.chart import Drawing, chart
+from app.charts.chart import Drawing, chart, of_corpora
 from app.charts.overlap_map import Cell, Variant, variant_grid, variant_label, variant_map
-from app.charts.provenance import of_corpora
 from app.choices import CONSTANT
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import PlanLoss, stored_losses

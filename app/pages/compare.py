@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.provenance import both_names
+from app.charts.chart import both_names
 from app.literal import literal
 from app.loaded import Loaded
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv

@@ -15,7 +15,7 @@ from pruning.records.cost import LossRow, PlanCost, cost_of
 from pruning.records.kept_answers import AnswerRecord
 from pruning.records.quality import PlanLoss
 from pruning.records.right_of_plans import RightRow
-from pruning.records.ship_verdict import ShipVerdict
+from pruning.records.verdict import ShipVerdict
 
 _MOST_LETTERS, _MOST_LINES = 240, 6  # of an answer, on one page
 

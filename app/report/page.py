@@ -17,9 +17,8 @@ from jinja2 import Environment, StrictUndefined
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
-from app.charts.chart import Chart, Drawing
+from app.charts.chart import Chart, Drawing, made_by, plan_fact
 from app.charts.listing import CHARTS
-from app.charts.provenance import made_by, plan_fact
 from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan.plan import EXPERT_GRANULARITY

@@ -18,7 +18,7 @@ from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
 from app.widgets.notes import show_command
-from app.widgets.ship_verdict import programs
+from app.widgets.plan_bar import programs
 from pruning.measures.store import readable_records
 from pruning.plan.super_experts import super_note
 from pruning.planning.ship_verdict import recorded_verdict

@@ -16,9 +16,9 @@ from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_
 from pruning.actions.evaluation_tables import evaluation_tables, loss_increase, loss_increases
 from pruning.measures.result import RIGHT
 from pruning.plan.plan import keep_all
-from pruning.records.against_random import random_warnings
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore, result_json
 from pruning.records.quality import stored_losses
+from pruning.records.verdict import random_warnings
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.following import (
     calibrate_command,

@@ -11,9 +11,9 @@ from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words, schedule_words
-from pruning.records.front import Front, original_in_bits
+from pruning.records.front import Front
 from pruning.records.plan_facts import VARIANT_COLUMNS
-from pruning.records.quality import PlanLoss
+from pruning.records.quality import PlanLoss, original_in_bits
 
 if TYPE_CHECKING:
     import pandas as pd

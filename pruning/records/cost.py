@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pruning.plan.plan import PruningPlan
-from pruning.records.against_random import AgainstRandom
 from pruning.records.quality import PlanLoss, RandomLoss, full_losses, loss_of, random_at
 from pruning.records.right_of_plans import RightRow, right_rows
+from pruning.records.verdict import AgainstRandom
 
 _MOST_CORPORA = 8  # rows of a table that is read at a glance
 

@@ -24,7 +24,7 @@ from pruning.plan.plan import NEURON_GRANULARITY, keep_all
 from pruning.plan.sizes import BYTES, ModelPart, size_report, size_up
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.plan_facts import PlanFacts, plan_facts
-from pruning.records.quality import LossIncrease, PlanLoss, loss_of, stored_losses
+from pruning.records.quality import LossIncrease, PlanLoss, loss_of, original_in_bits, stored_losses
 
 FRONT_COLUMNS: Final = (
     "plan",
@@ -179,16 +179,6 @@ def _original_beside(model: MoEModel, losses: Sequence[PlanLoss]) -> PlanLoss:
 def stored_front(store: EvaluationStore, model: MoEModel) -> Front:
     """`front_of` the stored evaluations of a model."""
     return front_of(model, stored_losses(store, model.identity))
-
-
-def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
-    """Bits -> loss of the original model in them, as most plans were measured."""
-    return {
-        loss.facts.bits: loss
-        for loss in losses
-        if loss.facts.bits
-        and not (loss.facts.removed or loss.facts.top_k or loss.way or loss.missing)
-    }
 
 
 def _plan_of(facts: PlanFacts) -> tuple[object, ...]:

@@ -244,6 +244,16 @@ def candidates_at(
     return table.sort_values(["way", "mean"], kind="stable", ignore_index=True)
 
 
+def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
+    """Bits -> loss of the original model in them, as most plans were measured."""
+    return {
+        loss.facts.bits: loss
+        for loss in losses
+        if loss.facts.bits
+        and not (loss.facts.removed or loss.facts.top_k or loss.way or loss.missing)
+    }
+
+
 def random_at(
     losses: Iterable[PlanLoss],
     share: float,

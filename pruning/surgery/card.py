@@ -33,7 +33,7 @@ from pruning.surgery.width_sizes import option_with_sizes
 
 if TYPE_CHECKING:
     from pruning.records.cost import PlanCost
-    from pruning.records.ship_verdict import ShipVerdict
+    from pruning.records.verdict import ShipVerdict
 
 CARD_NAME = "README.md"
 
@@ -280,11 +280,9 @@ def model_card(  # noqa: PLR0913
 ) -> bytes:
     """The README.md of an export, reproducible as it does not name the folder.
 
-    The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe;
-    `repair` is the record of the plan's repair; `cost` is there if plans of it were measured;
-    `num_bytes` are those of the weights that the export writes; None for those of the plan;
-    `in_bf16`: FP8 of the source is in BF16; `heads_ranked_by` is `HeadRanking.words`; `verdict` is
-    that on the export.
+    The plan is complete, see `fit_plan`; `recipe` is the text of the export's recipe; `cost` is
+    there if plans of it were measured, `verdict` is that on the export; `num_bytes` are those of
+    the weights that it writes, None for those of the plan; `in_bf16`: FP8 of the source is in BF16.
     """
     source, sizes = source_metadata(model.checkpoint.path), size_report(model, plan)
     keeps = heads.choice is not HeadChoice.DROP

@@ -49,7 +49,7 @@ from pruning.surgery.writing import write_file, write_shards
 
 if TYPE_CHECKING:
     from pruning.records.cost import PlanCost
-    from pruning.records.ship_verdict import ShipVerdict
+    from pruning.records.verdict import ShipVerdict
 
 RECIPE_NAME = "recipe.yaml"
 _ONE_SHARD = 1 << 62  # bytes
@@ -156,15 +156,9 @@ def planned_export(
         files[INDEX_NAME] = index
     recipe = options.recipe.decode()
     num_bytes = sum(tensor.nbytes for shard in shards for tensor in shard.tensors)
-    contents = contents_of(
-        model,
-        plan,
-        widths,
-        padded=padding is not None,
-        keeps_heads=heads.choice is not HeadChoice.DROP,
-    )
-    if dequantisation:
-        contents = contents.dequantised()
+    keeps_heads = heads.choice is not HeadChoice.DROP
+    contents = contents_of(model, plan, widths, padded=bool(padding), keeps_heads=keeps_heads)
+    contents = contents.dequantised() if dequantisation else contents
     verdict = options.judge(num_bytes, readers(verdicts(contents))) if options.judge else None
     card = model_card(
         model,

@@ -19,7 +19,7 @@ from pruning.records.cost import cost_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import stored_losses
 from pruning.records.repair_files import content_record, stored_repair
-from pruning.records.ship_verdict import ShipVerdict
+from pruning.records.verdict import ShipVerdict
 from pruning.requests.model import ExportRequest
 from pruning.serving.engines import Readers, contents_of, equal_cut
 from pruning.serving.gguf import Converter, converter_options, find_converter, write_gguf

@@ -20,7 +20,7 @@ from pruning.records.cost import cost_of
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
-from pruning.records.ship_verdict import Light, Reason, ShipVerdict
+from pruning.records.verdict import Light, Reason, ShipVerdict
 from pruning.surgery.card import model_card
 
 

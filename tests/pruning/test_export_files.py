@@ -17,7 +17,7 @@ from analysis.model.opening import load_model_index
 from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
-from pruning.records.ship_verdict import Light, Reason, ShipVerdict
+from pruning.records.verdict import Light, Reason, ShipVerdict
 from pruning.surgery.card import CARD_NAME, model_card, source_metadata
 from pruning.surgery.config import with_model_classes
 from pruning.surgery.manifest import MANIFEST_NAME

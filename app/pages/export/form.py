@@ -20,7 +20,7 @@ from app.session.data import settings, shown_model
 from app.session.job_queue import job_store, queue, shown_request
 from app.widgets.charts import reasons_table
 from app.widgets.notes import show_command
-from app.widgets.ship_verdict import verdict_of, verdict_part
+from app.widgets.plan_bar import verdict_of, verdict_part
 from pruning.plan.heads import HeadChoice
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.size_words import growth_words

@@ -21,8 +21,7 @@ from app.widgets.charts import chart_selection, show_chart
 from app.widgets.headline import headline
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan
-from app.widgets.ship_verdict import programs, quality_warning
+from app.widgets.plan_bar import loss_of_plan, programs, quality_warning
 from pruning.actions.ask import AskRequest
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words

@@ -12,10 +12,9 @@ import streamlit as st
 from analysis.criteria import NEURON_CRITERIA, Criterion, criterion_label
 from analysis.errors import StatsError, UserError
 from app.charts import kept_by, neuron_cut
-from app.charts.chart import Drawing
+from app.charts.chart import Drawing, of_corpora
 from app.charts.corpus_losses import corpus_losses
 from app.charts.listing import CHARTS
-from app.charts.provenance import of_corpora
 from app.charts.schedules import sides
 from app.charts.sizes import size_text
 from app.charts.stratification import SCALES
@@ -37,9 +36,8 @@ from app.session.state import (
 )
 from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan, loss_words
+from app.widgets.plan_bar import loss_of_plan, loss_words, programs
 from app.widgets.report import decision_button
-from app.widgets.ship_verdict import programs
 from pruning.plan.units import NeuronScope
 from pruning.planning.choice import (
     HAND,

@@ -4,10 +4,10 @@ import pytest
 
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
-from pruning.records.against_random import against_random, random_warnings
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import LossIncrease, PlanLoss, plan_losses
+from pruning.records.verdict import against_random, random_warnings
 
 
 def loss(plan, criterion, change, way="", removed=0.5, **more):

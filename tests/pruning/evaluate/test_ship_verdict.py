@@ -6,11 +6,9 @@ import pytest
 
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict
-from pruning.planning.ship_verdict import Evidence, ship_verdict
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import LossIncrease, PlanLoss
-from pruning.records.ship_verdict import Light
-from pruning.serving.engines import Readers
+from pruning.records.verdict import Evidence, Light, ship_verdict
 
 GREEN, AMBER, RED = Light
 
@@ -38,11 +36,11 @@ RANDOM = (
     loss("d2", {"a": 3.0, "b": 1.0}, criterion="random:2"),
 )
 FOUR_BITS = loss("o", {"a": 0.1, "b": 0.1}, removed=0.0, bits="4", bytes_after=500)
-READ = Readers(("transformers", "vLLM"), ())
+READ = ("transformers", "vLLM")
 
 
 def judged(plan, model, *losses, **changed):
-    evidence = Evidence(1000, 600, losses, READ, is_benchmarked=True)
+    evidence = Evidence(1000, 600, losses, READ, (), is_benchmarked=True)
     return ship_verdict(plan, model, replace(evidence, **changed))
 
 
@@ -71,8 +69,8 @@ def test_a_plan_of_which_all_is_known_and_good_is_green(plan, model):
         ({"after": 1000}, "Size", RED, "saves no bytes"),
         ({"after": 999}, "Size", GREEN, ""),
         ({"is_benchmarked": False}, "Benchmarks", AMBER, "not benchmarked"),
-        ({"readers": Readers((), ("load_pruned",))}, "Engines", AMBER, "only load_pruned"),
-        ({"readers": Readers((), ())}, "Engines", RED, "nothing loads it"),
+        ({"plain": (), "special": ("load_pruned",)}, "Engines", AMBER, "only load_pruned"),
+        ({"plain": ()}, "Engines", RED, "nothing loads it"),
     ],
 )
 def test_what_an_export_is(plan, model, changed, about, light, short):
@@ -130,7 +128,7 @@ def test_the_worst_reason_decides_and_comes_first(plan, model):
     assert verdict.in_one_line == "Do not ship: worse than Random"
     assert [line.partition(",")[0] for line in verdict.lines] == ["red", "amber", "green", "green"]
     assert verdict.numbers["light"] == "red"
-    amber = judged(plan, model, is_benchmarked=False, readers=Readers((), ("load_pruned",)))
+    amber = judged(plan, model, is_benchmarked=False, plain=(), special=("load_pruned",))
     assert amber.in_one_line == (
         "Check before shipping: loss not measured, only load_pruned, 1 more"
     )
