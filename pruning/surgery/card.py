@@ -295,8 +295,7 @@ def model_card(  # noqa: PLR0913
         for verdict in found
     )
     serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
-    before = model.checkpoint.nbytes
-    after = sizes.bytes_after if num_bytes is None else num_bytes
+    before, after = model.checkpoint.nbytes, sizes.bytes_after if num_bytes is None else num_bytes
     growth = growth_words(before, after)
     text = _CARD.format(
         metadata=_metadata(model, source).to_yaml(),
