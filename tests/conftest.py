@@ -55,6 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="put the rows that tests/engines measures into pruning/serving/engine_results.json",
     )
+    parser.addoption(
+        "--write-refusals",
+        action="store_true",
+        help="put the answers that commands give into tests/cli/refusals, where they are others",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

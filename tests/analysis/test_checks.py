@@ -154,20 +154,6 @@ def test_a_check_changes_no_corpus(tmp_path):
     assert corpus_name("hub:a/b,text=c,check=number,answer=d") == "hub:a/b,text=c"
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (",check=numbers", "number"),
-        (",answer=sum", "how it is checked"),
-        (",check=", "OPTION=VALUE"),
-    ],
-)
-def test_a_check_that_is_none_is_refused(options, problem):
-    for corpus in (f"rows.jsonl{options}", f"hub:owner/name{options}"):
-        with pytest.raises(CorpusError, match=problem):
-            parse_corpus(corpus)
-
-
 def test_a_named_prompt_takes_its_answer_as_the_response(tmp_path):
     path = rows_file(tmp_path, {"question": "2 + 3?", "result": 5})
     (document,) = documents(f"{path},prompt=question,answer=result,check=number")
@@ -175,15 +161,6 @@ def test_a_named_prompt_takes_its_answer_as_the_response(tmp_path):
     assert document.expected == "5"
     name = corpus_name(f"{path},prompt=question,answer=result,check=number")
     assert name == corpus_name(f"{path},prompt=question,response=result")
-
-
-def test_a_known_corpus_takes_no_options():
-    with pytest.raises(CorpusError, match="demo-math knows its columns and its check; leave them"):
-        parse_corpus("demo-math,check=number")
-    with pytest.raises(
-        CorpusError, match=r"c4 is a preset .* without answers to check; leave them"
-    ):
-        parse_corpus("c4,answer=text,check=number")
 
 
 class Letters:

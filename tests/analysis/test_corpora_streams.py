@@ -52,26 +52,6 @@ def test_names_never_say_where_a_file_lies():
     assert parse_corpus("/some/where,with=comma/a.txt").path.name == "a.txt"
 
 
-@pytest.mark.parametrize(
-    ("corpus", "message"),
-    [
-        ("hub:name", "names no dataset; write hub:owner/name"),
-        ("hub:o/n,colour=red", "'colour=red' in hub:o/n,colour=red is not an option"),
-        ("hub:o/n,split=", "'split=' in hub:o/n,split= is not an option"),
-        ("hub:o/n,split=a,split=b", "given twice"),
-        ("hub:o/n,prompt=question", "names a prompt or a response; name both"),
-        ("a.jsonl,split=train", "'split=train' in a.jsonl,split=train is not an option"),
-        ("c4=", "c4= names no file; write c4=PATH or c4"),
-        ("wikitext-2", r"Did you mean 'wikitext2'\?.*hub:owner/name"),
-        ("demo-code:2", "has a weight, but each corpus is calibrated in full"),
-        ("c4=nowhere.parquet", "The copy nowhere.parquet of c4 does not exist"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(corpus, message):
-    with pytest.raises(CorpusError, match=message):
-        open_corpus(corpus)
-
-
 def write_rows(path, rows):
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path

@@ -12,7 +12,7 @@ from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
-from analysis.errors import CriterionError, StatsError, UserError
+from analysis.errors import CriterionError, StatsError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.ranking.experts import rank_experts
@@ -57,8 +57,6 @@ def run(described, tmp_path_factory):
 def test_routed_is_always_on_and_order_does_not_matter(names, groups):
     asked = {"model": "demo", "corpus": "demo-code"}
     assert validated(CalibrateRequest, {**asked, "groups": names}).collected == groups
-    with pytest.raises(UserError, match=r"^--group: choose .*'dens'.* Did you mean 'dense'"):
-        validated(CalibrateRequest, {**asked, "groups": ["routed", "dens"]})
 
 
 def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):

@@ -261,13 +261,7 @@ def test_neurons_are_chosen_where_they_were_measured(two, described):
     chosen = drain(read_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)]))
     assert chosen.runs == (two[1],)
     assert chosen.corpora == ("9.jsonl:2",)
-    with pytest.raises(CriterionError, match=r"REAP does not score neurons; use one of heapr"):
-        drain(read_neurons(get_criterion("reap"), store, described))
-    with pytest.raises(StatsError, match="choose with --calibrated-on"):
-        drain(read_neurons(HEAPR, store, described))
     random = get_criterion("random")
-    with pytest.raises(StatsError, match="Random reads no calibration corpus"):
-        drain(read_neurons(random, store, described, [CorpusWeight("9.jsonl")]))
     # One row a neuron, in the order of the statistics.
     read, index = drain(read_neurons(random, store, described)), ["layer", "expert", "neuron"]
     assert read.stats[index].equals(chosen.stats[index])

@@ -9,7 +9,6 @@ from page_texts import ALL_CORPORA, command, press
 from shipped import shipped_lines
 
 from analysis.drain import drain
-from analysis.errors import UserError
 from analysis.model.opening import load_model_index
 from app.widgets.answers import marked
 from builders import ROWS
@@ -83,10 +82,6 @@ def test_plans_and_criteria_go_into_one_request():
     both = VarianceRequest(model="m", corpora=("a.txt",), plans=({},))
     assert both.sweep is None
     assert both.command() == "moeprune variance m --plan plan.json --corpus a.txt -o variance.csv"
-    with pytest.raises(ValueError, match="belong together"):
-        VarianceRequest(model="m", corpora=("a.txt",), criteria=("reap",))
-    with pytest.raises((ValueError, UserError), match="rep"):
-        VarianceRequest(model="m", corpora=("a.txt",), criteria=("rep",), sparsities=("50%",))
 
 
 @pytest.mark.parametrize(

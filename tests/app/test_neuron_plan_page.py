@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from page_texts import (
-    ALL_CORPORA,
     command,
     decoded,
     loaded_on,
@@ -144,11 +143,8 @@ def figure_of(test, name):
     ("address", "says"),
     [
         ({"criterion": "reap"}, "REAP"),
-        ({"neuron_scope": "row"}, "row"),
-        ({"width_mode": "wide"}, "width_mode: choose 'uniform', 'per-layer' or 'ragged'"),
         ({"width_multiple_of": "7"}, "no control for width_multiple_of: 7"),
         ({"multiple_of": "9" * 5000}, "longer than 2,000 characters"),
-        ({"protect": "nine"}, "'nine' names no layers"),
         ({"pin": "<b>x</b>"}, "names no experts; write LAYER:EXPERTS"),
         ({"criterion": "camera-p", "neuron_scope": "global"}, "give neuron_scope layer or expert"),
         ({"set": "0=4"}, "set is for plans of whole experts"),
@@ -167,26 +163,6 @@ def test_what_no_control_can_say_is_named_and_the_rest_of_an_address_is_shown(
     assert loaded_on(test).shown.plan.provenance.criterion == criterion
     test.segmented_control(key="neurons").set_value("neuron-norms").run()
     assert refusal_of_link(test) == ""
-
-
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ({"protect": "0-5"}, "at most 0 (0%) can go"),
-        ({"pin": "9:1"}, "layer 9"),
-        ({"drop": "0:0-29"}, "drop at most 28"),
-        (
-            {"criterion": "camera-p", "corpora": ALL_CORPORA},
-            "reads maxima, which a blend does not have",
-        ),
-    ],
-    ids=lambda address: "-".join(address) if isinstance(address, dict) else "",
-)
-def test_what_cannot_be_done_is_one_line(open_page, address, says):
-    test = open_page("plan", **{**NEURONS, **address})
-    (message,) = texts(test.error)
-    assert says in message
-    assert "\n" not in message.strip()
 
 
 def test_more_than_the_neurons_hold_names_the_most(open_page):

@@ -140,8 +140,3 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     folder = loaded.study.place.stats_dir
     of_page, of_report = (text.partition(" --view ")[0] for text in (command, report.command))
     assert of_report == of_page.replace(str(folder), folder.name)
-
-
-def test_a_report_of_a_view_that_reports_lack_is_refused():
-    with pytest.raises(Exception, match="Unknown view of a report 'winner'"):
-        views_of(["winner"])

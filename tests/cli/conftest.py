@@ -1,7 +1,6 @@
 """The command line in a folder of its own, and small models to use it on."""
 
 import json
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from folder_tree import tree
-from wrong_files import write_wrong_files
 
 from analysis.drain import drain
 from analysis.stats.store import StatsStore
@@ -171,32 +169,6 @@ def stats(models, corpora, tmp_path_factory):
         drain(calibrate_run(request))
     drain(weights_run(WeightsRequest(model=str(models / "tiny"), stats_dir=folder)))
     return folder
-
-
-@pytest.fixture
-def files(here, monkeypatch):
-    """The working directory with the files of `wrong_files.py`, and no network."""
-    # Read when the library is first imported: a session with a network asks in vain as well.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    write_wrong_files(here)
-    return here
-
-
-@pytest.fixture
-def answer(refused, files, tiny, other, corpora, stats):
-    """Run a command beside `files` that must be refused; its message.
-
-    {tiny}, {other}, {red} and {stats} in it stand for the places.
-    """
-    places = {"tiny": tiny, "other": other, "red": corpora[0], "stats": stats}
-
-    def run(command):
-        before = tree(stats)
-        message = refused(*shlex.split(command.format(**places)), codes=(1, 2))
-        assert tree(stats) == before
-        return message
-
-    return run
 
 
 @pytest.fixture

@@ -1,12 +1,23 @@
-"""Bad input: exit 1, one line on standard error, no trace of Python, nothing left behind."""
+"""Bad input: exit 1, one line on standard error, no trace of Python, nothing left behind.
 
+A mistake that a command alone shows, beside the files of `wrong_files.py`, is a line of the
+transcripts in `refusals` instead.
+"""
+
+import json
+import re
+import shlex
 import shutil
 import socket
+import sys
 
 import pytest
 from transformers import AutoModelForCausalLM, PhimoeConfig
 
 from analysis.errors import UserError
+from analysis.machine.extras import install_line
+from app.cli import COMMANDS
+from app.cli.usage import LOOKED_FOR
 from builders import VOCAB, edit_json
 from pruning import Model
 
@@ -82,26 +93,6 @@ def test_server_on_a_port_in_use(refused):
         assert f"The port {port} is in use" in refused("demo", "--port", port)
 
 
-WRONG_FILES = {
-    "inspect dmeo": "Did you mean 'demo'?",
-    "inspect empty.json": "empty.json is a file; give the folder of a checkpoint",
-    "inspect model/model.safetensors.index.json": "is a file; give the checkpoint's folder, /",
-    "inspect ~nobody-here": "is not a directory",
-    "plan demo --criterion aimer --sparsity 50% --floor 99": "exceeds the 32 experts",
-    "plans show empty.json": "states no schema_version",
-    "prune open.yaml": "in open.yaml, line 1",
-    "plan demo --criterion aimer --schedule file --schedule-file open.yaml": "in open.yaml, line 1",
-}
-
-
-@pytest.mark.parametrize("line", WRONG_FILES)
-def test_a_wrong_file_or_name_is_called_what_it_is(refused, here, tiny, line):
-    (here / "empty.json").write_text("{}")
-    (here / "open.yaml").write_text("model: [x")
-    (here / "model").symlink_to(tiny)
-    assert WRONG_FILES[line] in refused(*line.split())
-
-
 PYTHON = {
     "a folder that is not there": (lambda: Model("nowhere"), "nowhere is not a directory"),
     "a criterion": (lambda: Model("demo").rank("REAP"), "Did you mean 'reap'?"),
@@ -132,3 +123,81 @@ def test_a_mistake_in_python_is_one_line(here, name):
     message = str(raised.value)
     assert part in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("kaleido", "plot sizes demo --criterion aimer --sparsity 50% -o map.svg", "plots"),
+        ("lm_eval", "benchmark demo --task arc_easy", "eval"),
+        ("submitit", "app --slurm partition=gpu", "slurm"),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_install_line(
+    refused, here, monkeypatch, module, words, extra
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    message = refused(*shlex.split(words))
+    assert install_line(extra) in message
+
+
+def test_one_reason_that_keeps_several_figures_out_of_a_report_is_said_once(works, here):
+    views = ("--view", "kept-by", "--view", "damage-proxy", "--view", "overlap-map")
+    said = works("report", "demo", *views)
+    assert said.count("choose with --calibrated-on") == 1
+
+
+def test_words_that_are_no_commands_lead_to_commands_that_exist():
+    named = re.findall(r"`moeprune (\w+)", " ".join(LOOKED_FOR.values()))
+    assert len(named) > len(LOOKED_FOR) - 2
+    assert set(named) <= COMMANDS.keys()
+    assert not LOOKED_FOR.keys() & COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", ["STATS_DIR", "STATE_DIR", "EXPORT_ROOT", "MODELS_ROOT"])
+@pytest.mark.parametrize("words", ["jobs list", "demo"])
+@pytest.mark.parametrize("path", ["plan.json", "plan.json/below"])
+def test_a_variable_that_names_a_file_is_refused(refused, here, monkeypatch, name, words, path):
+    (here / "plan.json").touch()
+    monkeypatch.setenv(f"MOEPRUNE_{name}", path)
+    message = refused(*words.split())
+    assert f"MOEPRUNE_{name}: " in message
+    assert "plan.json is a file; name a folder, or unset the variable." in message
+
+
+def test_folders_of_the_dashboard_are_there_or_can_be_made(refused, here, monkeypatch):
+    (here / "plan.json").touch()
+    assert "plan.json is a file; name" in refused("app", "--export-root", "plan.json")
+    monkeypatch.delenv("MOEPRUNE_EXPORT_ROOT")
+    (here / "exports").touch()  # the usual folder
+    assert f"--export-root: {here}/exports is a file" in refused("app")
+    (here / "exports").unlink()
+    monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", "nowhere")
+    assert "MOEPRUNE_MODELS_ROOT: nowhere is not a directory" in refused("app")
+
+
+def test_a_place_that_takes_no_file_is_refused_before_any_work(refused, here, monkeypatch):
+    monkeypatch.setattr("app.cli.files.unwritable", lambda folder: "Read-only file system")
+    message = refused(
+        *["plan", "demo", "--criterion", "aimer", "--sparsity", "50%"], "-o", "new.json"
+    )
+    assert "new.json cannot be written (Read-only file system); name another file" in message
+
+
+def test_a_recipe_does_not_export_over_another_model(works, refused, here, other):
+    works("plan", other, "--criterion", "random", "--sparsity", "50%", "-o", "other.json")
+    works("export", other, "done", "--plan", "other.json")
+    keys = {"model": "demo", "criterion": "aimer", "budget": {"sparsity": "50%"}}
+    (here / "over.yaml").write_text(json.dumps({**keys, "export": {"out": "done"}}))
+    assert "done holds an export of other, not of demo" in refused("prune", "over.yaml")
+
+
+def test_a_statistics_folder_that_is_read_only_still_gives_what_it_holds(
+    works, moeprune, tiny, corpora, stats, monkeypatch
+):
+    def refuse(folder):
+        return f"{folder} is read-only"
+
+    monkeypatch.setattr("analysis.stats.store.unwritable", refuse)
+    sizes = ("--tokens", 64, "--seq-len", 16, "--stats-dir", stats)
+    assert "from the cache" in works("calibrate", tiny, "--corpus", corpora[0], *sizes)

@@ -93,7 +93,7 @@ def test_results_of_the_harness_are_taken_in(works, plan, here):
     assert labels["full"]["scores"][0]["value"] == 0.5
 
 
-def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
+def test_what_is_taken_in_is_shown_alone(works, here):
     own = ("benchmark", "demo", "--stats-dir", here / "own")
     (here / "first.json").write_text(json.dumps(RESULTS))
     other = RESULTS | {"results": {"piqa": RESULTS["results"]["arc_easy"]}}
@@ -108,10 +108,6 @@ def test_what_is_taken_in_is_shown_alone(works, moeprune, here):
     # Kept are both.
     (record,) = records_in(here / "own")
     assert [score["task"] for score in record["scores"]] == ["arc_easy", "piqa"]
-    for words in (("--task", "piqa"), ("--limit", "3"), ("--chat-template",)):
-        outcome = moeprune(*own, "--import", "first.json", *words)
-        assert outcome.code == 1
-        assert f"{words[0]} says what is run, and --import runs nothing" in outcome.err
 
 
 def test_every_task_that_the_harness_marks_as_running_code_is_known():
@@ -187,13 +183,3 @@ def test_the_questions_of_a_benchmark_are_refused(moeprune, problems, here, word
     assert outcome.code == 1
     assert f"holds a document of the benchmark {TASK}" in outcome.err
     assert not list((here / "own").glob("*/manifest.json"))
-
-
-def test_a_test_set_of_the_hub_is_refused_in_a_search(moeprune, here):
-    (here / "recipe.yaml").write_text(
-        "model: demo\ncorpora: [demo-math]\ncriterion: reap\nbudget: {sparsity: 50%}\n"
-        "search: {corpus: 'hub:openai/gsm8k,config=main,split=test'}\n"
-    )
-    outcome = moeprune("search", "recipe.yaml", "-o", "found")
-    assert outcome.code == 1
-    assert "is the test data of the benchmark gsm8k" in outcome.err

@@ -146,17 +146,6 @@ def test_a_dry_run_writes_no_answers(works, model, here):
 NO_ANSWERS = "has token ids without labels, so its responses are unknown; --answers own needs"
 
 
-@pytest.mark.parametrize("more", [("--dry-run",), ("--corpus", "rows.jsonl")])
-def test_a_corpus_without_answers_is_refused_before_any_work(moeprune, model, here, more):
-    (here / "bare.jsonl").write_text(json.dumps({"input_ids": [5, 6, 7, 8]}) + "\n")
-    common = ("--tokens", "64", "--stats-dir", "stats")
-    ended = moeprune("calibrate", model, *more, "--corpus", "bare.jsonl", *common, *OWN)
-    assert ended.code == 1
-    assert NO_ANSWERS in ended.err
-    assert ended.out == ""
-    assert not (here / "stats").exists()
-
-
 def test_a_corpus_without_answers_is_refused_before_the_model_is_loaded(model, here):
     (here / "bare.jsonl").write_text(json.dumps({"input_ids": [5, 6, 7, 8]}) + "\n")
     request = CalibrateRequest(model=model, corpus="bare.jsonl", answers="own", stats_dir="stats")

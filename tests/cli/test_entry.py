@@ -50,26 +50,6 @@ def test_threads_do_not_spin_unless_asked_to(asked, waits):
     assert ("GOMP_SPINCOUNT = '0'" in done.stderr) is waits
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "nothing",
-        "inspect",
-        "inspect demo extra",
-        "inspect demo --what",
-        "calibrate demo --corpus demo-math --tokens many",
-        "runs nothing",
-        "jobs cancel",
-        "demo --port 0",
-        "score demo --criterion reap -o .",
-    ],
-)
-def test_usage_errors_exit_2(moeprune, words):
-    outcome = moeprune(*words.split())
-    assert (outcome.code, outcome.out) == (2, "")
-    assert re.fullmatch(r"error: .+\n", outcome.err)
-
-
 def test_debug_gives_the_trace(here):
     words = [sys.executable, "-m", "app.cli", "inspect", "nowhere", "--debug"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)

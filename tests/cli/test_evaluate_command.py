@@ -129,12 +129,6 @@ def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpo
     assert "calibration may have read some of these documents" in printed
 
 
-def test_a_plan_of_another_model_is_refused(moeprune, other, corpora, plan):
-    outcome = moeprune("evaluate", other, "--plan", plan, "--corpus", corpora[0])
-    assert outcome.code == 1
-    assert "The plan is for tiny" in outcome.err
-
-
 @pytest.fixture
 def words(tiny, corpora, stats):
     return (

@@ -201,12 +201,3 @@ def test_inspect_counts_what_one_token_uses(works, tiny):
     active = params - len(experts) * (6 - 2) * expert_params
     assert facts["parameters"] == f"{params:,}, {active:,} active per token"
     assert facts["expert FLOPs per token"].startswith(f"{2 * len(experts) * 2 * expert_params:,} ")
-
-
-def test_own_answers_to_text_without_prompts_are_refused(moeprune, here):
-    (here / "text.txt").write_text("letters\n")
-    words = ("--tokens", "512", "--stats-dir", "stats", "--answers", "own", "--answer-tokens", "3")
-    ended = moeprune("calibrate", "demo", "--corpus", "text.txt", *words)
-    assert ended.code == 1
-    assert "has no responses; --answers own needs a corpus of prompts and answers" in ended.err
-    assert "--count all" not in ended.err

@@ -98,40 +98,6 @@ def test_measured_transitions_and_representatives_are_in_the_plan(works, calibra
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--stats-dir", "stats"), 2, "give --top-m or --sparsity"),
-        (("--top-m", "0", "--stats-dir", "stats"), 1, "use at least 1"),
-        (
-            ("--top-m", "1", "--path-weights", "all", "--stats-dir", "stats"),
-            1,
-            "--path-weights: choose",
-        ),
-        (("--top-m", "1", "--transitions", "all", "--stats-dir", "stats"), 1, "transitions"),
-        (("--top-m", "1", "--clusters", "0", "--stats-dir", "stats"), 1, "use at least 1"),
-        (("--top-m", "1", "--clusters", "9", "--stats-dir", "stats"), 1, "fewer than 9 clusters"),
-        (("--top-m", "1", "--stats-dir", "other"), 1, "--group dense"),
-        (
-            ("--top-m", "1", "--calibrated-on", "c4", "--stats-dir", "stats"),
-            1,
-            "Did you mean|rows.jsonl",
-        ),
-        (
-            ("--sparsity", "50%", "--schedule", "frequency", "--stats-dir", "stats"),
-            1,
-            "--schedule: choose 'global'",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(moeprune, calibrated, words, code, message):
-    ended = moeprune("paths", "model", *words)
-    assert ended.code == code
-    assert any(part in ended.err for part in message.split("|"))
-    assert "Traceback" not in ended.err
-    assert not (calibrated / "plan.json").exists()
-
-
 def test_no_more_paths_are_said_than_there_are(works, moeprune, calibrated):
     # Three layers of 7 experts: 7 * 7 * 7 paths.
     said = works("paths", "model", "--top-m", "9999", "--stats-dir", "stats")

@@ -44,13 +44,6 @@ def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
     assert manifest["files"]["recipe.yaml"]["bytes"] == path.stat().st_size
 
 
-def test_a_sensitivity_that_nothing_measures_is_refused_before_any_work(recipe, refused, corpora):
-    search = {"corpus": str(corpora[1]), "samples": 3, "start": "measured"}
-    for command, asked in (("prune", {"schedule": "measured"}), ("search", {"search": search})):
-        message = refused(command, recipe(**asked), "--stats-dir", "stats")
-        assert "add sensitivity: {corpus: CORPUS}" in message
-
-
 @pytest.mark.parametrize(
     ("option", "value"),
     [("keep_list", True), ("hash_source", True), ("max_shard_size", "20KB"), ("pad", True)],
@@ -157,76 +150,6 @@ def test_weights_and_frequency_read_what_they_need(recipe, works, here):
         "prune", recipe(criterion="aimer", corpora=None, export=None), "--stats-dir", "s"
     )
     assert "calibrate: nothing in the recipe reads a corpus, skipped" in output
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"search": {"corpus": "demo-math", "elites": 40}}, "room for children"),
-        ({"evaluate": {"corpus": "absent.jsonl"}}, "absent.jsonl"),
-        ({"granularity": "neuron"}, "MAN does not score neurons; use one of heapr"),
-        ({"calibrate": {"select": "kmeans"}}, "--select kmeans and --clusters K belong together"),
-        ({"calibrate": {"offload_folder": "x"}}, "need --device-map auto"),
-        ({"constraints": {"pin": {1: [0]}}}, "layer 1, which has no routed experts"),
-        ({"constraints": {"set": {0: 1}}}, "nearest: 2"),
-        ({"budget": {"remove": 13}, "schedule": "global"}, "at most 12 (66.67%) can go"),
-        ({"budget": {"sparsity": "84%"}}, "suits every layer: 66.67%"),
-        ({"budget": None, "schedule": {"name": "file", "file": "no.csv"}}, "No such file"),
-        ({"corpora": ["absent.jsonl"]}, "absent.jsonl"),
-        ({"export": {"out": "r.yaml/pruned"}}, "r.yaml/pruned cannot be made, as r.yaml is a file"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
-    recipe, moeprune, here, changes, message
-):
-    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
-    assert outcome.code == 1
-    assert message in outcome.err.splitlines()[-1]
-    # Not even the statistics: the refusal comes before the work.
-    assert [path.name for path in here.iterdir()] == ["r.yaml"]
-
-
-def test_an_export_into_the_checkpoint_is_refused_before_the_calibration(
-    recipe, moeprune, tiny, here
-):
-    outcome = moeprune("prune", recipe(export={"out": str(tiny / "p")}), "--stats-dir", "stats")
-    assert outcome.code == 1
-    assert f"{tiny / 'p'} lies inside the checkpoint" in outcome.err
-    assert [path.name for path in here.iterdir()] == ["r.yaml"]
-
-
-@pytest.mark.parametrize("place", ["corpora", "evaluate"])
-def test_tokens_of_another_model_are_refused_before_the_calibration(
-    recipe, moeprune, corpora, here, place
-):
-    foreign = here / "foreign.jsonl"
-    # The first document would do; the last would not.
-    foreign.write_text('{"input_ids": [3, 4, 5]}\n{"input_ids": [3, 1000000, 4]}\n')
-    named = [str(corpora[0]), str(foreign)]
-    changes = {"corpora": named} if place == "corpora" else {"evaluate": {"corpus": str(foreign)}}
-    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
-    assert outcome.code == 1
-    assert "has the token id 1000000, but tiny has" in outcome.err
-    assert sorted(path.name for path in here.iterdir()) == ["foreign.jsonl", "r.yaml"]
-
-
-def test_all_that_cannot_be_done_is_said_at_once(recipe, moeprune, here):
-    (here / "full").mkdir()
-    (here / "full" / "mine").write_text("precious")
-    changes = {
-        "budget": {"sparsity": "84%"},
-        "evaluate": {"corpus": "absent.jsonl"},
-        "export": "full",
-        "calibrate": {"clusters": 3},
-    }
-    outcome = moeprune("prune", recipe(**changes), "--stats-dir", "stats")
-    assert outcome.code == 1
-    first, *rest = outcome.err.strip().splitlines()
-    assert first == "error: The recipe asks for 4 things that cannot be done:"
-    said = ["every layer: 66.67%", "belong together", "absent.jsonl", "not empty"]
-    for line, message in zip(rest, said, strict=True):
-        assert message in line
-    assert sorted(path.name for path in here.iterdir()) == ["full", "r.yaml"]
 
 
 def manifests(here):

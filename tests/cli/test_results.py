@@ -298,3 +298,13 @@ def test_commands_that_serve_an_export_stay_in_one_piece(works, monkeypatch):
     curls = [line for line in printed if line.startswith("curl ")]
     assert curls
     assert all(line.endswith('"temperature": 0}\'') for line in curls)
+
+
+def test_the_usual_name_is_looked_at_too_and_force_replaces(refused, works, here):
+    words = ("score", "demo", "--criterion", "aimer")
+    (here / "scores.csv").write_text("mine")
+    assert "scores.csv is there already" in refused(*words)
+    works(*words, "--force")
+    assert (here / "scores.csv").read_text() != "mine"
+    (here / "loss-bins.html").write_text("mine")
+    assert "loss-bins.html is there already" in refused("plot", "loss-bins", "demo")

@@ -94,8 +94,3 @@ def test_by_layers_the_loss_is_measured_and_answers_are_not(moeprune, rows, here
     assert outcome.code == 0
     assert "answers are not checked: with --stream-layers" in outcome.err
     assert set(json.loads((here / "result.json").read_text())["metrics"]) == {"nll"}
-
-
-def test_what_has_no_check_has_no_right_answers(refused, rows):
-    words = ("--corpus", rows.partition(",")[0], "--measure", "right")
-    assert "answer=COLUMN,check=number" in refused("evaluate", "demo", *words, codes=(1, 2))

@@ -314,22 +314,3 @@ def test_run_searches_where_the_recipe_asks_and_exports_what_it_found(recipe, wo
     assert "r.plan.json is the same, skipped" in again
     assert "is finished, skipped" in again
     assert "fewer layers" in output
-
-
-@pytest.mark.parametrize(
-    ("search", "changes", "message"),
-    [
-        ({"elites": 6}, {}, "search.elites: a population needs room for children"),
-        ({"fitness": "spec-dec"}, {}, "search.fitness: choose 'esap', 'sap', 'kl' or 'nll'"),
-        ({"corpus": "absent.jsonl"}, {}, "absent.jsonl"),
-        (None, {"budget": {"remove": 13}}, "at most 12 (66.67%) can go"),
-        (None, {"granularity": "neuron"}, "does not score neurons"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused_and_leaves_nothing(
-    recipe, moeprune, here, search, changes, message
-):
-    outcome = moeprune("search", recipe(search, **changes), "--stats-dir", "stats")
-    assert outcome.code == 1
-    assert message in outcome.err.splitlines()[-1]
-    assert [path.name for path in here.iterdir()] == ["r.yaml"]

@@ -1,7 +1,6 @@
 """Recipes: every problem at once, the round trip, and what the digest covers."""
 
 import pytest
-import yaml
 
 from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
@@ -35,13 +34,6 @@ export: {out: out}
 EARLIER = GOOD.replace("limits:", "constraints:").replace(
     "schedule: late", "schedule: {name: late}"
 )
-NEURONS = {
-    "criterion": "neuron-norms",
-    "corpora": [],
-    "granularity": "neuron",
-    "schedule": None,
-    "limits": {},
-}
 BAD = """\
 modle: demo
 corpora: [demo-math, {corpus: demo-mth, wieght: 2}, "demo-stories:x"]
@@ -88,119 +80,6 @@ def test_every_problem_is_reported_at_once_with_its_place():
         assert f"id you mean '{hint}'" in text
     assert "export: is there twice" in text
     assert "model: is missing" not in text  # a key that is misspelt is there
-
-
-@pytest.mark.parametrize(
-    ("change", "place", "message"),
-    [
-        ({"criterion": None}, "criterion", "give a text"),
-        ({"corpora": []}, "criterion", "ranks by calibration text; list some under corpora"),
-        ({"corpora": ["demo-math", "demo-math:2"]}, "corpora", "demo-math is listed twice"),
-        (
-            {"corpora": [{"corpus": "demo-math", "weight": 0}]},
-            "corpora.0",
-            "the weight 0 is no number above 0",
-        ),
-        ({"budget": None}, "", "give one budget: shrink, sparsity"),
-        ({"budget": {}}, "budget", "give one budget: shrink, sparsity"),
-        ({"budget": {"sparsity": "50%", "remove": 3}}, "budget.remove", "not several"),
-        ({"budget": {"sparsity": True}}, "budget.sparsity", "give a number or a percentage"),
-        ({"budget": {"target_size": "x"}}, "budget.target_size", "is no number of GiB"),
-        ({"schedule": "file"}, "", "schedule: file and schedule_file: FILE belong together"),
-        ({"cost": "kl"}, "cost", "is for schedule: measured"),
-        ({"sensitivity": {"corpus": "demo-math"}}, "sensitivity", "nothing reads it"),
-        (
-            {
-                **NEURONS,
-                "schedule": "measured",
-                "budget": {"shrink": "20%"},
-                "sensitivity": {"corpus": "demo-math", "refine": 1},
-            },
-            "sensitivity",
-            "depend on padding",
-        ),
-        ({"sensitivity": {"corpus": []}}, "sensitivity.corpus", "name a corpus, or several"),
-        (
-            {"sensitivity": {"corpus": ["demo-mth"]}},
-            "sensitivity.corpus.0",
-            "Did you mean 'demo-math'",
-        ),
-        ({"schedule_file": "x"}, "schedule_file", "belong together"),
-        ({"criterion": "aimer"}, "corpora", "nothing here reads text, nor does aimer"),
-        (
-            {"criterion": "aimer", "corpora": [], "schedule": "frequency"},
-            "schedule",
-            "counts tokens; list some text",
-        ),
-        ({"tokens": True}, "tokens", "give a whole number"),
-        ({"seed": 1.5}, "seed", "give a whole number"),
-        ({"schema_version": 2}, "schema_version", "choose 1"),
-        ({"limits": {"multiple_of": 0}}, "limits.multiple_of", "give 1 or more"),
-        ({"limits": {"pin": {"x": [1]}}}, "limits.pin.x", "give a whole number"),
-        ({"search": {"corpus": "demo-mth"}}, "search.corpus", "Did you mean 'demo-math'"),
-        ({"export": {"verify": "no"}}, "export.out", "is missing"),
-        ({"calibrate": {"packing": "tight"}}, "calibrate.packing", "choose"),
-        ({"calibrate": {"groups": ["router", "rooted"]}}, "calibrate.groups.1", "routed"),
-        ({"calibrate": {"trust_remote_code": True}}, "calibrate.trust_remote_code", "unknown key"),
-        ({"criterion": "neuron-norms", "corpora": []}, "", "neuron-norms ranks neurons"),
-        ({"granularity": "neuron", "schedule": None, "limits": {}}, "", "use one of heapr"),
-        (
-            {"granularity": "neuron", "criterion": "heapr"},
-            "schedule",
-            "schedule is for plans of whole experts",
-        ),
-        (
-            {"granularity": "neuron", "criterion": "heapr", "schedule": None},
-            "limits.set",
-            "set is for plans of whole experts",
-        ),
-        ({"neuron_scope": "layer"}, "neuron_scope", "add granularity: neuron"),
-        ({"width_mode": "ragged"}, "width_mode", "add granularity: neuron"),
-        ({"kept_neurons": "a.json"}, "kept_neurons", "add granularity: neuron"),
-        ({**NEURONS, "neuron_scope": "row"}, "neuron_scope", "Known: expert, global, layer"),
-        (
-            {**NEURONS, "neuron_scope": "layer", "schedule": "measured"},
-            "neuron_scope",
-            "leave neuron_scope out",
-        ),
-        ({**NEURONS, "search": {"corpus": "demo-math"}}, "search", "spreads whole experts"),
-        ({**NEURONS, "kept_neurons": "a.json"}, "budget.sparsity", "leave sparsity out"),
-        ({**NEURONS, "budget": None}, "", "or kept_neurons, which has its own"),
-        ({**NEURONS, "budget": {"params_share": "150%"}}, "budget.params_share", "150%"),
-        (
-            {**NEURONS, "budget": {"shrink": "20%", "uneven": True}},
-            "budget.uneven",
-            "whole experts",
-        ),
-        ({"budget": {"shrink": "100%"}}, "budget.shrink", "100%"),
-        ({"evaluate": {"corpus": "demo-math", "fitness": ["esp"]}}, "evaluate.fitness.0", "esap"),
-        ({"export": {"out": "o", "max_shard_size": "big"}}, "export.max_shard_size", "write 5GB"),
-    ],
-)
-def test_each_problem_by_itself(change, place, message):
-    raw = {**yaml.safe_load(GOOD), **change}
-    raw = {key: value for key, value in raw.items() if value is not None or key == "criterion"}
-    _, found = problems(yaml.safe_dump(raw))
-    (line,) = [line for line in found if f": {place}: ".replace(": : ", ": ") in line]
-    assert message in line
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is no list of keys"),
-        ("- model", "is no list of keys"),
-        ("model: [", "is not valid YAML"),
-        ("model: !!python/object/apply:os.getcwd []", "is not valid YAML"),
-        ("model: &a demo\nrevision: *a", "aliases .* are not used"),
-        ("? [a, b]\n: c", "is not valid YAML"),
-        ("model: " + "[" * 5000, "is not valid YAML: it is nested in more than 16 levels"),
-    ],
-)
-def test_what_is_no_recipe_is_one_line(text, message):
-    with pytest.raises(PlanError, match=message) as caught:
-        recipe_from_yaml(text)
-    assert "\n" not in str(caught.value)
 
 
 def test_round_trip(tmp_path):
@@ -272,14 +151,9 @@ def test_what_init_writes_for_own_texts_reads_them_alone():
     assert written.evaluate.corpus == texts[0]
 
 
-def test_a_file_that_cannot_be_read_or_written_is_one_line(tmp_path):
-    with pytest.raises(PlanError, match="cannot be read: No such file"):
-        load_recipe(tmp_path / "absent.yaml")
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     with pytest.raises(PlanError, match="cannot be written"):
         save_recipe(recipe_from_yaml(GOOD), tmp_path / "absent" / "r.yaml")
-    (tmp_path / "r.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PlanError, match=r"UTF-8 text"):
-        load_recipe(tmp_path / "r.yaml")
 
 
 def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():

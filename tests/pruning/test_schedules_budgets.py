@@ -159,25 +159,6 @@ def test_ranges_are_read_back_as_the_same_numbers(numbers):
     assert parse_numbers(ranges(numbers), what="layers") == numbers
 
 
-@pytest.mark.parametrize(
-    ("parse", "message"),
-    [
-        (lambda: parse_numbers("", what="layers"), "'' names no layers"),
-        (lambda: parse_numbers("a", what="layers"), "names no layers"),
-        (lambda: parse_numbers("7-5", what="layers"), "'7-5' in '7-5' is no range"),
-        (lambda: parse_numbers("1-99999999999", what="layers"), "is larger than the number"),
-        (lambda: parse_experts(["3"]), "write LAYER:EXPERTS"),
-        (lambda: parse_experts(["3:x"]), "names no experts"),
-        (lambda: parse_counts(["3:20"]), "write LAYER=KEPT"),
-        (lambda: parse_counts(["3=-1"]), "write LAYER=KEPT"),
-        (lambda: parse_counts(["3=20", "2-4=10"]), "Layer 3 is set twice"),
-    ],
-)
-def test_what_is_no_name_is_one_line(parse, message):
-    with pytest.raises(PlanError, match=message):
-        parse()
-
-
 def test_the_provenance_of_a_plan_says_all_and_old_plans_load(model):
     first, second = (layer.index for layer in model.layers[:2])
     limits = Constraints(

@@ -182,19 +182,6 @@ def test_one_that_is_kept_cannot_be_removed(demo):
         )
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"criterion": "neuron-norms", "granularity": "neuron"}, "reads no calibration, which"),
-        ({"criterion": "", "corpora": (), "config_only": True}, "--keep-super chooses experts"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_kept_is_refused(demo, fields, message):
-    with pytest.raises(UserError, match=message):
-        decided(demo, stats_store(), keep_super=True, **CODE | fields)
-
-
 def test_specs_without_it_are_recorded_as_before():
     assert "keep_super" not in str(spec_of(criterion="reap", sparsity="50%").to_json())
     spec = spec_of(criterion="reap", sparsity="50%", keep_super=True)

@@ -160,22 +160,6 @@ def test_texts_have_no_template(root):
     assert "template_args" not in run.corpora[0].prepared
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("enable_thinking", "has no value; write it as enable_thinking=false"),
-        ("enable_thinking=False", r"'False' in .* is not JSON; write true, false, a number, or"),
-        ("effort=high", "in double quotes: 'effort=\"high\"'"),
-        ("messages=[]", "'messages' is no argument that can be given"),
-        ("a b=1", "'a b' is no argument"),
-    ],
-)
-def test_what_is_no_argument_is_refused_in_one_line(text, message):
-    with pytest.raises(UserError, match=message) as caught:
-        validated(CalibrateRequest, {"model": "demo", "corpus": "demo-math", "template_args": text})
-    assert "\n" not in str(caught.value)
-
-
 def test_a_name_that_the_template_does_not_read_is_refused(root):
     with pytest.raises(UserError, match=r"chat template has no argument 'enable_thinkin'; leave"):
         calibration(root, "branching", template_args={"enable_thinkin": False})

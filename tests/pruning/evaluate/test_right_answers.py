@@ -10,7 +10,7 @@ from nonuniform_cases import keeps_of, plan_of
 
 from analysis.corpora.checks import CHECKS
 from analysis.drain import drain
-from analysis.errors import StatsError, UserError
+from analysis.errors import StatsError
 from analysis.families.listing import FAMILIES
 from analysis.model.generation import greedy_answers
 from analysis.model.opening import load_model_index
@@ -29,8 +29,6 @@ from pruning.measures.right_answers import RightAnswers, right_difference
 from pruning.measures.sample_settings import QuestionSettings
 from pruning.plan.plan import keep_all
 from pruning.records.evaluation import EvaluationRecord, evaluation_table
-from pruning.requests.evaluation import EvaluateRequest
-from pruning.spec.base import validated
 
 CASE = BY_NAME["mixtral"]
 PROMPTS = ((5, 17, 40, 3), (9,), (11, 12, 13, 14, 15, 16), (20, 21), (30, 7, 8))
@@ -251,16 +249,3 @@ def test_records_that_contradict_themselves_are_refused(work, change, problem):
     change(raw)
     with pytest.raises(StatsError, match=problem):
         EvaluationRecord.from_json(resealed(raw), "changed")
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"corpora": ("rows.jsonl",), "measures": (RIGHT,)}, "answer=COLUMN,check=number"),
-        ({"measures": (RIGHT,), "questions": 0}, "needs --questions"),
-        ({"measures": (RIGHT,), "stream_layers": True}, "leave --stream-layers out"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(fields, problem):
-    with pytest.raises(UserError, match=problem):
-        validated(EvaluateRequest, {"model": "demo", "corpora": ("demo-math",), **fields})
