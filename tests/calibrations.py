@@ -5,7 +5,10 @@ import pandas as pd
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
+from analysis.corpora.documents import Document
+from analysis.corpora.sampling import tokenize
 from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.settings import Sampling
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_expert_stats
@@ -38,6 +41,25 @@ def calibration(described, stats, sequences=None, **settings):
 
 def calibrated(described, stats, sequences=None, **settings):
     return drain(calibration(described, stats, sequences, **settings))
+
+
+def watched(task):
+    """What a task gives, and its steps."""
+    steps = []
+    return drain(task, steps.append), steps
+
+
+def labelled(packing, count="all"):
+    """Documents of the usual lengths, of whose tokens about half are answers."""
+    rng = np.random.default_rng(5)
+    documents = [
+        Document(
+            input_ids=tuple(rng.integers(3, VOCAB, size=length).tolist()),
+            answer=tuple((rng.random(length) < 0.5).tolist()) if count == "response" else None,
+        )
+        for length in LENGTHS
+    ]
+    return tokenize(documents, None, Sampling(100, 12, packing=packing, count=count), corpus="ids")
 
 
 def describe(path, model_type="olmoe", **options):

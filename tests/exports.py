@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -56,6 +57,12 @@ def tensors_of(path: Path) -> Tensors:
     """All tensors of a checkpoint, or of one shard, free of the file."""
     shards = shards_of(path) if path.is_dir() else [path]
     return {name: tensor.clone() for shard in shards for name, tensor in load_file(shard).items()}
+
+
+def same_bytes(first: Tensor, second: Tensor) -> bool:
+    """Whether tensors are of the same dtype, shape and bytes."""
+    flat = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and torch.equal(*flat)
 
 
 def files_of(path: Path) -> dict[str, bytes]:

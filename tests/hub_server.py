@@ -2,10 +2,15 @@
 
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 COMMIT = "a" * 40
 OLD_COMMIT = "b" * 40
@@ -110,3 +115,18 @@ def hub(files: Mapping[str, bytes] = FILES) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def printed(program: str, *words: str, home: Path, seconds: float = 120, **network: str) -> str:
+    """What a program prints in a process of its own: the hub's client reads its place at import."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=known | {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(home)} | network,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr or re.search("Fetching|Parse safetensors", done.stderr)
+    return done.stdout

@@ -1,12 +1,20 @@
-"""Runs on disk that no model made."""
+"""Runs on disk that no model made, and the demo's tokenizer."""
 
 import pytest
 from threads import one_thread  # noqa: F401
 
+from analysis.calibration.loading import load_tokenizer
+from analysis.model.opening import load_model_index
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.writing import save_expert_stats
 from builders.statistics import random_columns, run_manifest
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """The demo's; a test that needs another chat template sets it."""
+    return load_tokenizer(load_model_index("demo"))
 
 
 @pytest.fixture

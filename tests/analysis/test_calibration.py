@@ -15,37 +15,13 @@ from analysis.calibration.sums import sums_of
 from analysis.errors import UnsupportedModelError
 from analysis.model.opening import load_model_index
 from analysis.stats.columns import MOMENT_COLUMNS
-from builders import TOP_K, VOCAB, tiny_checkpoint
+from builders import VOCAB, tiny_checkpoint
 
 
 def tiny(path, model_type="olmoe", **options):
     """A model as its checkpoint describes it, and as it was saved."""
     model = tiny_checkpoint(path, model_type, **options).model
     return load_model_index(str(path)), model
-
-
-def padded_batch():
-    ids = torch.from_numpy(np.random.default_rng(7).integers(3, VOCAB, size=(3, 8)))
-    mask = torch.ones(3, 8, dtype=torch.bool)
-    mask[1, 5:] = mask[2, 2:] = False
-    return ids, mask
-
-
-def test_padding_is_never_counted(tmp_path):
-    described, model = tiny(tmp_path, dtype=torch.float64)
-    ids, mask = padded_batch()
-    wide_ids = torch.nn.functional.pad(ids, (0, 6), value=11)
-    wide_mask = torch.nn.functional.pad(mask, (0, 6), value=False)
-    found = []
-    for batch, real in ((ids, mask), (wide_ids, wide_mask)):
-        sums = sums_of(described)
-        with torch.no_grad(), collecting(model, described, sums):
-            batch_mask(real)
-            model(input_ids=batch, attention_mask=real.long(), use_cache=False)
-        found.append(sums.tensors())
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-12, atol=1e-12)
-    assert found[0]["moments.0"][..., 0].sum() == TOP_K * mask.sum()
 
 
 def test_padding_that_overflows_leaves_no_trace(tmp_path):
@@ -92,7 +68,9 @@ def test_implementation_is_restored(tmp_path, before):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputation_in_backward_counts_nothing_twice(tmp_path, reentrant):
     described, model = tiny(tmp_path)
-    ids, mask = padded_batch()
+    ids = torch.from_numpy(np.random.default_rng(7).integers(3, VOCAB, size=(3, 8)))
+    mask = torch.ones(3, 8, dtype=torch.bool)
+    mask[1, 5:] = mask[2, 2:] = False
     plain = sums_of(described)
     with torch.no_grad(), collecting(model, described, plain):
         batch_mask(mask)

@@ -12,6 +12,7 @@ from calibrations import (
     make_sequences,
     make_settings,
     table_of,
+    watched,
 )
 from safetensors.torch import load_file, save_file
 
@@ -27,52 +28,49 @@ from analysis.stats.store import StatsStore
 from builders import TOP_K, VOCAB, tiny_model
 
 
-def test_batch_sizes_agree(tmp_path):
-    described = describe(tmp_path / "model", "qwen3_moe")
-    tables = {}
-    for size in (1, 2, 5, 64):
-        store = StatsStore(tmp_path / f"stats-{size}")
-        run = calibrated(described, store, batch_size=size)
-        tables[size] = table_of(run)
-    for size in (2, 5, 64):
-        assert tables[size]["num_tokens"].equals(tables[1]["num_tokens"])
-        np.testing.assert_allclose(tables[size].to_numpy(), tables[1].to_numpy(), rtol=1e-6)
+@pytest.fixture
+def described(tmp_path):
+    return describe(tmp_path / "model")
 
 
-def test_a_closed_calibration_resumes_with_the_same_bits(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    once = calibrated(described, tmp_path / "once")
-    store = StatsStore(tmp_path / "twice")
-    task = calibration(described, store)
-    done = [next(task).done for _ in range(3)]  # loading, then two of three batches
+@pytest.fixture
+def store(tmp_path):
+    return StatsStore(tmp_path / "stats")
+
+
+def stopped(described, store, steps=2, **settings):
+    """What is done at each step of a calibration that is then stopped."""
+    task = calibration(described, store, **settings)
+    done = [next(task).done for _ in range(steps)]
     task.close()
-    assert done == [0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
+    return done
+
+
+@pytest.mark.parametrize("groups", ["routed", "routed router damage dense", "routed gradient"])
+def test_a_closed_calibration_resumes_with_the_same_bits(described, store, groups, tmp_path):
+    asked = {"groups": tuple(groups.split())}
+    once = calibrated(described, tmp_path / "once", **asked)
+    # Loading, then two of three batches.
+    assert stopped(described, store, 3, **asked) == [0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
     assert store.runs() == []
     assert all(".partial" in path.name for path in store.target.iterdir())
 
-    steps = []
-    resumed = drain(calibration(described, store), steps.append)
+    resumed, steps = watched(calibration(described, store, **asked))
     assert [step.note for step in steps if step.note] == ["resumed after 35 of 41 tokens"]
     assert [step.done for step in steps] == [0, 35, 41]
     assert_same_numbers(resumed, once)
     assert not list(store.target.glob("*.partial"))
 
 
-def test_a_run_in_the_cache_is_returned_at_once(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
+def test_a_run_in_the_cache_is_returned_at_once(described, store):
     first = drain(calibration(described, store))
-    steps = []
-    other = make_settings(batch_size=1)
-    again = drain(calibrate(described, make_sequences(), other, store), steps.append)
+    again, steps = watched(calibration(described, store, batch_size=1))
     assert [step.phase for step in steps] == ["cached"]
     assert again == first
     assert again.manifest.made["batch_size"] == 3
 
 
-def test_a_run_that_ends_without_work_leaves_nothing_behind(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
+def test_a_run_that_ends_without_work_leaves_nothing_behind(described, store):
     manifest = plan_run(described, make_sequences(), make_settings())
     held = PartialRun(store.target, manifest)
     with held.locked():
@@ -86,8 +84,7 @@ def test_a_run_that_ends_without_work_leaves_nothing_behind(tmp_path):
     assert list(store.target.iterdir()) == []
 
 
-def test_digest_covers_what_changes_the_numbers(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
+def test_digest_covers_what_changes_the_numbers(described, tmp_path):
     plan = plan_run(described, make_sequences(), make_settings())
     changed = [
         plan_run(described, make_sequences(seed=6), make_settings()),
@@ -101,12 +98,18 @@ def test_digest_covers_what_changes_the_numbers(tmp_path):
         plan_run(described, make_sequences(), make_settings(seed=43)),
         plan_run(described, make_sequences(), make_settings(dtype="bfloat16")),
         plan_run(described, make_sequences(), make_settings(seq_len=10)),
+        *(
+            plan_run(described, make_sequences(), make_settings(groups=("routed", *groups)))
+            for groups in (("router",), ("damage",), ("router", "damage"))
+        ),
         plan_run(describe(tmp_path / "other", "olmoe", seed=1), make_sequences(), make_settings()),
     ]
     digests = {plan.digest, *(other.digest for other in changed)}
     assert len(digests) == 1 + len(changed)
     same = plan_run(described, make_sequences(), make_settings(batch_size=7, dtype="float32"))
     assert same.digest == plan.digest
+    # Older runs, which knew no groups, keep their digest.
+    assert plan.settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
     assert plan.run_id == f"model-letters-{plan.digest[:8]}"
 
 
@@ -146,68 +149,51 @@ def test_a_missing_tensor_is_named(tmp_path):
         calibrated(described, tmp_path / "s")
 
 
-def test_tokens_of_another_vocabulary_are_refused(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
+def test_tokens_of_another_vocabulary_are_refused(described, tmp_path):
     rows = (np.array([3, VOCAB], dtype=np.int32),)
     sequences = TokenSequences("other.jsonl", rows, 1, 0)
     with pytest.raises(CorpusError, match=rf"token id {VOCAB}, but model has {VOCAB} tokens"):
         next(calibration(described, tmp_path / "stats", sequences))
 
 
-def test_a_checkpoint_without_a_tokenizer_says_so(tmp_path):
+def test_a_checkpoint_without_a_tokenizer_says_so(described):
     # transformers would make one with two tokens in it.
-    described = describe(tmp_path / "model", "olmoe")
     with pytest.raises(CheckpointError, match=r"model has no readable tokenizer; .* input_ids"):
         load_tokenizer(described)
 
 
-def test_without_resume_an_interrupted_run_starts_anew(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
-    task = calibration(described, store)
-    next(task), next(task)
-    task.close()
-    steps = []
+def test_without_resume_an_interrupted_run_starts_anew(described, store):
+    stopped(described, store)
     task = calibrate(described, make_sequences(), make_settings(), store, resume=False)
-    run = drain(task, steps.append)
+    run, steps = watched(task)
     assert [step.done for step in steps] == [0, 21, 35, 41]
     assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
 
 
-def test_a_state_without_all_sums_starts_anew(tmp_path):
+def test_a_state_without_all_sums_starts_anew(described, store, tmp_path):
     # As an earlier version saved it, which did not collect one of them.
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
-    task = calibration(described, store)
-    next(task), next(task)
-    task.close()
+    stopped(described, store)
     manifest = plan_run(described, make_sequences(), make_settings())
     partial = PartialRun(store.target, manifest)
     state, (sums,) = partial.restore()
     partial.save([{name: sums[name] for name in sums if name != "largest.1"}], state)
-    steps = []
-    run = drain(calibration(described, store), steps.append)
+    run, steps = watched(calibration(described, store))
     assert [step.done for step in steps] == [0, 21, 35, 41]
     assert_same_numbers(run, calibrated(described, tmp_path / "once"))
 
 
-def test_an_exception_inside_a_batch_keeps_the_last_saved_state(tmp_path):
+def test_an_exception_inside_a_batch_keeps_the_last_saved_state(described, store):
     # The sums may hold half a batch, so they are not saved; nothing passes for finished.
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
     task = calibration(described, store)
     next(task), next(task)
     with pytest.raises(KeyboardInterrupt):
         task.throw(KeyboardInterrupt)
     assert store.runs() == []
-    steps = []
-    drain(calibration(described, store), steps.append)
+    _, steps = watched(calibration(described, store))
     assert [step.done for step in steps] == [0, 21, 35, 41]
 
 
-def test_a_damaged_run_is_reported_before_the_work(tmp_path):
-    described = describe(tmp_path / "model", "olmoe")
-    store = StatsStore(tmp_path / "stats")
+def test_a_damaged_run_is_reported_before_the_work(described, store):
     run = drain(calibration(described, store))
     (run.path / "manifest.json").write_text("{")
     task = calibration(described, store)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import struct
 
 import pytest
@@ -14,21 +13,10 @@ from safetensors.torch import load_file, save_file
 from analysis.checkpoint.headers import read_shard
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import CheckpointError
-from builders import edit_json, tiny_checkpoint
+from builders import edit_json, set_byte, tiny_checkpoint
 
 INDEX = "model.safetensors.index.json"
 FIRST = "model-00001-of-00004.safetensors"
-
-
-def edit_index(path, **changes):
-    weight_map = json.loads((path / INDEX).read_text())["weight_map"]
-    edit_json(path / INDEX, weight_map=weight_map | changes)
-
-
-def write_raw(file, header, data=b""):
-    """A safetensors file with this header, valid or not."""
-    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
-    file.write_bytes(struct.pack("<Q", len(raw)) + raw + data)
 
 
 def test_index_agrees_with_safetensors_own_reader(tmp_path):
@@ -52,24 +40,14 @@ def test_index_agrees_with_safetensors_own_reader(tmp_path):
     assert seen == len(checkpoint.tensors)
 
 
-def test_parameters_and_bytes_equal_those_of_the_model(tmp_path):
-    model = tiny_checkpoint(tmp_path, "mixtral", dtype=torch.bfloat16).model
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen3_moe"])
+def test_parameters_and_bytes_equal_those_of_the_model(tmp_path, model_type):
+    model = tiny_checkpoint(tmp_path, model_type, dtype=torch.bfloat16).model
     checkpoint = open_checkpoint(tmp_path)
-    assert checkpoint.num_params == sum(p.numel() for p in model.parameters())
+    assert model.config.tie_word_embeddings is (model_type == "qwen3_moe")
+    unique = {p.data_ptr(): p.numel() for p in model.parameters()}  # tied ones count once
+    assert checkpoint.num_params == sum(unique.values())
     assert checkpoint.nbytes == 2 * checkpoint.num_params
-
-
-def identity_after(source, tmp_path, change):
-    copy = tmp_path / "copy"
-    shutil.copytree(source, copy)
-    change(copy)
-    return open_checkpoint(copy).identity
-
-
-def set_byte(file, offset, value=None):
-    raw = bytearray(file.read_bytes())
-    raw[offset] = raw[offset] ^ 1 if value is None else value
-    file.write_bytes(raw)
 
 
 @pytest.fixture
@@ -78,16 +56,15 @@ def source(tmp_path):
     return tmp_path / "source"
 
 
-def test_identity_stays_when_nothing_that_matters_changes(source, tmp_path):
-    def touch(copy):
-        edit_json(copy / "config.json", transformers_version="4.1.0")
-        raw = json.loads((copy / "config.json").read_text())
-        (copy / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))
-        for file in copy.iterdir():
-            os.utime(file, (1, 1))
-        (copy / "README.md").write_text("new")
-
-    assert identity_after(source, tmp_path, touch) == open_checkpoint(source).identity
+def test_identity_stays_when_nothing_that_matters_changes(source):
+    identity = open_checkpoint(source).identity
+    edit_json(source / "config.json", transformers_version="4.1.0")
+    raw = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(dict(reversed(raw.items()))))
+    for file in source.iterdir():
+        os.utime(file, (1, 1))
+    (source / "README.md").write_text("new")
+    assert open_checkpoint(source).identity == identity
 
 
 @pytest.mark.parametrize(
@@ -101,8 +78,10 @@ def test_identity_stays_when_nothing_that_matters_changes(source, tmp_path):
     ],
     ids=["configuration value", "byte of a header", "last byte of a shard"],
 )
-def test_identity_changes_with_the_model(source, tmp_path, change):
-    assert identity_after(source, tmp_path, change) != open_checkpoint(source).identity
+def test_identity_changes_with_the_model(source, change):
+    identity = open_checkpoint(source).identity
+    change(source)
+    assert open_checkpoint(source).identity != identity
 
 
 def test_identity_samples_a_large_shard_at_sixteen_places(tmp_path):
@@ -130,7 +109,9 @@ def entry(start, end, shape=(1,), dtype="F32"):
 
 
 def headed(header, data=b""):
-    return lambda path: write_raw(path / FIRST, header, data)
+    """A shard with this header, valid or not."""
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return written(FIRST, struct.pack("<Q", len(raw)) + raw + data)
 
 
 def cut(stop):
@@ -138,7 +119,11 @@ def cut(stop):
 
 
 def indexed(**changes):
-    return lambda path: edit_index(path, **changes)
+    def change(path):
+        weight_map = json.loads((path / INDEX).read_text())["weight_map"]
+        edit_json(path / INDEX, weight_map=weight_map | changes)
+
+    return change
 
 
 def written(name, content):
@@ -214,13 +199,6 @@ def test_a_path_that_is_no_directory_gives_one_clear_line(tmp_path):
     for path, says in ((file, "is a file; give"), (tmp_path / "nowhere", "is not a directory;")):
         with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))} {says}"):
             open_checkpoint(path)
-
-
-def test_tied_weights_count_once(tmp_path):
-    model = tiny_checkpoint(tmp_path, "qwen3_moe").model
-    assert model.config.tie_word_embeddings
-    unique = {p.data_ptr(): p.numel() for p in model.parameters()}
-    assert open_checkpoint(tmp_path).num_params == sum(unique.values())
 
 
 def test_a_scalar_tensor_has_one_element(tmp_path):

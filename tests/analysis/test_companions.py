@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from exports import export, failed, files_of, verified
-from hub_server import FILES, hub
+from hub_server import FILES, hub, printed
 
 from analysis.calibration.loading import check_loadable, load_tokenizer
 from analysis.checkpoint.companions import code_of, missing_code, missing_vocabulary, tokenizer_code
@@ -86,33 +86,11 @@ def test_what_an_export_copies_is_what_is_fetched(tmp_path, monkeypatch):
     copied = set(files_of(tmp_path / "out"))
     assert set(COMPANIONS) <= copied
     served = {**FILES, **{path.name: path.read_bytes() for path in source.iterdir()}}
-    fetch = fetcher(tmp_path)
+    program = "from analysis.model.opening import resolve_model as f; print(f('someone/cats'))"
     with hub(served) as place:
-        folder = fetch(place)
-    here = {path.name for path in Path(folder).iterdir()}
+        folder = printed(program, home=tmp_path / "hub", HF_ENDPOINT=place)
+    here = {path.name for path in Path(folder.strip()).iterdir()}
     assert here == {path.name for path in source.iterdir()} - {"notes.pdf"} | {"README.md"}
-
-
-def fetcher(tmp_path):
-    """What fetches from a hub, in a process of its own, as its client reads the environment."""
-    import os
-    import subprocess
-    import sys
-
-    program = (
-        "from analysis.model.opening import resolve_model\nprint(resolve_model('someone/cats'))\n"
-    )
-
-    def fetch(place):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-        env |= {"HF_ENDPOINT": place, "HF_HOME": str(tmp_path / "hub")}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    return fetch
 
 
 def test_code_is_found_by_every_file_that_names_some(tmp_path):

@@ -5,22 +5,14 @@ from dataclasses import replace
 import pytest
 from letters import read_documents
 
-from analysis.calibration.loading import load_tokenizer
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
 from analysis.corpora.template_needs import arguments_taken, content_taken, fitted
 from analysis.corpora.templates import render
 from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
-from analysis.model.opening import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, SAID, SEARCH, TOOL_WORDS, called, written
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(load_model_index("demo"))
-
 
 WITH_TOOLS = tuple(form for form, (_, words) in FORMS.items() if words is TOOL_WORDS)
 # These formats have no tools; this one leaves out a system turn where no user speaks last.
@@ -64,11 +56,14 @@ def test_the_same_row_gives_the_same_tokens_from_every_file(tmp_path, tokenizer)
     assert len(without["input_ids"]) < len(ids[0])
 
 
+def text_of(tmp_path, tokenizer, row):
+    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
+    return tokenizer.decode(encode(document, tokenizer, ChatFormat(), "a").ids)
+
+
 def test_a_null_that_was_written_stays(tmp_path, tokenizer):
     tokenizer.chat_template = TEMPLATES["qwen2.5"]
-    row = called({"city": "Paris", "days": None})
-    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
-    text = tokenizer.decode(encode(document, tokenizer, ChatFormat(), "a").ids)
+    text = text_of(tmp_path, tokenizer, called({"city": "Paris", "days": None}))
     assert '{"city": "Paris", "days": null}' in text
 
 
@@ -123,9 +118,7 @@ def test_calls_are_shown_whatever_their_empty_content(tmp_path, tokenizer, form,
     row = {key: value for key, value in called({"city": "Paris"}).items() if key != "tools"}
     calling = {key: value for key, value in row["messages"][1].items() if key != "content"}
     row["messages"][1] = {**calling, **content}
-    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
-    ids = encode(document, tokenizer, ChatFormat(), "a").ids
-    assert 'weather{"city": "Paris"}' in tokenizer.decode(ids)
+    assert 'weather{"city": "Paris"}' in text_of(tmp_path, tokenizer, row)
 
 
 @pytest.mark.parametrize("given", [{}, {"arguments": None}, {"arguments": ""}], ids=str)
@@ -133,9 +126,7 @@ def test_a_call_without_arguments_has_an_empty_object(tmp_path, tokenizer, given
     tokenizer.chat_template = TEMPLATES["qwen3"]
     row = called({})
     row["messages"][1]["tool_calls"][0]["function"] = {"name": "weather", **given}
-    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
-    ids = encode(document, tokenizer, ChatFormat(), "a").ids
-    assert '"name": "weather", "arguments": {}}' in tokenizer.decode(ids)
+    assert '"name": "weather", "arguments": {}}' in text_of(tmp_path, tokenizer, row)
 
 
 @pytest.mark.parametrize("written_as", ["{{ m.content }}", "{{ m.content | string }}"])
@@ -144,9 +135,7 @@ def test_a_result_that_is_data_is_given_as_json(tmp_path, tokenizer, written_as)
     tokenizer.chat_template = f"{{% for m in messages %}}{name}{written_as}|{{% endfor %}}"
     row = {"messages": called({"city": "Paris"})["messages"]}
     row["messages"][2]["content"] = {"degrees": [5, "hazel"]}
-    (document,) = read_documents(str(written(tmp_path, "jsonl", row)))
-    ids = encode(document, tokenizer, ChatFormat(), "a").ids
-    assert '|{"degrees": [5, "hazel"]}|' in tokenizer.decode(ids)
+    assert '|{"degrees": [5, "hazel"]}|' in text_of(tmp_path, tokenizer, row)
 
 
 def test_tools_that_a_template_leaves_out_are_missed_though_they_are_called(tokenizer):

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from letters import read_documents
 
-from analysis.calibration.loading import load_tokenizer
 from analysis.corpora.documents import Document
 from analysis.corpora.encoding import encode
 from analysis.corpora.files import open_documents
@@ -22,14 +21,8 @@ from analysis.corpora.spec import parse_corpus
 from analysis.corpora.streams import open_corpus
 from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
-from analysis.model.opening import load_model_index
 from builders.chat_templates import TEMPLATES
 from builders.conversations import ASKED, CALL, FORMS, FUNCTION, SAID, SEARCH, called, written
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(load_model_index("demo"))
 
 
 @pytest.mark.parametrize("tools", [[SEARCH], json.dumps([SEARCH]), [json.dumps(SEARCH)]])
@@ -60,6 +53,10 @@ def test_streamed_rows_lose_the_nulls_of_arrow(tmp_path, monkeypatch):
     assert sorted(got, key=str) == [{"city": "Paris"}, {"days": 3}]
 
 
+def calling(*calls):
+    return {"role": "assistant", "tool_calls": list(calls)}
+
+
 # Rows of other usual forms -> their turns.
 USUAL = {
     "completion": ({"prompt": [ASKED], "completion": [SAID]}, (ASKED, SAID)),
@@ -74,7 +71,7 @@ USUAL = {
     ),
     "calls": (
         {"query": "a", "answers": json.dumps([FUNCTION]), "tools": json.dumps([{"name": "w"}])},
-        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+        (ASKED, calling(CALL)),
     ),
     "speakers of calls": (
         {
@@ -84,30 +81,15 @@ USUAL = {
                 {"from": "observation", "value": "5"},
             ]
         },
-        (
-            ASKED,
-            {"role": "assistant", "tool_calls": [CALL]},
-            {"role": "tool", "content": "5"},
-        ),
+        (ASKED, calling(CALL), {"role": "tool", "content": "5"}),
     ),
     "functions themselves": (
-        {
-            "messages": [ASKED, {"role": "assistant", "tool_calls": [FUNCTION]}],
-            "tools": [{"name": "w"}],
-        },
-        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+        {"messages": [ASKED, calling(FUNCTION)], "tools": [{"name": "w"}]},
+        (ASKED, calling(CALL)),
     ),
     "calls as Anthropic's": (
-        {
-            "messages": [
-                ASKED,
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"name": "weather", "input": {"city": "Paris"}}],
-                },
-            ]
-        },
-        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+        {"messages": [ASKED, calling({"name": "weather", "input": {"city": "Paris"}})]},
+        (ASKED, calling(CALL)),
     ),
     "a result of OpenAI's first form": (
         {"messages": [ASKED, {"role": "function", "name": "w", "content": "5"}]},
@@ -115,7 +97,7 @@ USUAL = {
     ),
     "a call of OpenAI's first form": (
         {"messages": [ASKED, {"role": "assistant", "content": None, "function_call": FUNCTION}]},
-        (ASKED, {"role": "assistant", "tool_calls": [CALL]}),
+        (ASKED, calling(CALL)),
     ),
 }
 
@@ -169,25 +151,16 @@ def test_a_row_that_is_no_conversation_is_refused_by_line(tmp_path, row, message
         read_documents(str(path))
 
 
-JSON_FILES = {
-    "an array": [{"text": "a"}, {"text": "b"}],
-    "an object with one": {"version": 1, "data": [{"text": "a"}, {"text": "b"}]},
-}
+ROWS = [{"text": "a"}, {"text": "b"}]
 
 
-@pytest.mark.parametrize("value", JSON_FILES.values(), ids=JSON_FILES)
-def test_rows_of_a_json_file(tmp_path, value):
-    path = tmp_path / "rows.json"
-    for text in (json.dumps(value), json.dumps(value, indent=1)):
+def test_rows_of_a_json_file(tmp_path):
+    path, in_object = tmp_path / "rows.json", {"version": 1, "data": ROWS}
+    forms = [json.dumps(rows, indent=indent) for rows in (ROWS, in_object) for indent in (None, 1)]
+    for text in (*forms, '{"text": "a"}\n\n{"text": "b"}\n'):
         path.write_text(text)
-        assert read_documents(str(path)) == [Document(text="a"), Document(text="b")]
-
-
-def test_json_lines_and_a_row_alone_under_the_name_json(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_text('{"text": "a"}\n\n{"text": "b"}\n')
-    assert read_documents(str(path)) == [Document(text="a"), Document(text="b")]
-    path.write_text(json.dumps({"messages": [ASKED, SAID]}, indent=1))
+        assert read_documents(str(path)) == [Document(text="a"), Document(text="b")], text
+    path.write_text(json.dumps({"messages": [ASKED, SAID]}, indent=1))  # a row alone
     assert read_documents(str(path)) == [Document(messages=(ASKED, SAID))]
 
 
@@ -220,24 +193,27 @@ def test_bad_rows_are_skipped_and_counted_up_to_a_number(tmp_path, tokenizer):
     bad = ["{broken", '{"messages": [{"content": "a"}]}', json.dumps(called({"city": "x"}))]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join([*bad, *[good] * 9]))
-    sampling = Sampling(10**6, 8, packing="pad")
-    sequences = tokenize(skipping(path, 3), tokenizer, sampling, corpus="rows")
+
+    def tokenized(skips):
+        sampling = Sampling(10**6, 8, packing="pad")
+        return tokenize(skipping(path, skips), tokenizer, sampling, corpus="rows")
+
+    sequences = tokenized(3)
     assert sequences.num_documents == 9
     assert sequences.prepared["skipped_rows"] == 3
+    for skips, message in (
+        (2, r"rows.jsonl, line \d.* Before it, 2 bad rows were skip"),
+        (1, r"Before it, 1 bad row was skipped"),
+        (0, r"^rows.jsonl, line \d"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            tokenized(skips)
     path.write_text("\n".join([good] * 9))
-    plain = tokenize(skipping(path, 3), tokenizer, sampling, corpus="rows")
-    assert plain.digest == sequences.digest
-    assert "skipped_rows" not in plain.prepared
-    path.write_text("\n".join([*bad, *[good] * 9]))
-    with pytest.raises(CorpusError, match=r"rows.jsonl, line \d.* Before it, 2 bad rows were skip"):
-        tokenize(skipping(path, 2), tokenizer, sampling, corpus="rows")
-    with pytest.raises(CorpusError, match=r"Before it, 1 bad row was skipped"):
-        tokenize(skipping(path, 1), tokenizer, sampling, corpus="rows")
-    with pytest.raises(CorpusError, match=r"^rows.jsonl, line \d"):
-        tokenize(skipping(path, 0), tokenizer, sampling, corpus="rows")
+    assert tokenized(3).digest == sequences.digest
+    assert "skipped_rows" not in tokenized(3).prepared
     path.write_text("\n".join(bad))
     with pytest.raises(CorpusError, match=r"No row can be used; 3 were skipped"):
-        tokenize(skipping(path, 9), tokenizer, sampling, corpus="rows")
+        tokenized(9)
 
 
 def test_conversations_with_tools_are_counted(tmp_path, tokenizer):

@@ -33,20 +33,20 @@ def write_parquet(path, rows, row_group_size):
     return path
 
 
-def write_text(path, texts):
-    path.write_text("\n\n".join(texts), encoding="utf-8")
-    return path
+def write_texts(folder, kind, texts, row_group_size=1000):
+    """A file of a kind that holds these texts."""
+    path, rows = folder / f"a.{kind}", [{"text": text, "other": 1} for text in texts]
+    if kind == "txt":
+        path.write_text("\n\n".join(texts), encoding="utf-8")
+        return path
+    return write_jsonl(path, rows) if kind == "jsonl" else write_parquet(path, rows, row_group_size)
 
 
 @pytest.fixture(params=["jsonl", "parquet", "parquet in small groups", "txt"])
 def seventy(request, tmp_path):
     """Seventy documents in a file of each kind: more than the marks of the index are apart."""
-    rows = [{"text": words, "other": 1} for words in WORDS]
-    if request.param == "txt":
-        return write_text(tmp_path / "a.txt", WORDS)
-    if request.param == "jsonl":
-        return write_jsonl(tmp_path / "a.jsonl", rows)
-    return write_parquet(tmp_path / "a.parquet", rows, 9 if "small" in request.param else 1000)
+    kind, *small = request.param.split(" ", 1)
+    return write_texts(tmp_path, kind, WORDS, 9 if small else 1000)
 
 
 def cut_short(path):
@@ -109,15 +109,7 @@ def test_a_text_file_is_parted_as_the_whole_text_would_be(tmp_path_factory, text
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
 def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path, kind):
     texts = [f"{number} " + "abc " * 500 for number in range(4_000)]  # 8 MB
-    path = tmp_path / f"large.{kind}"
-    if kind == "txt":
-        write_text(path, texts)
-    elif kind == "jsonl":
-        write_jsonl(path, [{"text": text} for text in texts])
-    else:
-        # Shuffled words, so that compression does not make the file small.
-        rows = [{"text": text} for text in texts]
-        write_parquet(path, rows, 500)
+    path = write_texts(tmp_path, kind, texts, 500)
     texts.clear()
     tracemalloc.start()
     drawn = from_file(open_documents(path, Fields())).draw(0)

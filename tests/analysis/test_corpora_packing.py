@@ -39,13 +39,6 @@ def test_packed_documents_stay_whole_and_lie_side_by_side():
     assert (packed.num_documents, packed.num_dropped) == (4, 0)
 
 
-def test_padded_documents_have_a_row_each():
-    packed, rows = packed_rows("pad", (3, 7, 2), Sampling(100, 5))
-    assert rows == [[0, 1, 2], [3, 4, 5, 6, 7], [10, 11]]
-    assert packed.positions == []
-    assert (packed.num_documents, packed.num_dropped) == (3, 2)
-
-
 def test_a_row_is_of_the_document_that_gives_most_of_it():
     # Documents of 5, 2, 2 and 6 tokens in rows of four: 4 of the first, 1 + 2 + 1, 1 + 3.
     packed, rows = packed_rows("concatenate", (5, 2, 2, 6), Sampling(12, 4))
@@ -91,32 +84,34 @@ def test_rows_that_are_picked_keep_their_documents():
     assert replace(sequences, documents=None).digest == sequences.digest
 
 
-@pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_a_long_document_keeps_head_tail_or_nothing(packing):
-    kept = {
-        truncate: packed_rows(packing, (6, 3), Sampling(100, 4, truncate=truncate))[1]
-        for truncate in get_args(Truncate)
-    }
-    assert kept == {
-        "head": [[0, 1, 2, 3], [6, 7, 8]],
-        "tail": [[2, 3, 4, 5], [6, 7, 8]],
-        "drop": [[6, 7, 8]],
-    }
+KEPT = {
+    "head": ([[0, 1, 2, 3], [6, 7, 8]], 2, 2),
+    "tail": ([[2, 3, 4, 5], [6, 7, 8]], 2, 2),
+    "drop": ([[6, 7, 8]], 6, 1),
+}
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_the_document_that_would_be_too_much_ends_the_run(packing):
-    packed, rows = packed_rows(packing, (3, 3, 1), Sampling(5, 5))
-    assert rows == [[0, 1, 2]]
-    assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (6, 3, 1)
+@pytest.mark.parametrize("truncate", get_args(Truncate))
+def test_a_long_document_keeps_head_tail_or_nothing(packing, truncate):
+    packed, rows = packed_rows(packing, (6, 3), Sampling(100, 4, truncate=truncate))
+    assert (rows, packed.num_dropped, packed.num_documents) == KEPT[truncate]
+    assert (packed.positions == []) is (packing == "pad")
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_a_dropped_document_spends_no_tokens(packing):
-    # Cut to four, the second would be one more than five; it is dropped, and the third fits.
-    packed, rows = packed_rows(packing, (3, 6, 1), Sampling(5, 4, truncate="drop"))
-    assert sorted(token for row in rows for token in row) == [0, 1, 2, 9]
-    assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == (10, 6, 1)
+@pytest.mark.parametrize(
+    ("lengths", "limits", "kept", "counts"),
+    [
+        ((3, 3, 1), Sampling(5, 5), [0, 1, 2], (6, 3, 1)),  # what is too much ends the run
+        # Cut to four, the second would be one more than five; it is dropped, and the third fits.
+        ((3, 6, 1), Sampling(5, 4, truncate="drop"), [0, 1, 2, 9], (10, 6, 1)),
+    ],
+)
+def test_what_is_dropped_spends_no_tokens(packing, lengths, limits, kept, counts):
+    packed, rows = packed_rows(packing, lengths, limits)
+    assert sorted(token for row in rows for token in row) == kept
+    assert (packed.num_read, packed.num_dropped, packed.num_dropped_documents) == counts
 
 
 @pytest.mark.parametrize("packing", ["auto", "pad", "pack"])
@@ -127,11 +122,6 @@ def test_rows_of_token_ids_stay_whole_where_nothing_cuts_them(packing):
     assert (whole.longest, whole.num_dropped, whole.prepared["truncate"]) == (700, 0, "none")
     text = sequences_of([Document(text="abcdefgh")], 8, 4, packing="pad", whole=True)
     assert (as_lists(text), text.num_dropped) == ([[1, 2, 3, 4]], 5)
-
-
-def test_short_documents_fit_into_fewer_tokens_than_a_sequence():
-    texts = [Document(text="abc")] * 3
-    assert as_lists(sequences_of(texts, 10, 64, packing="pad")) == [[1, 2, 3, 0]] * 2
 
 
 @settings(deadline=None, max_examples=50)
@@ -176,6 +166,8 @@ def test_text_is_joined_and_token_ids_are_not_unless_asked_for():
     assert as_lists(padded) == [[1, 2, 3, 0]] * 2
     assert padded.prepared["truncate"] == "head"
     assert padded.positions is None
+    # Short documents fit into fewer tokens than a sequence.
+    assert as_lists(sequences_of(texts * 2, 10, 64, packing="pad")) == [[1, 2, 3, 0]] * 2
 
 
 def test_counted_shards_follow_the_counted_tokens():

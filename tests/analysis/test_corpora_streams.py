@@ -2,16 +2,13 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_server import COMMIT, OLD_COMMIT, hub
+from hub_server import COMMIT, OLD_COMMIT, hub, printed
 from letters import MESSAGES, LetterTokenizer, as_lists
 
 from analysis.corpora import streams
@@ -164,17 +161,8 @@ for corpus in sys.argv[1:]:
 
 
 def on_the_hub(address, home, *corpora):
-    """What a program that has this hub says of each corpus: the client reads it once, at import."""
-    settings = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *corpora],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    """What a program that has this hub says of each corpus."""
+    return printed(PROGRAM, *corpora, home=home, HF_ENDPOINT=address).splitlines()
 
 
 def test_datasets_of_a_hub_are_streamed_or_refused(tmp_path):

@@ -4,7 +4,6 @@ from itertools import islice
 
 import pytest
 
-from analysis.calibration.loading import load_tokenizer
 from analysis.corpora.documents import Document, demo_document
 from analysis.corpora.encoding import TextReader, encode
 from analysis.corpora.near_copies import TokenRuns
@@ -16,14 +15,8 @@ from analysis.demo.generate.draw import GeneratedText
 from analysis.demo.held_out import benchmark_texts, held_out_numbers
 from analysis.demo.listing import DEMO_CORPORA, HELD_OUT_FROM, TRAINING_DOCUMENTS
 from analysis.demo.texts import GENERATORS, demo_text
-from analysis.model.opening import load_model_index
 from pruning.measures.questions import KnownText, draw_questions
 from pruning.requests.questions import QuestionOptions
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return load_tokenizer(load_model_index("demo"))
 
 
 def test_plain_text_has_a_prompt_and_a_conversation_has_turns():

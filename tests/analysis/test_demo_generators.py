@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from operator import add, mul, sub, truediv
 
 import pytest
 
@@ -24,12 +25,7 @@ DIGESTS = {
     recipe_text: "0155b275203ffb84",
     story_text: "9ee7a06b3b951525",
 }
-OPERATIONS = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-}
+OPERATIONS = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
 def many(generator: Generator, count: int = 400) -> list[GeneratedText]:
@@ -43,13 +39,6 @@ def test_texts_are_the_same_bytes_on_every_python(generator):
         parts = [text.prompt, text.response, text.answer, *sum(text.earlier or (), ())]
         digest.update(json.dumps(parts).encode())
     assert digest.hexdigest()[:16] == DIGESTS[generator]
-
-
-@pytest.mark.parametrize("generator", DIGESTS)
-def test_a_prompt_ends_where_a_token_ends(generator):
-    for text in many(generator):
-        assert text.prompt == text.prompt.rstrip()
-        assert text.earlier is not None or text.response[0] in " \n"
 
 
 def test_held_out_functions_are_combinations_that_no_other_text_has():
@@ -122,13 +111,6 @@ def test_the_last_number_of_a_worked_answer_is_what_the_problem_asks_for():
     assert min(found[words] for words in ASKED) > 30
 
 
-def sentence_about(story: str, name: str) -> str:
-    """The last sentence that has a name."""
-    body = story.split("\n\n")[0]
-    sentences = re.split(r"(?<=[.\"]) (?=[A-Z\"])", body)
-    return [sentence for sentence in sentences if re.search(rf"\b{name}\b", sentence)][-1]
-
-
 def test_answers_about_things_follow_from_the_last_sentence_that_names_them():
     asked = dict.fromkeys(("Where is the", "Who has the"), 0)
     for text in many(story_text, 600):
@@ -136,7 +118,9 @@ def test_answers_about_things_follow_from_the_last_sentence_that_names_them():
             r"^(Where is the|Who has the) (\w+)\? (.+)$", text.prompt + text.response, re.M
         )
         for question, thing, answer in pairs:
-            sentence = sentence_about(text.prompt, thing)
+            body = text.prompt.partition("\n\n")[0]
+            sentences = re.split(r"(?<=[.\"]) (?=[A-Z\"])", body)
+            sentence = [words for words in sentences if re.search(rf"\b{thing}\b", words)][-1]
             if question == "Where is the":
                 assert (answer[0].lower() + answer[1:]).rstrip(".") in sentence
             else:

@@ -14,8 +14,7 @@ from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.families.base import SlotKind
 from analysis.families.discovery import discover
-from analysis.families.listing import FAMILIES, family_of
-from analysis.families.refused import REFUSED
+from analysis.families.listing import FAMILIES
 from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from pruning.engine.masking import masked
@@ -169,14 +168,6 @@ def test_a_count_that_is_no_number_is_not_taken_for_0():
     # As Skywork-MoE and ERNIE-4.5-VL: a list.
     with pytest.raises(UnsupportedModelError, match=r"num_experts = \[5\] is no number of experts"):
         discover({**CONFIG, "num_experts": [5]}, tensors())
-
-
-@pytest.mark.parametrize("model_type", REFUSED)
-def test_refused_families_are_refused_by_name(model_type):
-    assert model_type not in FAMILIES
-    with pytest.raises(UnsupportedModelError, match=f"'{model_type}' is not supported: ") as caught:
-        family_of({**CONFIG, "model_type": model_type}, tensors())
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture

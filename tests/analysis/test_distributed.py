@@ -12,12 +12,10 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from calibrations import calibrated
 from launching import torchrun
 
 from analysis.calibration.distributed import Processes, folded, join
-from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.run import calibrate
-from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import NEURONS
 from analysis.stats.reading import load_expert_stats, read_table, read_vectors
@@ -41,9 +39,8 @@ ROWS = random_rows(0, [9, 5, 7, 3, 9, 2, 6, 9, 9, 4, 8, 1, 9, 9, 3, 7, 6])
 
 def run_alone(root, model, stats, **chosen):
     sequences = token_sequences(*ROWS, corpus="rows.jsonl")
-    settings = CalibrationSettings(seq_len=9, batch_size=2, device="cpu", **chosen)
     described = load_model_index(str(root / model))
-    return drain(calibrate(described, sequences, settings, StatsStore(stats)))
+    return calibrated(described, stats, sequences, batch_size=2, **chosen)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, make_settings
+from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, watched
 
 from analysis.calibration.experts import batch_mask, collecting
-from analysis.calibration.manifest import plan_run
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenSequences
 from analysis.criteria import CRITERIA
-from analysis.drain import drain
 from analysis.errors import CriterionError, StatsError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
@@ -76,9 +74,8 @@ def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
 
 
 def test_a_run_with_more_groups_serves(described, tmp_path):
-    steps = []
     more = run_of(described, tmp_path, groups=("routed", "damage"))
-    again = drain(calibration(described, tmp_path, dtype="float64"), steps.append)
+    again, steps = watched(calibration(described, tmp_path, dtype="float64"))
     assert again == more
     assert [step.phase for step in steps] == ["cached"]
     whole = run_of(described, tmp_path)
@@ -219,16 +216,6 @@ def test_gate_weights_that_are_no_numbers_name_the_layer(tmp_path, groups):
     message = r"The router of layer 1 gave values .* in float32; look for such values"
     with pytest.raises(StatsError, match=message):
         collect(tmp_path, routing_nowhere, groups=groups)
-
-
-def test_groups_name_another_run(described):
-    plans = [
-        plan_run(described, make_sequences(), make_settings(groups=groups))
-        for groups in (("routed",), ("routed", "router"), ("routed", "damage"), ALL)
-    ]
-    assert len({plan.digest for plan in plans}) == 4
-    assert plans[0] == plan_run(described, make_sequences(), make_settings())
-    assert plans[0].settings == {"seq_len": 9, "seed": 42, "dtype": "float32"}
 
 
 def test_all_parts_are_the_run_itself(run):

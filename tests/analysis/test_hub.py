@@ -1,23 +1,20 @@
 """Models of the hub: fetched where it answers, one line within seconds where it does not."""
 
-import os
-import re
 import socket
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hub_server import FILES, hub
-from safetensors.torch import load_file, save_file
+from calibrations import describe
+from exports import tensors_of
+from hub_server import FILES, hub, printed
+from safetensors.torch import save_file
 
 from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 
 PROGRAM = (
-    "import os, sys\n"
-    "os.environ['HF_HUB_DISABLE_TELEMETRY'] = '1'\n"
+    "import sys\n"
     "from analysis.errors import UserError\n"
     "from analysis.model.opening import config_folder, resolve_model\n"
     "for find in (resolve_model, config_folder):\n"
@@ -30,19 +27,8 @@ PROGRAM = (
 def ask(tmp_path):
     """The lines that finding a model, and its configuration, prints in a process of its own."""
 
-    def asked(model, seconds=60, program=PROGRAM, **network):
-        known = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-        env = {**known, **network, "HF_HOME": str(tmp_path / "hub")}
-        done = subprocess.run(
-            [sys.executable, "-c", program, model],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
-        assert done.returncode == 0, done.stderr
-        assert not done.stderr or re.search("Fetching|Parse safetensors", done.stderr)
-        return done.stdout.splitlines()
+    def asked(model, program=PROGRAM, **network):
+        return printed(program, model, home=tmp_path / "hub", seconds=60, **network).splitlines()
 
     return asked
 
@@ -115,13 +101,22 @@ OUTLINE = (
 )
 
 
-def test_headers_of_a_hub_model_are_enough(ask, tmp_path):
-    tiny_checkpoint(tmp_path / "tiny", "qwen3_moe")
-    here = load_model_index(str(tmp_path / "tiny"))
-    files = {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}
+def outlined(ask, here, files):
+    """An outline has the numbers of the checkpoint; how it was made."""
     with hub(files) as place:
         sizes, how = ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE)
-    assert sizes == str((here.checkpoint.nbytes, here.num_params, len(here.checkpoint.shards)))
+    checkpoint = here.checkpoint
+    assert sizes == str((checkpoint.nbytes, here.num_params, len(checkpoint.shards)))
+    return how
+
+
+def bytes_of(*folders):
+    return {path.name: path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+
+def test_headers_of_a_hub_model_are_enough(ask, tmp_path):
+    here = describe(tmp_path / "tiny", "qwen3_moe")
+    how = outlined(ask, here, bytes_of(tmp_path / "tiny"))
     assert how == "('the headers on the hub', False)"
     assert not list((tmp_path / "hub").rglob("*.safetensors"))
     with hub() as place:  # no safetensors there
@@ -131,30 +126,22 @@ def test_headers_of_a_hub_model_are_enough(ask, tmp_path):
 def test_heads_beside_the_index_of_a_hub_model_are_counted(ask, tmp_path):
     folder = tmp_path / "tiny"
     tiny_checkpoint(folder, "qwen3_moe")
-    shards = [load_file(file) for file in folder.glob("model-*.safetensors")]
+    tensors = tensors_of(folder)
     head = {
         name.replace("model.layers.3.", "model.layers.4."): tensor
-        for tensors in shards
         for name, tensor in tensors.items()
         if name.startswith("model.layers.3.")
     }
     save_file(head, folder / "mtp.safetensors")
     here = load_model_index(str(folder))
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with hub(files | {"consolidated.safetensors": b"weights"}) as place:
-        sizes, _ = ask("someone/cats", HF_ENDPOINT=place, program=OUTLINE)
-    assert sizes == str((here.checkpoint.nbytes, here.num_params, len(here.checkpoint.shards)))
-    assert here.checkpoint.nbytes > sum(t.nbytes for part in shards for t in part.values())
+    outlined(ask, here, bytes_of(folder) | {"consolidated.safetensors": b"weights"})
+    assert here.checkpoint.nbytes > sum(tensor.nbytes for tensor in tensors.values())
 
 
 def test_two_models_of_one_hub_id_are_refused(ask, tmp_path):
     tiny_checkpoint(tmp_path / "two", "qwen3_moe")
     tiny_checkpoint(tmp_path / "one", "qwen3_moe", shards=1)
-    files = {
-        path.name: path.read_bytes()
-        for part in ("two", "one")
-        for path in (tmp_path / part).iterdir()
-    }
+    files = bytes_of(tmp_path / "two", tmp_path / "one")
     program = PROGRAM.replace("(resolve_model, config_folder)", "(hub_outline,)").replace(
         "from analysis.model.opening import config_folder, resolve_model",
         "from analysis.model.hub_outline import hub_outline",

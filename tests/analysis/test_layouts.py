@@ -94,16 +94,11 @@ def compressed(stem, shape):
 
 def fp4(weight, group, *scales):
     """Two floats of 4 bits in a byte, a scale for each group, and more scales."""
-
-    def split(stem, shape):
-        rows, columns = shape
-        return {
-            f"{stem}.{weight}": ("U8", (rows, columns // 2)),
-            f"{stem}.weight_scale": ("U8", (rows, columns // group)),
-            **{f"{stem}.{name}": ("F32", (1,)) for name in scales},
-        }
-
-    return split
+    return lambda stem, shape: {
+        f"{stem}.{weight}": ("U8", (shape[0], shape[1] // 2)),
+        f"{stem}.weight_scale": ("U8", (shape[0], shape[1] // group)),
+        **{f"{stem}.{name}": ("F32", (1,)) for name in scales},
+    }
 
 
 def nf4(stem, shape):
@@ -147,10 +142,15 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize("method", PACKED)
-def test_packed_integers_count_as_the_weights_in_them(tmp_path, method):
-    split, quantised = PACKED[method]
-    model = glm(tmp_path / "packed", split, quantization_config=quantised)
+@pytest.fixture(params=PACKED)
+def packed(request, tmp_path):
+    """A model in a packed layout, and its settings."""
+    split, quantised = PACKED[request.param]
+    return glm(tmp_path / "packed", split, quantization_config=quantised), quantised
+
+
+def test_packed_integers_count_as_the_weights_in_them(packed, tmp_path):
+    model, quantised = packed
     plain = glm(tmp_path / "plain")
     assert model.quantisation == quantised["quant_method"]
     assert set(computed_widths(model)[1]) == {WIDTH}
@@ -164,10 +164,8 @@ def test_packed_integers_count_as_the_weights_in_them(tmp_path, method):
     assert report.loaded("bfloat16") == whole.loaded("bfloat16")
 
 
-@pytest.mark.parametrize("method", PACKED)
-def test_every_part_of_a_packed_expert_goes_and_stays_with_it(tmp_path, method):
-    split, quantised = PACKED[method]
-    model = glm(tmp_path / "packed", split, quantization_config=quantised)
+def test_every_part_of_a_packed_expert_goes_and_stays_with_it(packed, tmp_path):
+    model, _ = packed
     export(model, (0, 2, 5), tmp_path / "out", heads=HeadChoice.DROP)
     old, new = (
         {name: entry.shape for name, entry in described.checkpoint.tensors.items()}
@@ -181,13 +179,16 @@ def test_every_part_of_a_packed_expert_goes_and_stays_with_it(tmp_path, method):
     assert not any(name.startswith(f"{block}3.") for name in new)
 
 
-@pytest.mark.parametrize("method", PACKED)
-def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(tmp_path, method):
-    split, quantised = PACKED[method]
-    model = glm(tmp_path, split, quantization_config=quantised)
+def own_verdict(model):
     (own,) = (
         verdict for verdict in verdicts(contents_of(model)) if "load_pruned" in verdict.engine
     )
+    return own
+
+
+def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(packed):
+    model, quantised = packed
+    own = own_verdict(model)
     assert own.reads is Reads.FAILS
     said = f"checkpoints quantised with {quantised['quant_method']} cannot be loaded"
     assert own.reason.startswith(f"{said}: ")
@@ -202,7 +203,7 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
     quantised = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     for rows in (640, 576):
         tensors |= {name: ("F8_E4M3", (rows, 7168)), f"{name}_scale_inv": ("F32", (5, 56))}
-        config = {**GLM, "num_nextn_predict_layers": 0, "quantization_config": quantised}
+        config = {**BARE, "quantization_config": quantised}
         model = load_model_index(str(hollow(tmp_path / str(rows), config, tensors)))
         assert bool(model.cut_blocks) is (rows == 576)
         assert not model.unloadable
@@ -228,7 +229,7 @@ def test_stacked_experts_in_fp8_are_not_loaded_without_their_scales(tmp_path):
     scales = {f"{name}_scale_inv": ("F32", (COUNT, 1, 1)) for name in stacked}
     tensors = TRUNK | stacked | scales | {f"{block}.gate.weight": (COUNT, HIDDEN)}
     quantised = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = {**GLM, "num_nextn_predict_layers": 0, "quantization_config": quantised}
+    config = {**BARE, "quantization_config": quantised}
     model = load_model_index(str(hollow(tmp_path, config, tensors)))
     says = r"without their scales \(.*experts\.gate_up_proj_scale_inv\); use the model in bfloat16"
     with pytest.raises(UnsupportedModelError, match=says):
@@ -273,10 +274,7 @@ def test_keys_that_engines_miss_are_said(tmp_path, given, lacks):
 
 def test_a_type_without_a_class_is_not_estimated(tmp_path):
     model = glm(tmp_path, model_type="no_such_moe")
-    (own,) = (
-        verdict for verdict in verdicts(contents_of(model)) if "load_pruned" in verdict.engine
-    )
-    assert own.reads is Reads.NOT_TRIED
+    assert own_verdict(model).reads is Reads.NOT_TRIED
     with pytest.raises(UnsupportedModelError, match="transformers has no class for 'no_such_moe'"):
         estimate(model, make_sequences(), make_settings())
 
@@ -287,6 +285,7 @@ def renamed(old, new):
     return {name.replace(old, new): shape for name, shape in tensors.items()}
 
 
+BARE = {**GLM, "num_nextn_predict_layers": 0}
 NEW = {**GLM, "model_type": "new_moe", "n_routed_experts": None, "num_nextn_predict_layers": 0}
 # Configuration, tensors, and what is said of them.
 REFUSALS = {
@@ -301,26 +300,26 @@ REFUSALS = {
         r"layers\.1\.experts\.0\.gate_proj\.weight lies directly in its layer",
     ),
     "other projections": (
-        {**GLM, "num_nextn_predict_layers": 0}, renamed("_proj", "_projection"),
+        BARE, renamed("_proj", "_projection"),
         r"layer 1 are not named as in .* has .*\.0\.gate_projection\.weight, which is another",
     ),
     "as MLX saves it": (
-        {**GLM, "num_nextn_predict_layers": 0},
+        BARE,
         {"model.layers.1.mlp.switch_mlp.up_proj.weight": ("I32", (COUNT, WIDTH, HIDDEN // 8))},
         r"has model\.layers\.1\.mlp\.switch_mlp\.up_proj\.weight, which is MLX's layout; prune",
     ),
     "a packed router": (
-        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"load_in_4bit": True}},
+        {**BARE, "quantization_config": {"load_in_4bit": True}},
         renamed("", "") | {"model.layers.1.mlp.gate.weight": ("U8", (COUNT * HIDDEN // 2, 1))},
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\)",
     ),
     "a router in 8 bits": (
-        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"load_in_8bit": True}},
+        {**BARE, "quantization_config": {"load_in_8bit": True}},
         renamed("", "") | int8("model.layers.1.mlp.gate", (COUNT, HIDDEN)),
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\), .* leaves",
     ),
     "a router in FP8": (
-        {**GLM, "num_nextn_predict_layers": 0, "quantization_config": {"quant_method": "fp8"}},
+        {**BARE, "quantization_config": {"quant_method": "fp8"}},
         renamed("", "") | {"model.layers.1.mlp.gate.weight": ("F8_E4M3", (COUNT, HIDDEN)),
                            "model.layers.1.mlp.gate.weight_scale_inv": ("F32", (1, 1))},
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight_scale_inv\)",
@@ -346,12 +345,9 @@ ELSEWHERE = {
             "ernie.layers.1.mlp.moe_statics.e_score_correction_bias": ("F32", (1, COUNT)),
         }
         | {
-            f"ernie.layers.1.mlp.experts.{n}.up_gate_proj.weight": (HIDDEN, 64)
+            f"ernie.layers.1.mlp.experts.{n}.{part}.weight": shape
             for n in range(COUNT)
-        }
-        | {
-            f"ernie.layers.1.mlp.experts.{n}.down_proj.weight": (WIDTH, HIDDEN)
-            for n in range(COUNT)
+            for part, shape in (("up_gate_proj", (HIDDEN, 64)), ("down_proj", (WIDTH, HIDDEN)))
         },
         r"ernie\.layers\.1\.mlp\.experts\.0\.up_gate_proj\.weight, .* Paddle's layout.* -PT, or",
     ),
@@ -366,7 +362,7 @@ ELSEWHERE = {
         r"has block\.0\.mlp\.mlp1_weight, which is another layout; use the checkpoint published",
     ),
     "a shard's": (
-        {**GLM, "num_nextn_predict_layers": 0},
+        BARE,
         {
             "model.layers.1.mlp.shared_experts.up_proj.weight": (WIDTH, HIDDEN),
             "mtp.layers.0.mlp.experts.0.up_proj.weight": (WIDTH, HIDDEN),
@@ -386,7 +382,7 @@ def test_names_of_another_program_are_told_from_a_missing_shard(tmp_path, whose)
 
 def test_a_layer_pruned_alone_needs_its_own_count(tmp_path):
     # As checkpoints that peers pruned layer by layer.
-    config = {**GLM, "num_nextn_predict_layers": 0}
+    config = {**BARE}
     tensors = TRUNK | experts("model.layers.1.mlp", COUNT - 2, HIDDEN, WIDTH)
     says = "holds 6 experts and its router a row for each, but .* says 8.* add per_layer_num_exp"
     with pytest.raises(CheckpointError, match=says):

@@ -1,8 +1,9 @@
 """How models are loaded: offloaded, with a chosen attention, from quantised checkpoints."""
 
-import json
+import shutil
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -12,18 +13,21 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.calibration import free, memory
-from analysis.calibration.loading import Placement, load_model, resolve_device, resolve_dtype
+from analysis.calibration.loading import Placement, load_model, resolve_device
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.opening import load_model_index
-from builders import tiny_checkpoint, tiny_model
-from families.configs import BY_NAME, CASES
+from builders import edit_json, tiny_checkpoint, tiny_model
+from builders.fp8 import write_fp8_pair
+from families.configs import BY_NAME
 from families.tiny_models import tiny_config as family_config
 from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
 LENGTHS = (9, 5, 7, 3, 9)
 DISK = Placement(device_map="auto", max_memory=(("cpu", "30KB"),))
+PLACES = {"memory": Placement(), "disk": DISK, "streamed": STREAMED}
+EITHER = pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
 
 
 def run(path, stats, **changes):
@@ -32,24 +36,16 @@ def run(path, stats, **changes):
     return calibrated(described, stats, sequences, **{"batch_size": 2, **changes})
 
 
-def test_weights_on_disk_give_the_numbers_of_weights_in_memory(tmp_path):
+@pytest.mark.parametrize(("limit", "device"), [("30KB", "disk"), ("1GB", "cpu")])
+def test_weights_on_disk_give_the_numbers_of_weights_in_memory(limit, device, tmp_path):
+    # The first limit is below one layer, the second has room for all.
     tiny_checkpoint(tmp_path / "model", "mixtral")
-    place = replace(DISK, offload_folder=tmp_path / "offload")
-    offloaded = run(tmp_path / "model", tmp_path / "offloaded", placement=place)
-    whole = run(tmp_path / "model", tmp_path / "whole")
-    assert offloaded.manifest.files == whole.manifest.files
-    assert list((tmp_path / "offload").iterdir()) == []
-    assert offloaded.manifest.made["device"] == "disk"  # the limit is below one layer
-    assert offloaded.manifest.made["way"] == "batches"
-
-
-def test_a_device_map_with_room_for_all_gives_the_same_numbers(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    whole = run(tmp_path / "model", tmp_path / "whole")
-    place = Placement(device_map="auto", max_memory=(("cpu", "1GB"),))
+    place = replace(DISK, max_memory=(("cpu", limit),), offload_folder=tmp_path / "offload")
     spread = run(tmp_path / "model", tmp_path / "spread", placement=place)
+    whole = run(tmp_path / "model", tmp_path / "whole")
     assert spread.manifest.files == whole.manifest.files
-    assert spread.manifest.made["device"] == "cpu"
+    assert list((tmp_path / "offload").glob("*")) == []
+    assert (spread.manifest.made["device"], spread.manifest.made["way"]) == (device, "batches")
 
 
 def with_misaligned_weights(folder):
@@ -78,7 +74,6 @@ def test_weights_start_where_their_file_does_not_matter(place, tmp_path):
     for module in model.modules():
         # accelerate's own forward fetches the weights, calls this one and drops them.
         name = "_old_forward" if hasattr(module, "_old_forward") else "forward"
-
         setattr(module, name, partial(record_and_run, starts, module, getattr(module, name)))
     with torch.no_grad():
         model(torch.arange(6)[None])
@@ -146,7 +141,7 @@ def test_the_tightest_control_group_limits_memory(tmp_path, monkeypatch):
     assert free.free_memory(tmp_path / "container", own) == 0
 
 
-@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@EITHER
 def test_attention_is_chosen_and_recorded(placement, tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe")
     runs = {
@@ -170,83 +165,39 @@ def test_attention_that_is_not_there_is_refused_in_one_line(name, placement, tmp
     assert "\n" not in str(refused.value)
 
 
-BLOCK = 8
-
-
-def fp8_blocks(weight):
-    """Float8 elements and the scale of each block, as in DeepSeek's checkpoints."""
-    rows, columns = weight.shape
-    tiles = weight.float().reshape(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK)
-    scale = tiles.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
-    quantised = (tiles / scale).reshape(rows, columns).to(torch.float8_e4m3fn)
-    return quantised, scale.reshape(rows // BLOCK, columns // BLOCK)
-
-
-def plain_weight(quantised, scale, dtype):
-    spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-    return (quantised.float() * spread).to(dtype)
-
-
-def is_quantised(name):
-    return name.endswith("proj.weight")
-
-
-def write_quantised(tmp_path, model_type, dtype=torch.bfloat16):
-    """`fp8`, and `plain`: what its weights stand for, in a dtype; all others are in bfloat16."""
-    tiny_checkpoint(tmp_path / "plain", model_type, dtype=torch.bfloat16, shards=1)
-    config = json.loads((tmp_path / "plain" / "config.json").read_text())
-    tensors = load_file(tmp_path / "plain" / "model.safetensors")
-    fp8, plain = {}, {}
-    for name, tensor in tensors.items():
-        if not is_quantised(name):
-            fp8[name] = plain[name] = tensor
-            continue
-        quantised, scale = fp8_blocks(tensor)
-        fp8 |= {name: quantised, f"{name}_scale_inv": scale}
-        plain[name] = plain_weight(quantised, scale, dtype)
-    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "fp8").mkdir()
-    save_file(fp8, tmp_path / "fp8" / "model.safetensors", metadata={"format": "pt"})
-    stored = {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK], "fmt": "e4m3"}
-    stored |= {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head", "gate"]}
-    (tmp_path / "fp8" / "config.json").write_text(
-        json.dumps(config | {"quantization_config": stored})
-    )
+def fp8_pair(tmp_path, model_type, plain_dtype="bfloat16"):
+    """All matrices that are not quantised are in bfloat16."""
+    model = tiny_model(model_type, dtype=torch.bfloat16)
+    return write_fp8_pair(tmp_path, getattr(torch, plain_dtype), model=model, block=(8, 8))
 
 
 @pytest.mark.parametrize(
-    ("model_type", "placement"), [("olmoe", Placement()), ("qwen3_moe", STREAMED)]
+    ("model_type", "place", "dtype"),
+    [
+        *(("olmoe", "memory", None), ("qwen3_moe", "streamed", None)),
+        *(("qwen3_moe", *case) for case in product(PLACES, ("float32", "float64"))),
+    ],
 )
-def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, placement, tmp_path):
-    write_quantised(tmp_path, model_type)
-    assert resolve_dtype("auto", load_model_index(str(tmp_path / "fp8"))) == "bfloat16"
-    quantised = run(tmp_path / "fp8", tmp_path / "a", placement=placement)
-    plain = run(tmp_path / "plain", tmp_path / "b")
-    assert quantised.manifest.settings["dtype"] == "bfloat16"
-    assert quantised.manifest.files == plain.manifest.files
+def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, place, dtype, tmp_path):
+    fp8, plain = fp8_pair(tmp_path, model_type, dtype or "bfloat16")
+    placement, asked = PLACES[place], {"dtype": dtype} if dtype else {}
+    if place == "disk":
+        placement = replace(placement, offload_folder=tmp_path / "offload")
+    quantised = run(fp8, tmp_path / "a", placement=placement, **asked)
+    assert quantised.manifest.settings["dtype"] == (dtype or "bfloat16")
+    assert quantised.manifest.files == run(plain, tmp_path / "b", **asked).manifest.files
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("place", ["memory", "disk", "streamed"])
-def test_fp8_is_dequantised_to_the_dtype_asked_for(place, dtype, tmp_path):
-    write_quantised(tmp_path, "qwen3_moe", getattr(torch, dtype))
-    disk = replace(DISK, offload_folder=tmp_path / "offload")
-    placement = {"memory": Placement(), "disk": disk, "streamed": STREAMED}[place]
-    quantised = run(tmp_path / "fp8", tmp_path / "a", placement=placement, dtype=dtype)
-    plain = run(tmp_path / "plain", tmp_path / "b", dtype=dtype)
-    assert quantised.manifest.files == plain.manifest.files
-
-
-@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@EITHER
 def test_wide_matrices_beside_fp8_are_cast(placement, tmp_path):
     """Such as routers in float32, which transformers leaves so beside what it dequantises."""
-    write_quantised(tmp_path, "qwen3_moe")
-    wanted = run(tmp_path / "fp8", tmp_path / "a")
-    file = tmp_path / "fp8" / "model.safetensors"
+    fp8, _ = fp8_pair(tmp_path, "qwen3_moe")
+    wanted = run(fp8, tmp_path / "a")
+    file = fp8 / "model.safetensors"
     tensors = load_file(file)
     wide = {name: tensors[name].float() for name in tensors if tensors[name].itemsize == 2}
     save_file({**tensors, **wide}, file, metadata={"format": "pt"})
-    found = run(tmp_path / "fp8", tmp_path / "b", placement=placement)
+    found = run(fp8, tmp_path / "b", placement=placement)
     assert found.manifest.files == wanted.manifest.files
 
 
@@ -275,11 +226,8 @@ def test_tensors_of_experts_that_transformers_leaves_out_are_no_detail(load, tmp
 
 
 def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
-    model = tiny_model("olmoe")
-    model.save_pretrained(tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    edit_json(tmp_path / "model" / "config.json", quantization_config={"quant_method": "gptq"})
     with pytest.raises(UnsupportedModelError, match=r"quantised with gptq .* fp8 and mxfp4 can"):
         run(tmp_path / "model", tmp_path / "stats")
 
@@ -307,12 +255,10 @@ def random_mxfp4(shape, seed):
 
 
 def write_mxfp4(tmp_path, dtype=torch.bfloat16):
-    case = next(case for case in CASES if case.name == "gpt_oss")
-    config = family_config(case)
+    config = family_config(BY_NAME["gpt_oss"])
     config.hidden_size, config.intermediate_size, config.head_dim = 32, 32, 8
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "plain")
-    raw = json.loads((tmp_path / "plain" / "config.json").read_text())
     plain = load_file(tmp_path / "plain" / "model.safetensors")
     packed = dict(plain)
     names = [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]
@@ -323,15 +269,13 @@ def write_mxfp4(tmp_path, dtype=torch.bfloat16):
         del packed[name]
         packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
     save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
-    (tmp_path / "mxfp4").mkdir()
+    shutil.copytree(tmp_path / "plain", tmp_path / "mxfp4")
     save_file(packed, tmp_path / "mxfp4" / "model.safetensors", metadata={"format": "pt"})
     stored = {"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn", "router", "lm_head"]}
-    (tmp_path / "mxfp4" / "config.json").write_text(
-        json.dumps(raw | {"quantization_config": stored})
-    )
+    edit_json(tmp_path / "mxfp4" / "config.json", quantization_config=stored)
 
 
-@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@EITHER
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path):
     write_mxfp4(tmp_path, getattr(torch, dtype))
@@ -345,13 +289,14 @@ def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path
 def test_gradients_of_packed_experts(tmp_path):
     """Their shapes do not tell how many neurons they have."""
     write_mxfp4(tmp_path)
-    groups = ("routed", "gradient")
-    packed = run(tmp_path / "mxfp4", tmp_path / "a", groups=groups)
-    plain = run(tmp_path / "plain", tmp_path / "b", groups=groups)
+    packed, plain = (
+        run(tmp_path / name, tmp_path / f"stats of {name}", groups=("routed", "gradient"))
+        for name in ("mxfp4", "plain")
+    )
     assert packed.manifest.files == plain.manifest.files
 
 
-@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+@EITHER
 def test_a_dtype_that_transformers_mixes_with_others_is_refused_in_one_line(placement, tmp_path):
     family_model(BY_NAME["deepseek_v4"]).save_pretrained(tmp_path / "model")
     with pytest.raises(UnsupportedModelError, match=r"float16 .* --dtype, such as bfloat16"):

@@ -2,23 +2,18 @@
 
 import json
 from contextlib import contextmanager
+from itertools import product
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from exports import edit_tensors
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import MoELayer, SlotKind
 from analysis.families.listing import FAMILIES, family_of
 from analysis.model.opening import load_model_index, resolve_model
-from builders import MODEL_TYPES, NUM_EXPERTS, SPARSE_LAYERS, TOP_K, edit_json, tiny_checkpoint
-
-
-def edit_tensors(path, change):
-    """Rewrite a checkpoint of one file."""
-    file = path / "model.safetensors"
-    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+from builders import edit_json, tiny_checkpoint
 
 
 @contextmanager
@@ -27,35 +22,6 @@ def refused(error, match):
     with pytest.raises(error, match=match) as caught:
         yield caught
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
-@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
-def test_layers_and_tensors_are_those_of_the_model(tmp_path, model_type, fused):
-    checkpoint = tiny_checkpoint(tmp_path, model_type, fused=fused, dtype=torch.bfloat16)
-    model = load_model_index(str(tmp_path))
-    expected = [
-        MoELayer(index, NUM_EXPERTS[model_type], TOP_K) for index in SPARSE_LAYERS[model_type]
-    ]
-    assert list(model.layers) == expected
-    assert model.num_experts == len(expected) * NUM_EXPERTS[model_type]
-    assert (model.dtype, model.hidden_size) == ("BF16", 16)
-    assert model.identity == model.checkpoint.identity
-    # The loaded model has a router and experts at exactly these places.
-    for layer in model.layers:
-        block = checkpoint.model.get_submodule(model.family.block_module(layer.index))
-        router = block.get_submodule(model.family.router)
-        experts = block.get_submodule("experts")
-        assert (router.num_experts, router.top_k) == (layer.num_experts, layer.top_k)
-        assert experts.num_experts == layer.num_experts
-    found = {item.entry.name for layer in model.located.values() for item in layer}
-    assert found == {
-        name
-        for name in model.checkpoint.tensors
-        if ".experts." in name or name.endswith((".mlp.gate.weight", "moe.gate.weight"))
-    }
-    per_layer = 2 + 1 if fused else 3 * NUM_EXPERTS[model_type] + 1
-    assert {len(items) for items in model.located.values()} == {per_layer}
 
 
 def inside(trunk, block, name):
@@ -71,19 +37,16 @@ class TestFamilies:
         return request.param
 
     def test_an_expert_tensor_can_be_renumbered(self, family):
-        for projection, stem in family.projections.items():
-            name = f"{family.trunks[0]}.12.{family.disk_block}.experts.37.{stem}.weight"
+        # Scales of quantised experts follow their expert.
+        for (projection, stem), trunk, role in product(
+            family.projections.items(), family.trunks, ("weight", "weight_scale_inv")
+        ):
+            name = f"{trunk}.12.{family.disk_block}.experts.37.{stem}.{role}"
             slot = family.locate(name)
             assert (slot.layer, slot.kind, slot.expert) == (12, SlotKind.EXPERT, 37)
-            assert (slot.projection, slot.role) == (projection, "weight")
+            assert (slot.projection, slot.role) == (projection, role)
             assert slot.template.format(expert=37) == name
             assert slot.template.format(expert=0) == name.replace(".37.", ".0.")
-
-    def test_scales_of_quantised_experts_follow_their_expert(self, family):
-        for stem in family.projections.values():
-            name = f"{family.trunks[-1]}.2.{family.disk_block}.experts.5.{stem}.weight_scale_inv"
-            slot = family.locate(name)
-            assert (slot.layer, slot.expert, slot.role) == (2, 5, "weight_scale_inv")
 
     def test_tensors_of_experts_are_known_as_files_and_as_modules_name_them(self, family):
         for block, stacked, on_disk in (
@@ -136,19 +99,6 @@ class TestFamilies:
     def test_a_count_is_found_under_each_of_its_names(self, family):
         for key in family.count_keys:
             assert family.num_experts({key: 11}) == 11
-
-
-def test_a_composite_configuration_keeps_everything_else():
-    config = {
-        "model_type": "qwen3_5_moe",
-        "text_config": {"num_experts": 8, "hidden_size": 4},
-        "vision_config": {"num_experts": 8},
-    }
-    assert FAMILIES["qwen3_5_moe"].config_with_count(config, 6) == {
-        "model_type": "qwen3_5_moe",
-        "text_config": {"num_experts": 6, "hidden_size": 4},
-        "vision_config": {"num_experts": 8},
-    }
 
 
 def test_a_composite_configuration_without_its_text_part_says_so():
@@ -302,7 +252,7 @@ BAD_TENSORS = {
 @pytest.mark.parametrize(("fused", "change", "message"), BAD_TENSORS.values(), ids=BAD_TENSORS)
 def test_tensors_that_do_not_fit_the_configuration_are_named(tmp_path, fused, change, message):
     tiny_checkpoint(tmp_path, "olmoe", fused=fused, shards=1)
-    edit_tensors(tmp_path, change)
+    edit_tensors(tmp_path / "model.safetensors", change)
     with refused(CheckpointError, message):
         load_model_index(str(tmp_path))
 

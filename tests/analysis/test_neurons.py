@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 from calibrations import (
-    LENGTHS,
     calibrated,
     describe,
+    labelled,
     make_sequences,
     make_settings,
     part_of,
@@ -27,10 +27,7 @@ from analysis.calibration.feed import feed_backward
 from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, memory_needs
 from analysis.calibration.sums import sums_of
-from analysis.corpora.documents import Document
-from analysis.corpora.sampling import tokenize
 from analysis.corpora.sequences import TokenSequences
-from analysis.corpora.settings import Sampling
 from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
@@ -44,7 +41,6 @@ from analysis.stats.merging import merge_runs
 from analysis.stats.neurons import NEURON_COLUMNS, NEURON_INDEX, NeuronStats, load_neuron_stats
 from analysis.stats.reading import read_table, verify_run
 from analysis.stats.store import StatsStore
-from builders import VOCAB
 from builders.statistics import run_manifest
 
 GRADIENT = ("routed", "gradient")
@@ -111,31 +107,6 @@ def test_recomputed_activations_give_the_same_numbers(run, described, tmp_path):
         assert_close(neurons(again), neurons(run), 1e-10)
 
 
-def documents(answers):
-    rng = np.random.default_rng(5)
-    return [
-        Document(
-            input_ids=tuple(rng.integers(3, VOCAB, size=length).tolist()),
-            answer=tuple((rng.random(length) < 0.5).tolist()) if answers else None,
-        )
-        for length in LENGTHS
-    ]
-
-
-def sequences_of(packing, count="all"):
-    sampling = Sampling(100, 12, packing=packing, count=count)
-    return tokenize(documents(count == "response"), None, sampling, corpus="ids")
-
-
-@pytest.mark.parametrize("count", ["all", "response"])
-def test_padding_and_packing_change_nothing(described, tmp_path, count):
-    alone = run_of(described, tmp_path / "1", sequences_of("pad", count), batch_size=1)
-    padded = run_of(described, tmp_path / "2", sequences_of("pad", count), batch_size=4)
-    packed = run_of(described, tmp_path / "3", sequences_of("pack", count), batch_size=2)
-    assert_close(neurons(padded), neurons(alone))
-    assert_close(neurons(packed), neurons(alone))
-
-
 def by_autograd(described, sequences):
     """The sums of the first sparse layer's expert 0, by torch's autograd on the stock model."""
     model = load_model(described, make_settings(dtype="float64")).requires_grad_(True)
@@ -163,7 +134,7 @@ def by_autograd(described, sequences):
 
 
 def test_with_answers_only_the_loss_and_the_sums_are_theirs(described, tmp_path):
-    sequences = sequences_of("pad", "response")
+    sequences = labelled("pad", "response")
     table = neurons(run_of(described, tmp_path, sequences, batch_size=1))
     rows = table[(table["layer"] == described.layers[0].index) & (table["expert"] == 0)]
     outputs, slopes = by_autograd(described, sequences)

@@ -46,23 +46,16 @@ def alone(model, prompt, count, stop=None):
     return ids[len(prompt) :]
 
 
-@pytest.fixture
-def stopping(model):
-    """The model with an end of text that it comes to say in the middle of its first answer."""
-    before = model.generation_config.eos_token_id
-    model.generation_config.eos_token_id = alone(model, PROMPTS[0], LENGTH)[2]
-    yield model, model.generation_config.eos_token_id
-    model.generation_config.eos_token_id = before
-
-
 def test_together_they_are_answered_as_alone(model):
     found = greedy_answers(model, PROMPTS, LENGTH)
     assert found == [alone(model, prompt, LENGTH) for prompt in PROMPTS]
     assert len({tuple(answer) for answer in found}) > 1
 
 
-def test_the_end_of_text_ends_an_answer_and_is_part_of_it(stopping):
-    model, stop = stopping
+def test_the_end_of_text_ends_an_answer_and_is_part_of_it(model, monkeypatch):
+    # It comes to say it in the middle of its first answer.
+    stop = alone(model, PROMPTS[0], LENGTH)[2]
+    monkeypatch.setattr(model.generation_config, "eos_token_id", stop)
     found = greedy_answers(model, PROMPTS, LENGTH)
     assert found == [alone(model, prompt, LENGTH, stop) for prompt in PROMPTS]
     assert found[0][-1] == stop

@@ -1,24 +1,21 @@
 """Statistics of packed documents are those of the documents alone; what does not count is out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
-from calibrations import calibrated, describe, table_of
+from calibrations import LENGTHS, calibrated, describe, labelled, table_of
 
-from analysis.corpora.documents import Document
-from analysis.corpora.sampling import tokenize
-from analysis.corpora.settings import Sampling
 from analysis.stats.columns import LARGEST
-from builders import VOCAB
+from analysis.stats.manifest import COACTIVATION, EXPERTS, NEURONS, ROUTER, SAMPLES
+from analysis.stats.reading import read_table
 
-LENGTHS = (9, 5, 7, 3, 9, 2, 6)
-RANDOM = np.random.default_rng(5)
-DOCUMENTS = [
-    Document(
-        input_ids=tuple(RANDOM.integers(3, VOCAB, size=length).tolist()),
-        answer=tuple((RANDOM.random(length) < 0.4).tolist()),
-    )
-    for length in LENGTHS
+# Group -> a file of it, and how far numbers may be apart: routers round to float32 in any model,
+# and what goes backward meets that again.
+FILES = [
+    *(("routed", EXPERTS, 1e-10), ("damage", EXPERTS, 1e-6), ("gradient", NEURONS, 1e-5)),
+    *(("router", ROUTER, 1e-6), ("router", COACTIVATION, 0), ("dense", SAMPLES, 1e-10)),
 ]
 
 
@@ -27,51 +24,50 @@ def model(tmp_path_factory):
     return describe(tmp_path_factory.mktemp("packed"), "qwen3_moe")
 
 
-def run_of(model, sequences, tmp_path, batch_size=2):
+def run_of(model, sequences, stats, batch_size=2, group="routed"):
     settings = {"seq_len": 12, "batch_size": batch_size, "dtype": "float64"}
-    return calibrated(model, tmp_path / sequences.digest[:8], sequences, **settings)
+    return calibrated(model, stats, sequences, **settings, groups=tuple({"routed": 1, group: 1}))
 
 
-def sequences_of(packing, count="all"):
-    sampling = Sampling(100, 12, packing=packing, count=count)
-    return tokenize(DOCUMENTS, None, sampling, corpus="ids")
+def assert_close(table, other, tolerance=1e-10):
+    pd.testing.assert_frame_equal(table, other, rtol=tolerance, atol=0)
 
 
-def assert_close(table, other):
-    pd.testing.assert_frame_equal(table, other, rtol=1e-10, atol=0)
+@pytest.mark.parametrize("count", ["all", "response"])
+@pytest.mark.parametrize(("group", "file", "tolerance"), FILES)
+def test_batches_and_packing_change_nothing(model, tmp_path, group, file, tolerance, count):
+    def table(packing, batch_size):
+        stats = tmp_path / f"{packing} {batch_size}"
+        return read_table(run_of(model, labelled(packing, count), stats, batch_size, group), file)
 
-
-def test_packed_documents_give_the_sums_of_the_documents_alone(model, tmp_path):
-    packed, alone = sequences_of("pack"), sequences_of("pad")
-    assert len(packed.rows) < len(alone.rows) == len(LENGTHS)
+    packed = labelled("pack", count)
     # Rows of unequal lengths, so that the batches of packed rows hold padding too.
+    assert len(packed.rows) < len(LENGTHS)
     assert packed.num_padded(2) > 0
-    one_by_one = run_of(model, alone, tmp_path, batch_size=1)
-    assert_close(table_of(run_of(model, packed, tmp_path)), table_of(one_by_one))
-    joined = sequences_of("concatenate")
+    alone = table("pad", 1)
+    for batch_size in (2, 5, 64):
+        assert_close(table("pad", batch_size), alone, tolerance)
+    if group == "dense":  # samples are rows
+        return
+    assert_close(table("pack", 2), alone, tolerance)
     with pytest.raises(AssertionError):
-        assert_close(table_of(run_of(model, joined, tmp_path)), table_of(one_by_one))
+        assert_close(table("concatenate", 2), alone, tolerance)
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
 def test_answers_and_the_rest_add_up_to_all(model, tmp_path, packing):
-    answers = sequences_of(packing, "response")
-    rest = type(answers)(
-        answers.corpus,
-        answers.rows,
-        answers.num_documents,
-        0,
-        counted=tuple(~row for row in answers.counted),
-        positions=answers.positions,
-    )
-    runs = [run_of(model, part, tmp_path) for part in (answers, rest, sequences_of(packing))]
+    answers = labelled(packing, "response")
+    rest = replace(answers, counted=tuple(~row for row in answers.counted))
+    runs = [
+        run_of(model, part, tmp_path / str(number))
+        for number, part in enumerate((answers, rest, replace(answers, counted=None)))
+    ]
     some, others, whole = (table_of(run).drop(columns="vector_sum_sq") for run in runs)
     added = some + others
     added[["layer", "expert"]] = some[["layer", "expert"]]
     added[LARGEST] = np.maximum(some[LARGEST], others[LARGEST])
     assert_close(added, whole)
-    counted = sum(sum(document.answer) for document in DOCUMENTS)
     per_layer = some.groupby("layer")["num_tokens"].sum().unique().tolist()
-    assert per_layer == [counted * model.layers[0].top_k]
+    assert per_layer == [answers.num_counted * model.layers[0].top_k]
     (corpus,) = runs[0].manifest.corpora
-    assert (corpus.num_counted, corpus.num_tokens) == (counted, sum(LENGTHS))
+    assert (corpus.num_counted, corpus.num_tokens) == (answers.num_counted, sum(LENGTHS))

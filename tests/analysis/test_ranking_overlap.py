@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CriterionError, PlanError, StatsError
-from analysis.families.base import MoELayer
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from analysis.ranking.coverage import Blender, coverage, fair_blend
@@ -31,17 +30,12 @@ from analysis.ranking.overlap import (
     variant_overlaps,
 )
 from analysis.stats.blend import Mixture
-from analysis.stats.grid import Grid
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import WeightStats
-from builders.statistics import random_stats, run_manifest
+from builders.statistics import grid_of, random_stats, run_manifest
 
 COUNTS = (7, 5, 6)
 FREQUENCY = CRITERIA["frequency"]
-
-
-def grid_of(*counts):
-    return Grid(tuple(MoELayer(3 + 4 * i, count, 2) for i, count in enumerate(counts)))
 
 
 def pruned_by_hand(stats, column, sparsity):
@@ -196,20 +190,15 @@ def demo():
     return Mixture([runs[name] for name, text in DEMO_CORPORA.items() if text.is_usual])
 
 
-def best_of_grid(blender):
-    points = [(a, b) for a, b in product(range(21), repeat=2) if a + b <= 20]
-    weights = [(a / 20, b / 20, (20 - a - b) / 20) for a, b in points]
-    return max(min(blender.coverage(point)) for point in weights)
-
-
 @pytest.mark.parametrize(("name", "sparsity"), [("frequency", "0.25"), ("mone", "0.5")])
 def test_a_fair_blend_is_no_worse_than_the_grid(demo, name, sparsity):
     blender = Blender(demo, get_criterion(name), "applied", Fraction(sparsity))
     fair = fair_blend(blender)
     assert sum(fair.weights) == pytest.approx(1)
     assert list(fair.coverage) == blender.coverage(fair.weights).tolist()
-    equal = min(blender.coverage((1, 1, 1)))
-    assert min(fair.coverage) >= max(best_of_grid(blender), equal) - 1e-12
+    points = [(a, b, 20 - a - b) for a, b in product(range(21), repeat=2) if a + b <= 20]
+    best = max(min(blender.coverage(np.divide(point, 20))) for point in [*points, (20, 20, 20)])
+    assert min(fair.coverage) >= best - 1e-12
 
 
 @pytest.mark.parametrize("corpora", [4, 5])

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
-from calibrations import LENGTHS, assert_same_numbers, calibration, describe, make_sequences
+from calibrations import (
+    LENGTHS,
+    assert_same_numbers,
+    calibration,
+    describe,
+    make_sequences,
+    watched,
+)
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain
@@ -52,20 +59,6 @@ def test_without_the_group_there_are_no_samples(described, run, tmp_path):
         load_sample_stats(alone)
 
 
-def test_a_stopped_run_goes_on(described, run, tmp_path):
-    task = start(described, tmp_path)
-    for progress in task:
-        if progress.done and progress.phase == "calibrating":
-            break
-    task.close()
-    assert_same_numbers(drain(start(described, tmp_path)), run)
-
-
-def test_layers_one_at_a_time(described, run, tmp_path):
-    streamed = drain(start(described, tmp_path, placement=Placement(stream_layers=True)))
-    assert_same_numbers(streamed, run)
-
-
 def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     """Between layers, what every batch chose in the last one is needed for the next."""
     streamed = {"placement": Placement(stream_layers=True, hidden_states_dir=tmp_path / "hidden")}
@@ -78,8 +71,7 @@ def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     # Sequences 0, 3 and 6 are the first of their batches.
     saved = safetensors.torch.load_file(state)
     assert {f"0/chosen.{first}" for first in (0, 3, 6)} <= saved.keys()
-    steps = []
-    resumed = drain(start(described, tmp_path, **streamed), steps.append)
+    resumed, steps = watched(start(described, tmp_path, **streamed))
     assert steps[1].note == "resumed after 3 of 4 layers"
     assert_same_numbers(resumed, run)
     assert not list(tmp_path.glob("*.partial"))
@@ -118,10 +110,3 @@ def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
     for found in (merged, joined_stats(parts)):
         assert all(np.array_equal(*pair) for pair in zip(found.transitions, added, strict=True))
     assert np.array_equal(joined_stats(parts).loss, merged.loss)
-
-
-def test_batches_do_not_matter(described, run, tmp_path):
-    other = load_sample_stats(drain(start(described, tmp_path, batch_size=7)))
-    stats = load_sample_stats(run)
-    for name in ("activation", "probability", "loss"):
-        assert np.allclose(getattr(other, name), getattr(stats, name), rtol=1e-12)

@@ -26,8 +26,8 @@ from analysis.stats.reading import load_expert_stats, load_weight_stats, read_ve
 from analysis.stats.store import StatsStore, read_run, stats_store
 from analysis.stats.tables import WeightStats
 from analysis.stats.writing import save_weight_stats
-from builders import edit_json
-from builders.statistics import random_stats, run_manifest
+from builders import edit_json, set_byte
+from builders.statistics import grid_of, random_stats, run_manifest
 
 SUMS = list(MOMENT_COLUMNS)
 
@@ -37,14 +37,9 @@ def edit_manifest(run, **changes):
 
 
 def weight_table(counts=(5, 3)):
-    rows = [
-        (3 + 4 * layer, expert, projection, 1.0 + expert, 2.0, 12)
-        for layer, count in enumerate(counts)
-        for expert in range(count)
-        for projection in ("gate", "up", "down")
-    ]
-    columns = ["layer", "expert", "projection", "l1", "l2_squared", "numel"]
-    return pd.DataFrame(rows, columns=columns)
+    table = grid_of(*counts).index()
+    table = table.merge(pd.DataFrame({"projection": ["gate", "up", "down"]}), how="cross")
+    return table.assign(l1=1.0 + table["expert"], l2_squared=2.0, numel=12)
 
 
 def test_a_run_is_read_as_it_was_written(save_run):
@@ -89,7 +84,9 @@ def test_a_second_save_of_the_same_run_keeps_the_first(save_run):
 
 
 def test_runs_are_listed_by_name_and_partial_ones_are_not(save_run, tmp_path):
-    names = [save_run(i, corpora=(name,)).manifest.run_id for i, name in enumerate("cab")]
+    # A corpus may be called partial.
+    corpora = ("c", "a", "my.partial.text")
+    names = [save_run(i, corpora=(name,)).manifest.run_id for i, name in enumerate(corpora)]
     stats = tmp_path / "stats"
     shutil.copytree(stats / names[0], stats / "tiny-z-00000000.partial")
     (stats / "tiny-empty-00000000").mkdir()
@@ -174,6 +171,11 @@ def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
         store.get("math")
     with pytest.raises(StatsError, match="Runs: none"):
         StatsStore(tmp_path / "nowhere").get("x")
+    # A whole name wins over a longer one.
+    longer = a.path.with_name(a.path.name + "-more")
+    shutil.copytree(a.path, longer)
+    edit_manifest(read_run(longer), run_id=longer.name)
+    assert store.get(a.manifest.run_id) == a
 
 
 def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path):
@@ -198,12 +200,6 @@ def test_a_removed_run_is_gone(save_run, tmp_path):
     assert [path.name for path in (tmp_path / "stats").iterdir()] == [other.path.name]
 
 
-def flip(file, offset):
-    raw = bytearray(file.read_bytes())
-    raw[offset] ^= 1
-    file.write_bytes(raw)
-
-
 def replaced(change):
     """Another table of experts, which the manifest knows."""
 
@@ -216,7 +212,10 @@ def replaced(change):
 
 
 DAMAGE = {
-    "a changed byte": (lambda run: flip(run.path / "vectors.parquet", 50), "vectors.*has changed"),
+    "a changed byte": (
+        lambda run: set_byte(run.path / "vectors.parquet", 50),
+        "vectors.*has changed",
+    ),
     "a cut file": (lambda run: (run.path / "experts.parquet").write_bytes(b"PAR1"), "has changed"),
     "no file": (
         lambda run: (run.path / "vectors.parquet").unlink(),
@@ -334,23 +333,16 @@ def test_a_blend_equals_the_weighted_sums_per_token(save_run):
     assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-13)
 
 
-@pytest.mark.parametrize(
-    "criterion",
-    # Those of neurons and of samples read files of their own: test_neurons.py, test_trajectory.py.
-    [
-        criterion
-        for criterion in CRITERIA.values()
-        if criterion.source == "routed"
-        and criterion.neuron_score is None
-        and not criterion.from_samples
-    ],
-)
-def test_every_routed_criterion_ranks_a_blend(save_run, criterion):
+def test_every_routed_criterion_ranks_a_blend(save_run):
     runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
     blended = blend([Part(runs[0], 0.3), Part(runs[1], 2.0)])
-    ranking = rank_experts(criterion, blended, "applied")
-    assert np.isfinite(ranking["saliency"]).all()
-    assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
+    for criterion in CRITERIA.values():
+        # Neurons and samples are in files of their own: test_neurons.py, test_trajectory.py.
+        if criterion.source != "routed" or criterion.neuron_score or criterion.from_samples:
+            continue
+        ranking = rank_experts(criterion, blended, "applied")
+        assert np.isfinite(ranking["saliency"]).all(), criterion.name
+        assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
 
 
 def test_the_shipped_statistics_are_of_the_shipped_model():
@@ -365,11 +357,6 @@ def test_the_shipped_statistics_are_of_the_shipped_model():
         verify_run(run)
 
 
-def test_a_corpus_may_be_called_partial(save_run, tmp_path):
-    run = save_run(1, corpora=("my.partial.text",))
-    assert StatsStore(tmp_path / "stats").runs() == [run]
-
-
 def test_another_schema_is_refused(save_run):
     run = save_run(1)
     for version in (0, 2):
@@ -381,14 +368,6 @@ def test_another_schema_is_refused(save_run):
 def test_a_directory_without_a_manifest_is_no_finished_run(tmp_path):
     with pytest.raises(StatsError, match=r"has no manifest\.json; it is not a finished run"):
         read_run(tmp_path)
-
-
-def test_a_whole_name_wins_over_a_longer_one(save_run, tmp_path):
-    run = save_run(1, corpora=("code",))
-    longer = run.path.with_name(run.path.name + "-more")
-    shutil.copytree(run.path, longer)
-    edit_manifest(read_run(longer), run_id=longer.name)
-    assert StatsStore(tmp_path / "stats").get(run.manifest.run_id) == run
 
 
 def test_verify_reads_weight_statistics_too(tmp_path):

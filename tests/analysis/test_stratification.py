@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.criteria import CRITERIA
-from analysis.families.base import MoELayer
 from analysis.numbers.arrays import rescale
 from analysis.ranking.stratification import (
     random_separation,
@@ -18,16 +17,11 @@ from analysis.ranking.stratification import (
     separation,
     signed_score,
 )
-from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
-from builders.statistics import run_manifest
+from builders.statistics import grid_of, run_manifest
 
 SIZES = {"gate": 300, "up": 300, "down": 500}
 SCALES = {"gate": 0.02, "up": 0.03, "down": 0.05}
-
-
-def grid_of(*counts):
-    return Grid(tuple(MoELayer(3 + 4 * i, count, 2) for i, count in enumerate(counts)))
 
 
 def weights_of(drawn):

@@ -29,10 +29,12 @@ def run(described, stats, placement=Placement(), **changes):  # noqa: B008 - fro
     return calibrated(described, stats, sequences, placement=placement, **changes)
 
 
-def assert_same_as_whole(path, tmp_path, **changes):
+def assert_same_as_whole(path, tmp_path, hidden="", **changes):
     described = load_model_index(str(path))
     whole = run(described, tmp_path / "whole", **changes)
-    streamed = run(described, tmp_path / "streamed", STREAMED, **changes)
+    place = replace(STREAMED, hidden_states_dir=tmp_path / hidden if hidden else None)
+    streamed = run(described, tmp_path / "streamed", place, **changes)
+    assert not hidden or list((tmp_path / hidden).iterdir()) == []
     assert streamed.manifest.digest == whole.manifest.digest
     assert streamed.manifest.files == whole.manifest.files
     assert streamed.manifest.made["way"] == "layers"
@@ -52,30 +54,20 @@ def test_every_kind_of_family_gives_the_bits_of_the_whole_model(case, tmp_path):
     assert_same_as_whole(tmp_path / "model", tmp_path)
 
 
-def test_experts_stacked_on_disk(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "mixtral", fused=True)
-    assert_same_as_whole(tmp_path / "model", tmp_path)
+# A model on disk, and what is asked of its runs.
+WAYS = {
+    "experts stacked on disk": ({"model_type": "mixtral", "fused": True}, {}),
+    "in bfloat16": ({"dtype": torch.bfloat16}, {"dtype": "auto"}),
+    "to bfloat16": ({}, {"dtype": "bfloat16"}),
+    "every group": ({}, {"groups": ("routed", "router", "damage", "dense")}),
+    "hidden states on disk": ({}, {"hidden": "hidden"}),
+}
 
 
-@pytest.mark.parametrize(("stored", "dtype"), [("bfloat16", "auto"), ("float32", "bfloat16")])
-def test_other_element_types(stored, dtype, tmp_path):
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe", dtype=getattr(torch, stored))
-    assert_same_as_whole(tmp_path / "model", tmp_path, dtype=dtype)
-
-
-def test_every_group_of_statistics(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
-    assert_same_as_whole(tmp_path / "model", tmp_path, groups=("routed", "router", "damage"))
-
-
-def test_hidden_states_on_disk(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
-    described = load_model_index(str(tmp_path / "model"))
-    whole = run(described, tmp_path / "whole")
-    place = replace(STREAMED, hidden_states_dir=tmp_path / "hidden")
-    streamed = run(described, tmp_path / "streamed", place)
-    assert streamed.manifest.files == whole.manifest.files
-    assert list((tmp_path / "hidden").iterdir()) == []
+@pytest.mark.parametrize(("stored", "asked"), WAYS.values(), ids=WAYS)
+def test_layers_give_the_bits_of_the_whole_model(stored, asked, tmp_path):
+    tiny_checkpoint(tmp_path / "model", **{"model_type": "qwen3_moe", **stored})
+    assert_same_as_whole(tmp_path / "model", tmp_path, **asked)
 
 
 def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):

@@ -109,12 +109,8 @@ def test_a_template_without_end_is_refused(template, limits, reason):
     with pytest.raises((RuntimeError, jinja2.TemplateError), match=reason):
         render(template, TALK, {}, limits=limits)
     assert render("{{ messages[0].content }}", TALK, {}).text == "Be short."
-    assert zombies() == []
-
-
-def zombies():
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [pid for pid in children if ") Z " in Path(f"/proc/{pid}/stat").read_text()]
+    assert [pid for pid in children if ") Z " in Path(f"/proc/{pid}/stat").read_text()] == []
 
 
 def test_the_refusal_is_one_line_that_says_what_works(tokenizer):

@@ -71,41 +71,47 @@ def softmax_of_negative(losses):
     return [value / sum(exponentials) for value in exponentials]
 
 
-def weights_of_the_paper(stats, sample, *, use_importance=True, use_steps=True):
-    """Path -> weight, a product of Eq. 5 and Eq. 8-10 as they stand."""
+def weights_of_the_paper(stats, sample, parts="both", *, is_measured=False):
+    """Path -> weight: a product of Eq. 5 and Eq. 8-10 as they stand.
+
+    Measured: with the share of what goes on from i to j in place of r_j.
+    """
     tokens = stats.num_tokens[sample]
     a, r, losses = (
         split(getattr(stats, name)[sample] / tokens)
         for name in ("activation", "probability", "loss")
     )
     e = [softmax_of_negative(loss) for loss in losses]
-    e[0] = [value * r[0][i] for i, value in enumerate(e[0])]
-    e[-1] = [value * a[-1][i] for i, value in enumerate(e[-1])]
-    found = {}
+    weights = {}
     for path in product(*(range(size) for size in SIZES)):
         weight = 1.0
-        for at, expert in enumerate(path):
-            if use_importance:
-                weight *= e[at][expert]
-            if use_steps and at + 1 < len(path):
-                weight *= a[at][expert] * r[at + 1][path[at + 1]]
-        found[path] = weight
-    return found
+        if parts != "transition":
+            weight = r[0][path[0]] * a[-1][path[-1]]
+            weight *= math.prod(e[at][expert] for at, expert in enumerate(path))
+        if parts != "importance":
+            for at, (expert, after) in enumerate(pairwise(path)):
+                step = r[at + 1][after]
+                if is_measured:
+                    row = stats.transitions[at][expert]
+                    step = row[after] / row.sum() if row.sum() else 0.0
+                weight *= a[at][expert] * step
+        weights[path] = weight
+    return weights
 
 
-def heaviest(stats, sample, count, **given):
-    weights = weights_of_the_paper(stats, sample, **given)
+def heaviest(weights, count):
     return sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count]
 
 
-@pytest.mark.parametrize(
-    ("parts", "given"),
-    [("both", {}), ("importance", {"use_steps": False}), ("transition", {"use_importance": False})],
-)
-def test_nodes_add_up_to_the_papers_products(stats, parts, given):
+PARTS = pytest.mark.parametrize("parts", ["both", "importance", "transition"])
+PLACES = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
+
+
+@PARTS
+def test_nodes_add_up_to_the_papers_products(stats, parts):
     for sample in range(3):
         nodes = [node[sample] for node in node_weights(stats, parts)]
-        for path, weight in weights_of_the_paper(stats, sample, **given).items():
+        for path, weight in weights_of_the_paper(stats, sample, parts).items():
             total = sum(node[expert] for node, expert in zip(nodes, path, strict=True))
             assert total == pytest.approx(math.log(weight), abs=1e-12)
 
@@ -117,24 +123,22 @@ def test_table_against_every_path(stats, count):
     assert tuple(table.columns) == PATH_COLUMNS
     held, best = {}, {}
     for sample in range(3):
-        for path, weight in heaviest(stats, sample, count):
+        for path, weight in heaviest(weights_of_the_paper(stats, sample), count):
             for at, expert in enumerate(path):
                 held.setdefault((at, expert), set()).add(sample)
                 best[at, expert] = max(best.get((at, expert), -math.inf), math.log(weight))
-    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
-    assert table["num_samples"].tolist() == [len(held.get(place, ())) for place in places]
+    assert table["num_samples"].tolist() == [len(held.get(place, ())) for place in PLACES]
     assert table["path_weight"].fillna(-math.inf).tolist() == pytest.approx(
-        [best.get(place, -math.inf) for place in places]
+        [best.get(place, -math.inf) for place in PLACES]
     )
     assert found.union_size(count) == len(held)
     mean = np.concatenate(node_weights(stats), axis=1).mean(axis=0)
     order = sorted(
-        range(len(places)),
+        range(len(PLACES)),
         key=lambda i: (
-            -len(held.get(places[i], ())),
-            -best.get(places[i], -math.inf),
-            -mean[i],
-            places[i],
+            -len(held.get(PLACES[i], ())),
+            -best.get(PLACES[i], -math.inf),
+            *(-mean[i], PLACES[i]),
         ),
     )
     assert table.sort_values("rank").index.tolist() == order
@@ -177,7 +181,7 @@ def test_samples_without_tokens_are_left_out(stats):
         follow_paths(empty, 1)
 
 
-@pytest.mark.parametrize("parts", ["both", "importance", "transition"])
+@PARTS
 def test_measured_steps_against_every_path(stats, parts):
     rng = np.random.default_rng(5)
     counts = tuple(rng.integers(0, 4, pair) for pair in ((3, 4), (4, 2)))
@@ -186,36 +190,10 @@ def test_measured_steps_against_every_path(stats, parts):
     found = follow_paths(measured, 6, Weighing(parts, "measured")).table(6)
     held = {}
     for sample in range(3):
-        weights = measured_weights(measured, sample, parts)
-        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:6]
+        best = heaviest(weights_of_the_paper(measured, sample, parts, is_measured=True), 6)
         for place in {(at, expert) for path, w in best if w > 0 for at, expert in enumerate(path)}:
             held[place] = held.get(place, 0) + 1
-    places = [(at, expert) for at, size in enumerate(SIZES) for expert in range(size)]
-    assert found["num_samples"].tolist() == [held.get(place, 0) for place in places]
-
-
-def measured_weights(stats, sample, parts):
-    """Path -> weight, with the share of what goes on from i to j in place of r_j."""
-    tokens = stats.num_tokens[sample]
-    a, r, losses = (
-        split(getattr(stats, name)[sample] / tokens)
-        for name in ("activation", "probability", "loss")
-    )
-    e = [softmax_of_negative(loss) for loss in losses]
-    weights = {}
-    for path in product(*(range(size) for size in SIZES)):
-        weight = 1.0
-        if parts != "transition":
-            weight = r[0][path[0]] * a[2][path[2]]
-            for at, expert in enumerate(path):
-                weight *= e[at][expert]
-        if parts != "importance":
-            for at, step in enumerate(stats.transitions):
-                row = step[path[at]]
-                share = row[path[at + 1]] / row.sum() if row.sum() else 0.0
-                weight *= a[at][path[at]] * share
-        weights[path] = weight
-    return weights
+    assert found["num_samples"].tolist() == [held.get(place, 0) for place in PLACES]
 
 
 def test_what_has_no_steps_needs_no_transitions(stats):
@@ -288,14 +266,6 @@ def dyadic(rng, *shape):
     return rng.integers(-8, 1, shape) / 4
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("count", [1, 7, 10_000])
-def test_independent_layers_against_every_path(seed, count):
-    rng = np.random.default_rng(seed)
-    nodes = [dyadic(rng, size) for size in rng.integers(1, 6, rng.integers(1, 5))]
-    assert as_list(top_paths(nodes, count)) == every_path(nodes)[:count]
-
-
 def test_so_many_candidates_that_only_the_first_are_sorted():
     rng = np.random.default_rng(0)
     samples = [dyadic(rng, 2, 20) for _ in range(3)]
@@ -308,10 +278,11 @@ def test_so_many_candidates_that_only_the_first_are_sorted():
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("count", [1, 7, 10_000])
-def test_steps_against_every_path(seed, count):
+def test_paths_against_every_path(seed, count):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 6, rng.integers(1, 5))
     nodes = [dyadic(rng, size) for size in sizes]
+    assert as_list(top_paths(nodes, count)) == every_path(nodes)[:count]
     steps = [dyadic(rng, *pair) for pair in pairwise(sizes)]
     assert as_list(top_paths_through(nodes, steps, count)) == every_path(nodes, steps)[:count]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from calibrations import watched
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration import weights
@@ -72,18 +73,14 @@ def write_checkpoint(path, experts, *, fused=False, extra=None):
     return load_model_index(str(path))
 
 
-def expected_table(experts):
+def assert_measured(model, experts, *, rel):
     rows = []
     for (layer, expert), matrices in experts.items():
         for name in ("gate", "up", "down"):
             w = matrices[name].double().numpy().ravel()
             rows.append((layer, expert, name, np.abs(w).sum(), (w * w).sum(), w.size))
     columns = ["layer", "expert", "projection", "l1", "l2_squared", "numel"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def assert_measured(model, experts, *, rel):
-    table, expected = drain(measure_weights(model)), expected_table(experts)
+    table, expected = drain(measure_weights(model)), pd.DataFrame(rows, columns=columns)
     exact = ["layer", "expert", "projection", "numel"]
     assert table[exact].to_numpy().tolist() == expected[exact].to_numpy().tolist()
     for column in ("l1", "l2_squared"):
@@ -91,21 +88,18 @@ def assert_measured(model, experts, *, rel):
 
 
 # 91, 4096, 4097 and 211,001 elements: odd counts, around a block of 4,096, beyond one read buffer.
-@pytest.mark.parametrize("shape", [(7, 13), (64, 64), (17, 241), (301, 701)])
-@pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
-def test_bf16_norms_equal_float64_sums(tmp_path, shape, fused):
-    experts = random_experts(*shape, torch.bfloat16)
-    model = write_checkpoint(tmp_path / "model", experts, fused=fused)
-    # float32 partial sums of 4,096 elements: a few units in the seventh digit.
-    assert_measured(model, experts, rel=1e-6)
+# float32 partial sums of 4,096 elements are right to a few units in the seventh digit.
+CASES = [
+    *((shape, torch.bfloat16, 1e-6) for shape in ((7, 13), (64, 64), (17, 241), (301, 701))),
+    *(((61, 77), dtype, 1e-13) for dtype in (torch.float16, torch.float32, torch.float64)),
+]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(("shape", "dtype", "rel"), CASES)
 @pytest.mark.parametrize("fused", [False, True], ids=["per-expert", "fused"])
-def test_norms_of_other_element_types_equal_float64_sums(tmp_path, dtype, fused):
-    experts = random_experts(61, 77, dtype)
-    model = write_checkpoint(tmp_path / "model", experts, fused=fused)
-    assert_measured(model, experts, rel=1e-13)
+def test_norms_equal_float64_sums(tmp_path, shape, dtype, rel, fused):
+    experts = random_experts(*shape, dtype)
+    assert_measured(write_checkpoint(tmp_path / "model", experts, fused=fused), experts, rel=rel)
 
 
 def test_biases_are_left_out(tmp_path):
@@ -161,50 +155,12 @@ def test_a_shard_that_shrinks_while_it_is_read_is_an_error(tmp_path):
         drain(measure_weights(model))
 
 
-@pytest.mark.parametrize("model_type", ["gpt_oss", "aria_text"])
-def test_gate_and_up_are_told_apart_in_transposed_stacks(tmp_path, model_type, monkeypatch):
-    # gpt-oss alternates them, Aria puts all gate columns first; a stack is more than one chunk.
-    monkeypatch.setattr(weights, "_CHUNK_BYTES", 1 << 12)
-    hidden, width, count = 31, 71, 2
-    generator = torch.Generator().manual_seed(5)
-    both = torch.randn(count, hidden, 2 * width, generator=generator).bfloat16()
-    down = torch.randn(count, width, hidden, generator=generator).bfloat16()
-    block = "model.layers.0.mlp"
-    first, last = (
-        ("gate_up_proj", "down_proj") if model_type == "gpt_oss" else ("fc1.weight", "fc2.weight")
-    )
-    tensors = {
-        f"{block}.experts.{first}": both,
-        f"{block}.experts.{last}": down,
-        f"{block}.experts.gate_up_proj_bias": torch.ones(count, 2 * width),
-        f"{block}.router.weight": torch.ones(count, hidden),
-    }
-    if model_type == "aria_text":
-        del tensors[f"{block}.experts.gate_up_proj_bias"]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    keys = {"gpt_oss": ("num_local_experts", "num_experts_per_tok")}
-    count_key, top_k_key = keys.get(model_type, ("moe_num_experts", "moe_topk"))
-    config = {"model_type": model_type, "num_hidden_layers": 1, count_key: count, top_k_key: 1}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    table = drain(measure_weights(load_model_index(str(tmp_path))))
-    for expert in range(count):
-        whole = both[expert].double()
-        gate = whole[:, 0::2] if model_type == "gpt_oss" else whole[:, :width]
-        up = whole[:, 1::2] if model_type == "gpt_oss" else whole[:, width:]
-        rows = table[table["expert"] == expert]
-        assert rows["projection"].tolist() == ["gate", "up", "down"]
-        for w, row in zip((gate, up, down[expert].double()), rows.itertuples(), strict=True):
-            assert row.numel == w.numel()
-            assert row.l1 == pytest.approx(float(w.abs().sum()), rel=1e-6)
-            assert row.l2_squared == pytest.approx(float(w.square().sum()), rel=1e-6)
-
-
 def test_weight_statistics_are_cached_by_model(tmp_path):
     model = write_checkpoint(tmp_path / "model", random_experts(9, 11, torch.bfloat16))
     store = StatsStore(tmp_path / "stats")
     first = drain(weight_statistics(model, store))
-    steps = []
-    assert drain(weight_statistics(model, store), steps.append) == first
+    again, steps = watched(weight_statistics(model, store))
+    assert again == first
     assert [step.phase for step in steps] == ["cached"]
     other = write_checkpoint(tmp_path / "other", random_experts(9, 11, torch.bfloat16, seed=1))
     assert drain(weight_statistics(other, store)).path != first.path

@@ -53,6 +53,13 @@ def edit_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({key: raw[key] for key in raw if key not in dropped}))
 
 
+def set_byte(file: Path, offset: int, value: int | None = None) -> None:
+    """Another byte of a file: this value, or its lowest bit turned."""
+    raw = bytearray(file.read_bytes())
+    raw[offset] = raw[offset] ^ 1 if value is None else value
+    file.write_bytes(raw)
+
+
 def as_gib(size: int) -> str:
     """Bytes as an exact decimal of GiB: 2^30 divides 10^30."""
     return f"{size * 5**30}e-30"

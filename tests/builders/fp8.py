@@ -53,12 +53,15 @@ def fp8_settings(block=BLOCK):
     }
 
 
-def write_fp8_pair(folder, plain_dtype=torch.float32, scale_dtype=torch.float32):
-    """Folders of a DeepSeek-V3 in FP8, and of the same with plain matrices."""
+def write_fp8_pair(
+    folder, plain_dtype=torch.float32, scale_dtype=torch.float32, model=None, block=BLOCK
+):
+    """Folders of a model (a DeepSeek-V3) in FP8, and of the same with plain matrices."""
     fp8, plain = folder / "fp8", folder / "plain"
-    tiny_model(BY_NAME["deepseek_v3"]).save_pretrained(plain, save_original_format=True)
+    model = model or tiny_model(BY_NAME["deepseek_v3"])
+    model.save_pretrained(plain, save_original_format=True)
     file = plain / "model.safetensors"
-    stored, meant = to_fp8_blocks(load_file(file), scale_dtype=scale_dtype)
+    stored, meant = to_fp8_blocks(load_file(file), block, scale_dtype)
     for name in stored:
         if f"{name}_scale_inv" in stored:
             meant[name] = meant[name].to(plain_dtype)
@@ -66,6 +69,6 @@ def write_fp8_pair(folder, plain_dtype=torch.float32, scale_dtype=torch.float32)
     save_file(stored, fp8 / file.name, {"format": "pt"})
     save_file(meant, file, {"format": "pt"})
     config = json.loads((plain / "config.json").read_text())
-    config |= {"quantization_config": fp8_settings()}
+    config |= {"quantization_config": fp8_settings(block)}
     (fp8 / "config.json").write_text(json.dumps(config))
     return fp8, plain

@@ -1,5 +1,7 @@
 """Statistics that no model made: of chosen columns, or of consistent random sums."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -12,6 +14,16 @@ from analysis.stats.tables import ExpertStats
 
 HIDDEN = 5
 TINY = MeasuredModel("tiny", "0" * 64, "olmoe", (MoELayer(1, 5, 2), MoELayer(3, 5, 2)))
+
+
+def layers_of(counts: Sequence[int]) -> tuple[MoELayer, ...]:
+    """Decoder indices with a gap, so that a position never passes for a layer."""
+    return tuple(MoELayer(3 + 4 * place, count, 2) for place, count in enumerate(counts))
+
+
+def grid_of(*counts: int) -> Grid:
+    """The grid of layers of so many experts."""
+    return Grid(layers_of(counts))
 
 
 def expert_stats(seed: int = 0, corpus: str = "text", model: MeasuredModel = TINY) -> ExpertStats:
@@ -37,8 +49,6 @@ def run_manifest(
     counts=(5, 3), corpora=("prose",), identity="tiny", dtype="float32", kind="routed"
 ) -> RunManifest:
     """Of a run whose layers have so many experts."""
-    # Decoder indices with a gap, so that a position never passes for a layer.
-    layers = tuple(MoELayer(3 + 4 * i, count, 2) for i, count in enumerate(counts))
     refs = tuple(
         CorpusRef(name, digest_of({"tokens of": name}), 3, 2, 40, 6, 1, 40) for name in corpora
     )
@@ -47,7 +57,7 @@ def run_manifest(
         kind=kind,
         run_id=run_name(identity, *corpora, digest=digest),
         digest=digest,
-        model=MeasuredModel(identity, identity, "olmoe", layers),
+        model=MeasuredModel(identity, identity, "olmoe", layers_of(counts)),
         corpora=refs,
         settings={"seq_len": 20, "seed": 42, "dtype": dtype},
         made={"created_at": "2026-01-02T03:04:05+00:00"},

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from calibrations import make_sequences
-from safetensors.torch import load_file, save_file
+from exports import tensors_of
+from safetensors.torch import save_file
 
 from analysis.model.heads import head_experts
 from analysis.model.opening import load_model_index
@@ -65,11 +66,6 @@ HEADED = (
         own=True,
     ),
 )
-
-
-def tensors_of(path):
-    files = path.glob("*.safetensors")
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
 def layer_of(tensors, layer):

@@ -18,6 +18,7 @@ from accelerate import cpu_offload
 from calibrations import calibrated, make_sequences
 from exports import export
 
+from analysis.calibration import weights
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from analysis.calibration.weights import measure_weights
@@ -29,7 +30,7 @@ from families.built import Built, stock_load
 from families.configs import DISTINCT, EVERY, KINDS, SOURCES, Case, cases_where
 from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
-from families.settings import VOCAB
+from families.settings import HIDDEN, VOCAB
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.manifest import MANIFEST_NAME
@@ -135,6 +136,8 @@ class TestConformance:
         }
         assert tuple(sorted(found)) == case.sparse
         assert tuple(layer.index for layer in described.layers) == case.sparse
+        assert described.num_experts == len(case.sparse) * case.experts
+        assert (described.dtype, described.hidden_size) == ("F32", HIDDEN)
         for layer in described.layers:
             name, experts = found[layer.index]
             router = router_of(model, case, layer.index)
@@ -279,7 +282,9 @@ class TestConformance:
         assert {file.name for file in out.iterdir()} - names == {MANIFEST_NAME, "README.md"}
 
     @pytest.mark.parametrize(("case", "layout"), LAYOUTS_OF_KINDS)
-    def test_weight_statistics_are_those_of_the_module(self, built, case, layout):
+    def test_weight_statistics_are_those_of_the_module(self, built, monkeypatch, case, layout):
+        # Less than a matrix at once, so that halves of stacks are told apart in every chunk.
+        monkeypatch.setattr(weights, "_CHUNK_BYTES", 1000)
         source = built(case)
         table = drain(measure_weights(source.described(layout)))
         found = {

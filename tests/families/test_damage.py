@@ -14,7 +14,7 @@ from analysis.errors import StatsError
 from analysis.families.base import MoELayer
 from analysis.model.opening import load_model_index
 from families.built import stock_load
-from families.configs import BY_NAME, CASES, DISTINCT, Case, cases_where
+from families.configs import BY_NAME, DISTINCT, Case, cases_where
 from families.physical import block_of, listening, physically_pruned, router_of
 from families.plain import expert_output
 from families.settings import VOCAB
@@ -196,7 +196,7 @@ def test_a_router_that_needs_all_its_experts_is_refused(tmp_path, model_type, se
 
 
 def test_damage_in_bfloat16_is_near_that_in_float64(built):
-    case = next(case for case in CASES if case.name == "olmoe")
+    case = BY_NAME["olmoe"]
     source = built(case)
     wide = collected(stock_load(case, source.paths["experts"])[0].double(), source.described())
     half = collected(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from calibrations import calibrated, calibration, make_settings
+from calibrations import calibrated, calibration, make_settings, watched
 from exports import verified
 
 from analysis.calibration.loading import Placement
@@ -21,29 +21,29 @@ from families.headed import HEADED, ROUTED, SEQUENCES, WITH_HEADS, Made, assert_
 from families.settings import HIDDEN
 from pruning import Model
 
+EXACT = {"seq_len": 7, "dtype": "float64"}
+
+
+def assert_as_by_hand(made, stats):
+    run = calibrated(made.described, stats, SEQUENCES, **EXACT, groups=WITH_HEADS)
+    assert_sums(heads_of(run, made.described), made.wanted(SEQUENCES.rows))
+    return run
+
 
 @pytest.mark.parametrize("headed", HEADED, ids=str)
 def test_statistics_of_heads_equal_a_double_loop(built, tmp_path, headed):
     made = Made(built, headed, tmp_path)
-    run = calibrated(
-        made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=WITH_HEADS
-    )
-    table = heads_of(run, made.described)
-    assert table["num_tokens"].sum() == made.case.top_k * (6 + 3 + 1 + 0 + 5)
-    assert_sums(table, made.wanted(SEQUENCES.rows))
+    run = assert_as_by_hand(made, tmp_path)
+    counts = heads_of(run, made.described)["num_tokens"]
+    assert counts.sum() == made.case.top_k * (6 + 3 + 1 + 0 + 5)
     # The trunk's own numbers are those of a run without heads.
-    plain = calibrated(
-        made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=ROUTED
-    )
+    plain = calibrated(made.described, tmp_path, SEQUENCES, **EXACT, groups=ROUTED)
     assert load_expert_stats(plain).table.equals(load_expert_stats(run).table)
 
 
 def test_a_second_head_gets_what_the_first_gives(built, tmp_path):
     made = Made(built, HEADED[0], tmp_path, heads=2)
-    run = calibrated(
-        made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=WITH_HEADS
-    )
-    assert_sums(heads_of(run, made.described), made.wanted(SEQUENCES.rows))
+    assert_as_by_hand(made, tmp_path)
 
 
 def test_a_head_of_single_experts_beside_a_stacked_trunk(built, tmp_path):
@@ -55,10 +55,7 @@ def test_a_head_of_single_experts_beside_a_stacked_trunk(built, tmp_path):
     assert any(name.endswith("layers.2.mlp.experts.gate_up_proj") for name in names)
     assert "mtp.layers.0.mlp.experts.0.gate_proj.weight" in names
     model = Model(made.path, stats_dir=tmp_path)
-    run = calibrated(
-        made.described, tmp_path, SEQUENCES, seq_len=7, dtype="float64", groups=WITH_HEADS
-    )
-    assert_sums(heads_of(run, made.described), made.wanted(SEQUENCES.rows))
+    assert_as_by_hand(made, tmp_path)
     model.export(model.plan("reap", "letters.jsonl", sparsity="40%"), tmp_path / "out", mtp="prune")
     verified(tmp_path / "out", level="bytes", source=made.path)
 
@@ -94,25 +91,9 @@ def test_a_streamed_run_that_stops_before_the_heads_resumes(glm, tmp_path):
     task = calibration(glm.described, tmp_path / "stopped", SEQUENCES, **asked)
     next(step for step in task if step.phase == "calibrating prediction heads")
     task.close()
-    notes = []
-    task = calibration(glm.described, tmp_path / "stopped", SEQUENCES, **asked)
-    run = drain(noting(task, notes))
-    assert any("resumed after 3 of 4 layers" in note for note in notes)
+    run, steps = watched(calibration(glm.described, tmp_path / "stopped", SEQUENCES, **asked))
+    assert any("resumed after 3 of 4 layers" in step.note for step in steps)
     assert run.manifest.files == whole.manifest.files
-
-
-def noting(task, notes):
-    """The same task, whose notes are kept."""
-    result = None
-
-    def steps():
-        nonlocal result
-        result = yield from task
-
-    for step in steps():
-        notes.append(step.note)
-        yield step
-    return result
 
 
 def test_packed_documents_are_counted_as_if_alone(glm, tmp_path):

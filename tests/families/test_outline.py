@@ -2,17 +2,25 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from exports import tensors_of
+from safetensors.torch import save_file
 
 from analysis.calibration.config_outline import outline_model
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
-from families.configs import CASES, EVERY
+from builders import edit_json
+from families.configs import BY_NAME, EVERY
+from families.test_quantised import to_fp8
 from pruning.plan.sizes import size_report
+
+
+def config_of(built, name, folder):
+    """A copy of a case's configuration."""
+    return Path(shutil.copy(built(BY_NAME[name]).paths["experts"] / "config.json", folder))
 
 
 def headers_of(model):
@@ -43,20 +51,16 @@ def test_the_outline_of_every_family_is_its_checkpoint(built, tmp_path, case):
 
 @pytest.mark.parametrize("name", ["nemotron_h", "kimi_linear", "qwen3_next"])
 def test_heads_of_a_layout_that_the_table_does_not_know_are_not_counted(built, tmp_path, name):
-    path = built(next(case for case in CASES if case.name == name)).paths["experts"]
-    config = json.loads((path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    edit_json(config_of(built, name, tmp_path), num_nextn_predict_layers=1)
     outline = outline_model(str(tmp_path))
-    assert headers_of(outline) == headers_of(load_model_index(str(path)))
+    assert headers_of(outline) == headers_of(built(BY_NAME[name]).described())
     said = "Prediction heads (num_nextn_predict_layers = 1) are not counted."
     assert without_weights(outline).caveats == (said,)
 
 
 def test_layers_with_numbers_of_their_own(built, tmp_path):
-    (case,) = (case for case in CASES if case.name == "olmoe")
-    config = json.loads((built(case).paths["experts"] / "config.json").read_text())
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({**config, "per_layer_num_experts": [7, 1]}))
+    file = config_of(built, "olmoe", tmp_path)
+    edit_json(file, per_layer_num_experts=[7, 1])
     outline = outline_model(str(file))
     assert [(layer.num_experts, layer.top_k) for layer in outline.layers] == [(7, 2), (1, 1)]
     report, expert = size_report(outline), 3 * 16 * 24
@@ -67,8 +71,7 @@ def test_layers_with_numbers_of_their_own(built, tmp_path):
 
 
 def test_the_element_type_can_be_chosen(built, tmp_path):
-    (case,) = (case for case in CASES if case.name == "mixtral")
-    shutil.copy(built(case).paths["experts"] / "config.json", tmp_path)
+    config_of(built, "mixtral", tmp_path)
     single, half = (outline_model(str(tmp_path), dtype=d) for d in ("float32", "bfloat16"))
     assert single.checkpoint.nbytes == 2 * half.checkpoint.nbytes
     assert size_report(half).loaded("float32") == size_report(single).loaded()
@@ -77,28 +80,17 @@ def test_the_element_type_can_be_chosen(built, tmp_path):
 
 
 def test_quantised_models_count_their_weights_once(built, tmp_path):
-    (case,) = (case for case in CASES if case.name == "qwen3_moe")
-    model = built(case).model
-    quantised = load_model_index(str(_in_fp8(built(case).paths["experts"], tmp_path)))
+    source = built(BY_NAME["qwen3_moe"])
+    model, held = source.model, tensors_of(source.paths["experts"])
+    save_file(to_fp8(held), tmp_path / "model.safetensors")
+    shutil.copy(source.paths["experts"] / "config.json", tmp_path)
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    edit_json(tmp_path / "config.json", quantization_config=fp8)
+    quantised = load_model_index(str(tmp_path))
     report = size_report(quantised)
     assert report.params_before == sum(parameter.numel() for parameter in model.parameters())
     assert report.loaded("bfloat16")[0] == 2 * report.params_before
     assert report.loaded()[0] == quantised.checkpoint.nbytes
-
-
-def _in_fp8(source, target):
-    """The checkpoint with its experts in FP8 beside scales, in one shard."""
-    tensors = {}
-    for shard in sorted(source.glob("*.safetensors")):
-        tensors |= load_file(shard)
-    for name in [name for name in tensors if ".experts." in name]:
-        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
-        tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
-    save_file(tensors, target / "model.safetensors")
-    config = json.loads((source / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    (target / "config.json").write_text(json.dumps(config))
-    return target
 
 
 @pytest.mark.parametrize(
@@ -121,10 +113,9 @@ def test_a_configuration_that_describes_nothing(tmp_path, config, error, message
 
 
 def test_models_are_named_as_checkpoints_are(built, tmp_path):
-    (case,) = (case for case in CASES if case.name == "olmoe")
     folder = tmp_path / "some-model"
     folder.mkdir()
-    shutil.copy(built(case).paths["experts"] / "config.json", folder)
+    config_of(built, "olmoe", folder)
     names = [outline_model(str(place)).name for place in (folder, folder / "config.json", "demo")]
     assert names == ["some-model", "some-model", "demo"]
 

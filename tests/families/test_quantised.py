@@ -1,17 +1,15 @@
 """Checkpoints whose experts are quantised: pruning moves bytes, so it needs to compute nothing."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from exports import verified
-from safetensors.torch import load_file, save_file
+from exports import export, same_bytes, tensors_of, verified
+from safetensors.torch import save_file
 
 from analysis.calibration.config_outline import outline_model
 from analysis.calibration.weights import measure_weights
-from analysis.checkpoint.opening import open_checkpoint
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import PlanError, UnsupportedModelError
@@ -22,7 +20,7 @@ from builders import edit_json
 from builders.mxfp4 import to_mxfp4
 from builders.repairs import repaired
 from builders.repairs import token_sequences as random_tokens
-from families.configs import BY_NAME, CASES
+from families.configs import BY_NAME
 from families.published import as_published
 from families.settings import WIDTH
 from families.tiny_models import tiny_model
@@ -30,12 +28,6 @@ from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.planning.make import neuron_units_of
 from pruning.requests.plan import SpecRequest
 from pruning.study import Study
-from pruning.surgery.export import export_checkpoint
-
-
-def tensors_of(path):
-    shards = open_checkpoint(path).shards
-    return {name: t for shard in shards for name, t in load_file(path / shard.name).items()}
 
 
 def to_fp8(tensors):
@@ -88,11 +80,10 @@ def to_fp4(tensors):
 @pytest.fixture
 def quantised(built, tmp_path):
     def make(case_name, convert, method):
-        case = next(case for case in CASES if case.name == case_name)
+        case = BY_NAME[case_name]
         source, path = built(case).paths["experts"], tmp_path / "quantised"
         path.mkdir()
-        shutil.copy(source / "config.json", path)
-        config = json.loads((path / "config.json").read_text())
+        config = json.loads((source / "config.json").read_text())
         config.get("text_config", config)["quantization_config"] = {"quant_method": method}
         (path / "config.json").write_text(json.dumps(config))
         save_file(convert(tensors_of(source)), path / "model.safetensors", {"format": "pt"})
@@ -101,29 +92,19 @@ def quantised(built, tmp_path):
     return make
 
 
-def same_bytes(first, second):
-    return first.dtype == second.dtype and torch.equal(
-        first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8)
-    )
-
-
-def export(case, path, out):
-    described = load_model_index(str(path))
+def exported(case, path, out):
+    """Ids that stay in every layer, and the tensors before and after."""
     ids = (1, 2, case.experts - 1)
-    plan = PruningPlan(model_ref(described), dict.fromkeys(case.sparse, ids))
-    drain(export_checkpoint(described, plan, out))
-    after, before = (
-        json.loads((folder / "config.json").read_text()).get("text_config")
-        or json.loads((folder / "config.json").read_text())
-        for folder in (out, path)
-    )
+    export(path, ids, out)
+    after, before = (json.loads((folder / "config.json").read_text()) for folder in (out, path))
+    after, before = (config.get("text_config") or config for config in (after, before))
     assert after["quantization_config"] == before["quantization_config"]
     return ids, tensors_of(path), tensors_of(out)
 
 
 def test_blocks_and_scales_are_cut_with_their_experts(quantised, tmp_path):
     case, path = quantised("gpt_oss", to_mxfp4, "mxfp4")
-    ids, before, after = export(case, path, tmp_path / "out")
+    ids, before, after = exported(case, path, tmp_path / "out")
     assert after.keys() == before.keys()
     cut = 0
     for name, tensor in after.items():
@@ -152,7 +133,7 @@ PACKED = ("kimi_k25", to_packed, "compressed-tensors")
 )
 def test_scales_go_with_the_matrices_of_their_expert(quantised, tmp_path, how, trunk, roles):
     case, path = quantised(*how)
-    ids, before, after = export(case, path, tmp_path / "out")
+    ids, before, after = exported(case, path, tmp_path / "out")
     for layer in case.sparse:
         block = f"{trunk}.{layer}.mlp"
         for new, old in enumerate(ids):
@@ -180,7 +161,7 @@ def test_deepseek_v4_as_it_is_published(tmp_path):
     # Those that scale streams are not told from those of quantised weights.
     weights = [weight for name, weight in loaded.named_parameters() if not name.endswith("scale")]
     assert described.num_params == sum(weight.numel() for weight in weights) + 2 * case.experts
-    ids, _, after = export(case, source, tmp_path / "out")
+    ids, _, after = exported(case, source, tmp_path / "out")
     assert after["layers.3.ffn.experts.2.w1.weight"].dtype == torch.int8
     assert after["layers.0.ffn.gate.tid2eid"].max() == len(ids) - 1
     # From the configuration alone, the same of every expert.
@@ -202,7 +183,7 @@ def test_norms_of_quantised_experts_are_refused(quantised, tmp_path, case_name, 
     described = load_model_index(str(path))
     with pytest.raises(UnsupportedModelError, match=r"[Dd]equanti"):
         drain(measure_weights(described))
-    drain(export_checkpoint(described, keep_all(described), tmp_path / "out"))
+    export(described, keep_all(described), tmp_path / "out")
     for file in path.iterdir():
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 

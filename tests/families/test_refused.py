@@ -41,6 +41,7 @@ def test_the_reason_is_what_is_said(model_type):
     with pytest.raises(UnsupportedModelError) as caught:
         family_of({"model_type": model_type, "num_experts": 8})
     assert f"{model_type!r} is not supported: {REFUSED[model_type]}. " in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("model_type", UNSEEN)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from exports import keeping_neurons, uneven
+from exports import keeping_neurons, tensors_of, uneven
 from safetensors.torch import load_file
 
 from analysis.errors import UnsupportedModelError
@@ -50,9 +50,7 @@ def test_neurons_that_stay_take_over_and_those_that_go_do_nothing(built, tmp_pat
     plan, record = repaired(model, plan, tmp_path, token_sequences(60, 16))
     assert fit_plan(plan, model).kept_neurons[layer][1] == (0, 2, 5)
     assert record.files
-    before = {}
-    for shard in built(case).paths["experts"].glob("*.safetensors"):
-        before |= load_file(shard)
+    before = tensors_of(built(case).paths["experts"])
     new = load_file(plan.repair.file(layer))
     name = next(key for key in new if ".experts.1." in key)
     changed = (new[name] != before[name]).any(dim=0)

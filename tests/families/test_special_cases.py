@@ -6,8 +6,8 @@ import shutil
 import pandas as pd
 import pytest
 import torch
-from exports import edit_tensors, export, keeping_neurons, shards_of
-from safetensors.torch import load_file, save_file
+from exports import edit_tensors, export, keeping_neurons, shards_of, tensors_of
+from safetensors.torch import save_file
 
 from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
@@ -67,14 +67,7 @@ def test_parts_for_other_media_are_copied(built, tmp_path, case):
     size = case.experts // case.groups
     kept = tuple(expert for expert in range(case.experts) if expert % size)
     export(described, PruningPlan(model_ref(described), dict.fromkeys(case.sparse, kept)), tmp_path)
-    before, after = (
-        {
-            name: tensor
-            for file in path.glob("*.safetensors")
-            for name, tensor in load_file(file).items()
-        }
-        for path in (described.checkpoint.path, tmp_path)
-    )
+    before, after = map(tensors_of, (described.checkpoint.path, tmp_path))
     text = ("language_model", "lm_head", "model.embed_tokens", "model.layers.", "model.norm.")
     beside = {name for name in before if not any(word in name for word in text)}
     assert beside
@@ -170,9 +163,7 @@ def test_kimi_as_it_is_published(built, tmp_path):
     source = built(BY_NAME["kimi_k25"])
     path = tmp_path / "source"
     path.mkdir()
-    tensors = {}
-    for file in source.paths["experts"].glob("*.safetensors"):
-        tensors |= as_published("kimi_k25", load_file(file))
+    tensors = as_published("kimi_k25", tensors_of(source.paths["experts"]))
     save_file(tensors, path / "model.safetensors", {"format": "pt"})
     config = (source.paths["experts"] / "config.json").read_text()
     (path / "config.json").write_text(config.replace('"deepseek_v3"', '"kimi_k2"'))

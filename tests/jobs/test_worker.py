@@ -117,11 +117,6 @@ def test_a_failed_job_loses_its_partial_output_and_nothing_else(runner, submit, 
     assert (precious / "shard").read_text() == "bytes"
 
 
-def run_worker(store, kinds, job_id):
-    command = ["-m", "app.jobs.worker", "--db", str(store.path), "--kinds", kinds, job_id]
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-
-
 def test_a_malformed_id_or_module_and_a_job_of_another_are_refused(store, submit):
     job = submit("count", n=1)
     for kinds, job_id, code, said in (
@@ -129,7 +124,8 @@ def test_a_malformed_id_or_module_and_a_job_of_another_are_refused(store, submit
         ("a b", "0" * 12, 2, "is no module name"),
         ("job_tasks", job.id, 1, "is queued and not held by this worker"),
     ):
-        run = run_worker(store, kinds, job_id)
+        words = ["-m", "app.jobs.worker", "--db", str(store.path), "--kinds", kinds, job_id]
+        run = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
         assert run.returncode == code
         assert said in run.stdout + run.stderr
     assert store.get(job.id) == job

@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,51 +37,40 @@ _BESIDE_LAYER = ("embed_tokens.weight", "shared_head.head.weight")
 
 # name -> (dtype, shape)
 Header = Mapping[str, tuple[str, tuple[int, ...]]]
+Entries = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def header_of(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+def header_of(layout: Layout, folder: Path) -> Entries:
     """Every tensor of a layout's checkpoint; writes config.json for transformers to read."""
     folder.mkdir(parents=True, exist_ok=True)
     built = {**layout.config, "model_type": layout.built_as or layout.config["model_type"]}
     (folder / "config.json").write_text(json.dumps(built))
     header = _named(layout, folder)
-    header |= {"beyond": _heads_beyond, "mtp": _heads_mtp}.get(layout.heads, _no_heads)(
-        layout, header
-    )
+    if heads := {"beyond": _heads_beyond, "mtp": _heads_mtp}.get(layout.heads):
+        header |= heads(layout, header)
     if layout.stored:
-        header = _STORING[layout.stored](header)
-    config = {**layout.config, **_QUANTISED.get(layout.stored, {})}
-    if layout.stored == "gptq":
-        config["quantization_config"] = gptq_settings(layout.experts)
+        header = _split(header, _STORING[layout.stored])
+    settings = {**_QUANTISED, "gptq": gptq_settings(layout.experts)}
+    config = {**layout.config}
+    if layout.stored in settings:
+        config["quantization_config"] = settings[layout.stored]
     (folder / "config.json").write_text(json.dumps(config))
     return header
 
 
 _QUANTISED: dict[str, dict[str, Any]] = {
-    "fp8": {
-        "quantization_config": {
-            "quant_method": "fp8",
-            "fmt": "e4m3",
-            "weight_block_size": [FP8_BLOCK, FP8_BLOCK],
-        }
-    },
-    "mxfp4": {"quantization_config": {"quant_method": "mxfp4"}},
+    "fp8": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [FP8_BLOCK, FP8_BLOCK]},
+    "mxfp4": {"quant_method": "mxfp4"},
     "int4": {
-        "quantization_config": {
-            "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
-            "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": INT4_GROUP}}},
-        }
+        **{"quant_method": "compressed-tensors", "format": "pack-quantized"},
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": INT4_GROUP}}},
     },
-    "awq": {"quantization_config": AWQ_SETTINGS},
-    **{
-        stored: {"quantization_config": float_setting}
-        for stored, float_setting in FLOAT_SETTINGS.items()
-    },
+    "awq": AWQ_SETTINGS,
+    **FLOAT_SETTINGS,
 }
 
 
-def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _named(layout: Layout, folder: Path) -> Entries:
     model_type = layout.config["model_type"]
     family = FAMILIES.get(layout.built_as or model_type)
     if family and (why := why_too_old(family)):
@@ -104,11 +94,7 @@ def _named(layout: Layout, folder: Path) -> dict[str, tuple[str, tuple[int, ...]
     return {name: (dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in stored.items()}
 
 
-def _no_heads(layout: Layout, header: Header) -> Header:
-    return {}
-
-
-def _copied(header: Header, last: str, prefix: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _copied(header: Header, last: str, prefix: str) -> Entries:
     """A layer of a prediction head: it has the tensors of a layer of the trunk."""
     start = f"{last}."
     return {
@@ -163,106 +149,82 @@ def _heads_mtp(layout: Layout, header: Header) -> Header:
     }
 
 
-def _in_fp8(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _split(header: Header, parts: Callable[[str, str, tuple[int, ...]], Entries]) -> Entries:
+    """Each tensor as its parts; what has none stays as it is."""
+    found: Entries = {}
+    for name, (dtype, shape) in header.items():
+        found |= parts(name, dtype, shape) or {name: (dtype, shape)}
+    return found
+
+
+def _in_fp8(name: str, dtype: str, shape: tuple[int, ...]) -> Entries:
     """Matrices of the layers in FP8, each with a scale for every block of 128 by 128."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (dtype, shape) in header.items():
-        if ".layers." not in name or len(shape) != 2 or name.endswith((*_WIDE, *_BESIDE_LAYER)):
-            # DeepSeek's correction bias is in float32.
-            found[name] = ("F32" if name.endswith("_correction_bias") else dtype, shape)
-        else:
-            grid = tuple(-(-size // FP8_BLOCK) for size in shape)
-            found |= {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", grid)}
-    return found
+    if ".layers." not in name or len(shape) != 2 or name.endswith((*_WIDE, *_BESIDE_LAYER)):
+        # DeepSeek's correction bias is in float32.
+        return {name: ("F32" if name.endswith("_correction_bias") else dtype, shape)}
+    grid = tuple(-(-size // FP8_BLOCK) for size in shape)
+    return {name: ("F8_E4M3", shape), f"{name}_scale_inv": ("F32", grid)}
 
 
-def _in_mxfp4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _in_mxfp4(name: str, _: str, shape: tuple[int, ...]) -> Entries:
     """Experts of gpt-oss: per row, blocks of 32 numbers in 16 bytes and a scale for each."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (dtype, shape) in header.items():
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            count, inputs, rows = shape
-            blocks = (count, rows, inputs // 32)
-            found |= {f"{name}_blocks": ("U8", (*blocks, 16)), f"{name}_scales": ("U8", blocks)}
-        else:
-            found[name] = (dtype, shape)
-    return found
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return {}
+    count, inputs, rows = shape
+    blocks = (count, rows, inputs // 32)
+    return {f"{name}_blocks": ("U8", (*blocks, 16)), f"{name}_scales": ("U8", blocks)}
 
 
-def _in_int4(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _in_int4(name: str, _: str, shape: tuple[int, ...]) -> Entries:
     """Experts as compressed-tensors packs them: eight to an integer, a scale for each group."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (dtype, shape) in header.items():
-        if ".experts." in name:
-            rows, columns = shape
-            found |= {
-                f"{name}_packed": ("I32", (rows, columns // 8)),
-                f"{name}_scale": ("BF16", (rows, columns // INT4_GROUP)),
-                f"{name}_shape": ("I32", (2,)),
-            }
-        else:
-            found[name] = (dtype, shape)
-    return found
+    if ".experts." not in name:
+        return {}
+    rows, columns = shape
+    return {
+        f"{name}_packed": ("I32", (rows, columns // 8)),
+        f"{name}_scale": ("BF16", (rows, columns // INT4_GROUP)),
+        f"{name}_shape": ("I32", (2,)),
+    }
 
 
 def _packs(name: str, shape: tuple[int, ...]) -> bool:
     return ".layers." in name and len(shape) == 2 and not name.endswith("gate.weight")
 
 
-def _in_gptq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _in_gptq(name: str, dtype: str, shape: tuple[int, ...]) -> Entries:
     """Eight inputs in an integer, scales, zeros, the group of each input; the rest in float16."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (dtype, shape) in _in_awq(header).items():
-        if name.endswith("qweight"):
-            columns, rows = shape[0], shape[1] * 8
-            found |= {
-                name: (dtype, (columns // 8, rows)),
-                f"{name.removesuffix('qweight')}g_idx": ("I32", (columns,)),
-            }
-        else:
-            found[name] = (dtype, shape)
-    return found
-
-
-def _in_awq(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Eight outputs in an integer; scales and zeros; the rest in float16."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, (_, shape) in header.items():
-        if not _packs(name, shape):
-            found[name] = ("F16", shape)
-            continue
+    entries = _in_awq(name, dtype, shape)
+    if _packs(name, shape):
         (rows, columns), stem = shape, name.removesuffix("weight")
-        found |= {
-            f"{stem}qweight": ("I32", (columns, rows // 8)),
-            f"{stem}qzeros": ("I32", (columns // GROUP, rows // 8)),
-            f"{stem}scales": ("F16", (columns // GROUP, rows)),
+        entries |= {
+            f"{stem}qweight": ("I32", (columns // 8, rows)),
+            f"{stem}g_idx": ("I32", (columns,)),
         }
-    return found
+    return entries
 
 
-def _split(stored: str) -> Callable[[Header], dict[str, tuple[str, tuple[int, ...]]]]:
+def _in_awq(name: str, _: str, shape: tuple[int, ...]) -> Entries:
+    """Eight outputs in an integer; scales and zeros; the rest in float16."""
+    if not _packs(name, shape):
+        return {name: ("F16", shape)}
+    (rows, columns), stem = shape, name.removesuffix("weight")
+    return {
+        f"{stem}qweight": ("I32", (columns, rows // 8)),
+        f"{stem}qzeros": ("I32", (columns // GROUP, rows // 8)),
+        f"{stem}scales": ("F16", (columns // GROUP, rows)),
+    }
+
+
+def _in_floats(stored: str, name: str, _: str, shape: tuple[int, ...]) -> Entries:
     """Matrices of layers as their parts; the rest as it is."""
-
-    def split(header: Header) -> dict[str, tuple[str, tuple[int, ...]]]:
-        found: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for name, (dtype, shape) in header.items():
-            beside = name.endswith((*_WIDE, *_BESIDE_LAYER))
-            if _packs(name, shape) and not beside:
-                found |= SPLITS[stored](name.removesuffix(".weight"), *shape)
-            else:
-                found[name] = (dtype, shape)
-        return found
-
-    return split
+    if not _packs(name, shape) or name.endswith((*_WIDE, *_BESIDE_LAYER)):
+        return {}
+    return SPLITS[stored](name.removesuffix(".weight"), *shape)
 
 
 _STORING = {
-    **{stored: _split(stored) for stored in SPLITS},
-    "fp8": _in_fp8,
-    "mxfp4": _in_mxfp4,
-    "int4": _in_int4,
-    "gptq": _in_gptq,
-    "awq": _in_awq,
+    **{stored: partial(_in_floats, stored) for stored in SPLITS},
+    **{"fp8": _in_fp8, "mxfp4": _in_mxfp4, "int4": _in_int4, "gptq": _in_gptq, "awq": _in_awq},
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exports import export, failed, tensors_of, verified
+from exports import export, failed, same_bytes, tensors_of, verified
 
 from analysis.model.opening import load_model_index
 from layouts.composites import COMPOSITES
@@ -114,11 +114,6 @@ def cut(request, tmp_path_factory):
     header = header_of(layout, folder)
     write_random(header, folder)
     return layout, header, folder, level
-
-
-def same_bytes(first, second):
-    flat = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
-    return (first.dtype, first.shape) == (second.dtype, second.shape) and torch.equal(*flat)
 
 
 def check_tensors(wanted, source, out):

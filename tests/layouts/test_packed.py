@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from exports import edit_tensors, export, failed, tensors_of, verified
+from exports import edit_tensors, export, failed, same_bytes, tensors_of, verified
 
 from analysis.calibration.weights import measure_weights
 from analysis.criteria import get_criterion
@@ -13,7 +13,6 @@ from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
 from analysis.model.opening import load_model_index
 from builders import edit_json
 from layouts.small_packed import EXPERTS, ROLES, small_packed
-from layouts.test_cuts import same_bytes
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.serving.engines import Reads, contents_of, verdicts
 from pruning.surgery import module_names
