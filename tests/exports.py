@@ -1,6 +1,7 @@
 """Plans, exports and damage to them, for tests of export and verification."""
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from analysis.checkpoint.index import INDEX_NAME
 from analysis.drain import drain
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from builders import edit_json
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.records.repair_files import content_record
 from pruning.surgery.export import ExportSettings, export_checkpoint
@@ -74,6 +77,26 @@ def files_of(path: Path) -> dict[str, bytes]:
 def edit_tensors(shard: Path, change: Callable[[Tensors], Tensors]) -> None:
     """Save a shard again with what `change` makes of its tensors."""
     save_file(change(tensors_of(shard)), shard, metadata={"format": "pt"})
+
+
+def with_head(source: Path, path: Path, place: str, *, experts: bool = True) -> MoEModel:
+    """A copy of a model of three layers, with a head made of its last one, slightly changed."""
+    shutil.copytree(source, path)
+    placed: dict[str, str] = {}
+    for shard in shards_of(path):
+        tensors = tensors_of(shard)
+        head = {
+            name.replace("model.layers.2.", place): tensor * 1.01 + 0.003
+            for name, tensor in tensors.items()
+            if name.startswith("model.layers.2.") and (experts or ".mlp." not in name)
+        }
+        save_file({**tensors, **head}, shard, metadata={"format": "pt"})
+        placed |= dict.fromkeys(head, shard.name)
+    if (path / INDEX_NAME).is_file():
+        held = json.loads((path / INDEX_NAME).read_text())["weight_map"]
+        edit_json(path / INDEX_NAME, weight_map=held | placed)
+    edit_json(path / "config.json", num_nextn_predict_layers=1)
+    return load_model_index(str(path))
 
 
 def accept_changes(out: Path) -> None:

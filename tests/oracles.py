@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,3 +31,20 @@ def logits_of(model: PreTrainedModel) -> torch.Tensor:
     """Logits of a few fixed tokens."""
     with torch.no_grad():
         return model(TOKENS, use_cache=False).logits
+
+
+def last_layer_on_disk(folder: Path) -> dict[str, Any]:
+    """Where accelerate puts a model of two layers."""
+    names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head", "model.layers.0")
+    device_map = {**dict.fromkeys(names, "cpu"), "model.layers.1": "disk"}
+    return {"device_map": device_map, "offload_folder": folder}
+
+
+def greedy(model: PreTrainedModel, ids: Sequence[int], count: int) -> list[int]:
+    """The most probable token, again and again, each time by a forward over all before it."""
+    written = list(ids)
+    with torch.no_grad():
+        while len(written) < len(ids) + count:
+            logits = model(input_ids=torch.tensor([written]), use_cache=False).logits[0, -1]
+            written.append(int(logits.argmax()))
+    return written[len(ids) :]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis.corpora.sequences import TokenSequences
 from analysis.families.base import MoELayer
 from analysis.files.naming import digest_of, run_name
 from analysis.stats.columns import EXPERT_COLUMNS, LARGEST
@@ -62,6 +63,18 @@ def run_manifest(
         settings={"seq_len": 20, "seed": 42, "dtype": dtype},
         made={"created_at": "2026-01-02T03:04:05+00:00"},
     )
+
+
+def run_on(sequences: TokenSequences, seed: int = 42, **prepared: object) -> RunManifest:
+    """Of a calibration on these sequences, as corpora know it."""
+    ref = CorpusRef(
+        *(sequences.corpus, sequences.digest, sequences.num_documents, len(sequences.rows)),
+        *(sequences.num_tokens, 0, 0, sequences.num_counted),
+        num_dropped_documents=sequences.num_dropped_documents,
+        prepared=prepared,
+    )
+    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
+    return RunManifest("routed", "run", "0", model, (ref,), {"seed": seed}, {})
 
 
 def stats_of(counts=None, identity="tiny", corpora=("prose",), **columns) -> ExpertStats:

@@ -117,15 +117,6 @@ def test_a_file_is_refused_where_it_spends_another_budget_or_empties_a_layer():
         allocate("file", units, count_budget(units, 4), Evidence(counts={1: 0, 4: 4}))
 
 
-@pytest.mark.parametrize(
-    ("sparsity", "gone"),
-    # 4 rho = 0.96, 1, 1.96, 2, 2.4, 3: rounded down.
-    [("24%", 0), ("25%", 1), ("49%", 1), ("0.5", 2), ("60%", 2), ("75%", 3)],
-)
-def test_a_uniform_share_is_rounded_down(sparsity, gone):
-    assert uniform(TWO, sparsity).removed == (gone, gone)
-
-
 def possible(total, layers):
     every = product(range(CAP + 1), repeat=layers)
     return [removed for removed in every if sum(removed) == total]

@@ -75,7 +75,6 @@ def width_export(
 
 @pytest.fixture(scope="session")
 def demo() -> MoEModel:
-    """The demo model, described by its configuration and headers."""
     return load_model_index("demo")
 
 

@@ -230,22 +230,18 @@ LAYER = MoELayer(5, 12, 3, num_groups=3, least_per_group=2)
 REF = ModelRef("grouped", "cd" * 32)
 
 
-def best_subset(saliency, keep):
-    """By enumeration: the most salient set with equally many in each group."""
-    equal = (
-        subset
-        for subset in itertools.combinations(range(12), keep)
-        if len({sum(e // 4 == group for e in subset) for group in range(3)}) == 1
-    )
-    return max(equal, key=lambda subset: sum(saliency[e] for e in subset))
-
-
 @settings(deadline=None)
 @given(seed=st.integers(0, 10_000), keep=st.sampled_from([6, 9, 12]))
 def test_selection_is_the_best_subset_with_equal_groups(seed, keep):
     saliency = np.random.default_rng(seed).random(12)
     order = keeping_order(saliency[None, :], Grid((LAYER,)))[0]
-    wanted = best_subset(saliency, keep)
+    # By enumeration: the most salient set with equally many in each group.
+    equal = (
+        subset
+        for subset in itertools.combinations(range(12), keep)
+        if len({sum(e // 4 == group for e in subset) for group in range(3)}) == 1
+    )
+    wanted = max(equal, key=lambda subset: sum(saliency[e] for e in subset))
     assert tuple(sorted(order[:keep].tolist())) == wanted
     # Also from a ranking that knows nothing of groups, such as a file made elsewhere.
     plain = np.argsort(np.argsort(-saliency))
@@ -276,39 +272,37 @@ def test_a_number_that_the_groups_cannot_share_names_the_nearest(keep, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_sparsity_is_rounded_down_to_what_the_groups_can_share():
-    assert uniform((LAYER,), "49%").keep == uniform((LAYER,), "25%").keep == (9,)
-
-
 def test_unequal_groups_are_refused_with_the_number_that_works():
     check_kept(LAYER, (0, 1, 4, 5, 8, 9))
     with pytest.raises(PlanError, match=r"keeps 3, 1, 2 experts .* layer 5, .* here 2 in each"):
         check_kept(LAYER, (0, 1, 2, 4, 8, 9))
 
 
+IN_GROUPS = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 6}
+
+
 @pytest.mark.parametrize(
-    ("config", "groups"),
+    ("model_type", "config", "groups"),
     [
-        ({"n_group": 4, "topk_group": 2, "num_experts_per_tok": 6}, (4, 3)),  # 3 * 2 >= 6
-        ({"n_group": 4, "topk_group": 4, "num_experts_per_tok": 4}, (4, 2)),  # two best
-        ({"n_group": 1, "topk_group": 1, "num_experts_per_tok": 4}, (1, 1)),
-        ({"n_group": 1, "topk_group": 1, "num_experts_per_tok": 1}, (1, 2)),  # still two best
+        ("deepseek_v3", IN_GROUPS, (4, 3)),  # 3 * 2 >= 6
+        (
+            "deepseek_v3",
+            IN_GROUPS | {"topk_group": 4, "num_experts_per_tok": 4},
+            (4, 2),
+        ),  # two best
+        ("deepseek_v3", {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 4}, (1, 1)),
+        # Still two best.
+        ("deepseek_v3", {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 1}, (1, 2)),
+        # Groups only where it routes by them.
+        ("deepseek_v2", IN_GROUPS | {"topk_method": "greedy"}, (1, 1)),
+        ("deepseek_v2", IN_GROUPS | {"topk_method": "group_limited_greedy"}, (4, 3)),
     ],
 )
-def test_what_a_group_must_keep_follows_from_the_router(config, groups):
+def test_what_a_group_must_keep_follows_from_the_router(model_type, config, groups):
     common = {"num_hidden_layers": 1, "first_k_dense_replace": 0, "n_routed_experts": 16}
-    (layer,) = FAMILIES["deepseek_v3"].layers({**common, **config})
+    (layer,) = FAMILIES[model_type].layers({**common, **config})
     assert (layer.num_groups, layer.least_per_group) == groups
     assert layer.least_kept == max(config["num_experts_per_tok"], groups[0] * groups[1])
-
-
-def test_deepseek_v2_has_groups_only_where_it_routes_by_them():
-    config = {"num_hidden_layers": 1, "n_routed_experts": 16, "num_experts_per_tok": 6}
-    config |= {"n_group": 4, "topk_group": 2}
-    family = FAMILIES["deepseek_v2"]
-    assert family.layers({**config, "topk_method": "greedy"})[0].num_groups == 1
-    (layer,) = family.layers({**config, "topk_method": "group_limited_greedy"})
-    assert (layer.num_groups, layer.least_per_group) == (4, 3)
 
 
 def test_statistics_of_models_without_groups_are_written_as_before():

@@ -10,6 +10,7 @@ from analysis.drain import drain
 from analysis.errors import CorpusError
 from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
+from builders.tokens import write_ids
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RepairRequest
@@ -27,9 +28,8 @@ def tiny(checkpoint):
 
 def ids(folder, *lengths):
     """A corpus of rows of token ids of these lengths."""
-    rows = [{"input_ids": [3 + n % 50 for n in range(length)]} for length in lengths]
-    (folder / "ids.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder / "ids.jsonl")
+    rows = ([3 + n % 50 for n in range(length)] for length in lengths)
+    return str(write_ids(folder / "ids.jsonl", rows))
 
 
 def prepared(model, corpus, tmp_path, **options):

@@ -37,6 +37,10 @@ def routers(change):
     }
 
 
+def both(folder):
+    return (load_model_index(str(folder / name)) for name in ("original", "packed"))
+
+
 @pytest.mark.parametrize("method", ROLES)
 def test_a_copy_is_exported_by_the_plan_of_its_original(tmp_path, method):
     source = small_packed(tmp_path / "in", method)
@@ -46,14 +50,12 @@ def test_a_copy_is_exported_by_the_plan_of_its_original(tmp_path, method):
     assert made == fit_plan(PruningPlan(model_ref(copy), KEPT), copy)
 
 
-def scaled(router):
-    return router * torch.linspace(0.5, 2, router.shape[1]).to(router.dtype)
-
-
 def test_columns_that_awq_scaled_are_no_other_router(packed, plan, tmp_path):
-    edit_tensors(packed / "model.safetensors", routers(scaled))
-    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
-    assert plan_for_copy(plan, original, copy).kept == KEPT
+    edit_tensors(
+        packed / "model.safetensors",
+        routers(lambda router: router * torch.linspace(0.5, 2, router.shape[1]).to(router.dtype)),
+    )
+    assert plan_for_copy(plan, *both(tmp_path)).kept == KEPT
 
 
 @pytest.mark.parametrize(
@@ -67,16 +69,14 @@ def test_columns_that_awq_scaled_are_no_other_router(packed, plan, tmp_path):
 )
 def test_another_router_is_another_model(packed, plan, tmp_path, change):
     edit_tensors(packed / "model.safetensors", routers(change))
-    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
     with pytest.raises(PlanError, match=r"packed is no quantised copy of original: the routers of"):
-        plan_for_copy(plan, original, copy)
+        plan_for_copy(plan, *both(tmp_path))
 
 
 def test_other_sizes_are_another_model(packed, plan, tmp_path):
     edit_json(packed / "config.json", num_experts_per_tok=3)
-    original, copy = (load_model_index(str(tmp_path / name)) for name in ("original", "packed"))
     with pytest.raises(PlanError, match="copy of original: their layers differ; make a plan for"):
-        plan_for_copy(plan, original, copy)
+        plan_for_copy(plan, *both(tmp_path))
 
 
 def test_a_plan_of_neither_is_refused(packed, plan, tmp_path):

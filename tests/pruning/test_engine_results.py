@@ -20,6 +20,10 @@ from pruning.serving.engines import Contents, Reads, contents_of, summary, verdi
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 
 
+def by_engine(contents):
+    return {verdict.engine: verdict for verdict in verdicts(contents)}
+
+
 def test_the_rows_are_those_that_were_written_for_the_questions_as_they_are():
     rows = results()
     assert len({row.id for row in rows}) == len(rows)
@@ -61,10 +65,7 @@ def test_a_variant_that_was_not_tried_is_not_said_to_load(tmp_path, name, keys, 
     case = engine_case(name)
     plain = contents_of(save(case, tmp_path / "plain"))
     model = save(replace(case, settings={**case.settings, **keys}), tmp_path / "variant")
-    before, found = (
-        {verdict.engine: verdict for verdict in verdicts(contents)}
-        for contents in (plain, contents_of(model))
-    )
+    before, found = map(by_engine, (plain, contents_of(model)))
     for engine in ENGINES.values():
         loaded = before[engine].reads is Reads.TRIED
         assert found[engine].reads is (Reads.NOT_TRIED if loaded else before[engine].reads)
@@ -96,15 +97,13 @@ def test_the_condition_of_a_row_travels_with_it(name):
         tried = rows.get(f"vllm-{name}-experts")
         traits = (*rows[f"mlx-{name}-experts"].traits, *more)
         contents = Contents((3, 3), name, removes="experts", traits=traits)
-        found = verdicts(contents)
-        (vllm,) = (verdict for verdict in found if verdict.engine == "vLLM")
+        found = by_engine(contents)
+        vllm = found["vLLM"]
         assert vllm.reads is (Reads.TRIED if tried and not more else Reads.NOT_TRIED)
         assert vllm.condition in vllm.reason
-        assert vllm.condition in summary(found)
-        line = next(
-            serve_command
-            for serve_command in serve_commands(found, "out", "BF16")
-            if "vllm." in serve_command
+        assert vllm.condition in summary(found.values())
+        (line,) = (
+            line for line in serve_commands(found.values(), "out", "BF16") if "vllm." in line
         )
         words = shlex.split(line, comments=True)
         assert json.loads(words[words.index("--compilation-config") + 1]) == {
@@ -118,12 +117,10 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
         if row.works or row.is_rounded or row.is_of_cpu or "per layer" in row.cut:
             continue
         label = ENGINES[row.engine]
-        found = {verdict.engine: verdict for verdict in verdicts(contents)}
+        found = by_engine(contents)
         assert found[label].reads is (Reads.WRONG if row.differs else Reads.FAILS), row
-        named = summary(found.values()).partition(
-            "wrong results in: " if row.differs else "fails in: "
-        )
-        assert label in named[2].partition(";")[0]
+        begins = "wrong results in: " if row.differs else "fails in: "
+        assert label in summary(found.values()).partition(begins)[2].partition(";")[0]
         begins = SERVING[label].commands[0].partition("{")[0]
         lines = serve_commands(found.values(), "out", "BF16")
         assert not any(line.startswith(begins) for line in lines)
@@ -133,16 +130,15 @@ def test_what_an_engine_only_rounds_is_served_and_said():
     row = {row.id: row for row in results()}["llama.cpp-gpt_oss-mxfp4-experts"]
     assert (row.works, row.is_rounded) == (False, True)
     contents = Contents((3, 3), row.model_type, removes=row.cut, traits=row.traits)
-    found = verdicts(contents)
-    (verdict,) = (verdict for verdict in found if verdict.engine == "llama.cpp")
+    found = by_engine(contents)
+    verdict = found["llama.cpp"]
     assert verdict.reads is Reads.TRIED
     assert f"{row.equal} of 64 greedy tokens" in verdict.reason
     assert "rounds activations to 8 bits" in verdict.reason
-    assert any("convert_hf" in line for line in serve_commands(found, "out", "U8"))
+    assert any("convert_hf" in line for line in serve_commands(found.values(), "out", "U8"))
     # Of a variant that was not tried nothing is known.
     variant = Contents((3, 3), row.model_type, removes=row.cut, traits=(*row.traits, "soft caps"))
-    (verdict,) = (verdict for verdict in verdicts(variant) if verdict.engine == "llama.cpp")
-    assert verdict.reads is Reads.NOT_TRIED
+    assert by_engine(variant)["llama.cpp"].reads is Reads.NOT_TRIED
 
 
 def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
@@ -151,9 +147,7 @@ def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
     for row, more in product(lucky, ((), ("prediction heads",))):
         traits = (*row.traits, *more)
         contents = Contents((3, 3), row.model_type, removes=row.cut, traits=traits)
-        found = next(
-            verdict for verdict in verdicts(contents) if verdict.engine == ENGINES[row.engine]
-        )
+        found = by_engine(contents)[ENGINES[row.engine]]
         assert found.reads is Reads.WRONG
         assert row.fault in found.reason
 
@@ -195,9 +189,8 @@ def said(engine, **contents):
     """The verdict on a checkpoint; by default one with the traits of the family's first row."""
     rows = (row for row in results() if row.model_type == contents["model_type"])
     traits = next((row.traits for row in rows), ())
-    given = {"counts": (3, 3), "removes": "experts", "traits": traits, **contents}
-    found = verdicts(Contents(**given))
-    return {verdict.engine: verdict for verdict in found}[engine]
+    usual = {"counts": (3, 3), "removes": "experts", "traits": traits}
+    return by_engine(Contents(**usual | contents))[engine]
 
 
 def test_verdicts_on_engines_are_what_was_measured():

@@ -69,32 +69,22 @@ def test_a_place_inside_the_source_is_refused(model, plan, tmp_path):
     assert not (source / "deep").exists()
 
 
-def mount_tmpfs(folder, options):
-    """Mount a small file system in memory; where nobody may, the test is skipped."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-
-
 @pytest.fixture
 def read_only(tmp_path):
     """A folder in which nobody may write, not even root."""
     folder = tmp_path / "read-only"
+    folder.mkdir()
     if os.geteuid():
-        folder.mkdir()
         folder.chmod(0o555)
         yield folder
         folder.chmod(0o755)
-    else:
-        mount_tmpfs(folder, "ro,size=1m")
-        yield folder
-        subprocess.run(["umount", str(folder)], check=True)
+        return
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(model, plan, read_only):

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import yaml
 from exports import export, keeping
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.families.listing import FAMILIES
 from analysis.files.own_package import tool_version
 from analysis.model.opening import load_model_index
-from pruning.plan.heads import HeadChoice, HeadPlan
+from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.records.verdict import Light, Reason, ShipVerdict
@@ -113,7 +112,6 @@ RECIPE = "schema_version: 1\nmodel: tiny\n\n"
 
 
 def parts_of(card):
-    """Metadata and text of a card."""
     _, metadata, text = card.decode().split("---\n", 2)
     return yaml.safe_load(metadata), text
 
@@ -199,11 +197,7 @@ language: en
 
 @pytest.fixture
 def licensed(checkpoint, tmp_path):
-    """A checkpoint with a card of its own."""
-    folder = tmp_path / "licensed"
-    folder.mkdir()
-    for file in checkpoint("olmoe").path.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = shutil.copytree(checkpoint("olmoe").path, tmp_path / "licensed")
     (folder / CARD_NAME).write_text(LICENSED)
     return folder
 
@@ -247,41 +241,6 @@ def test_without_metadata_there_is_nothing_to_pass_on(licensed, content):
     if content:
         (licensed / CARD_NAME).write_text(content)
     assert source_metadata(licensed) == {}
-
-
-INDEX = "model.safetensors.index.json"
-
-
-@pytest.fixture
-def source(checkpoint, tmp_path):
-    """A model of several shards with a prediction head, which has no experts."""
-    path = tmp_path / "source"
-    shutil.copytree(checkpoint("olmoe").path, path)
-    index = json.loads((path / INDEX).read_text())
-    for shard in sorted(path.glob("*.safetensors")):
-        tensors = load_file(shard)
-        head = {
-            name.replace("model.layers.2.", "mtp.layers.0."): tensor + 1
-            for name, tensor in tensors.items()
-            if name.startswith("model.layers.2.") and ".mlp." not in name
-        }
-        save_file(tensors | head, shard, {"format": "pt"})
-        index["weight_map"] |= dict.fromkeys(head, shard.name)
-    (path / INDEX).write_text(json.dumps(index))
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
-    return load_model_index(str(path))
-
-
-def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
-    export(source, keep_all(source), tmp_path / "out", heads=HeadChoice.DROP)
-    shards = {file.name: load_file(file) for file in (tmp_path / "out").glob("*.safetensors")}
-    written = json.loads((tmp_path / "out" / INDEX).read_text())
-    on_disk = {name: shard for shard, tensors in shards.items() for name in tensors}
-    assert written["weight_map"] == on_disk
-    assert not [name for name in on_disk if name.startswith("mtp.")]
-    sizes = (tensor.nbytes for tensors in shards.values() for tensor in tensors.values())
-    assert written["metadata"]["total_size"] == sum(sizes)
 
 
 OURS = {"AutoModelForCausalLM": "modeling_pruned.PrunedForCausalLM"}

@@ -1,5 +1,6 @@
 """Neurons of FP8 experts: their scales go along block by block, or the plan is refused."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -42,15 +43,11 @@ def in_blocks(tensor):
 
 def plain(numbers, scales):
     """Numbers times their scales, one by one."""
-    return torch.tensor(
-        [
-            [
-                float(numbers[row, column].float() * scales[row // BLOCK, column // BLOCK])
-                for column in range(numbers.shape[1])
-            ]
-            for row in range(numbers.shape[0])
-        ]
-    ).reshape(numbers.shape)
+    found = torch.zeros(numbers.shape)
+    for row, column in itertools.product(*map(range, numbers.shape)):
+        scale = scales[row // BLOCK, column // BLOCK]
+        found[row, column] = numbers[row, column].float() * scale
+    return found
 
 
 def saved_in_fp8(case, path):
@@ -74,13 +71,12 @@ def source(tmp_path_factory):
     return saved_in_fp8(CASE, tmp_path_factory.mktemp("fp8"))
 
 
-def neurons(blocks):
-    return tuple(n for block in blocks for n in range(block * BLOCK, (block + 1) * BLOCK))
-
-
 def plan_of(source, blocks=BLOCKS):
     kept = {
-        layer: {expert: neurons(held) for expert, held in experts.items()}
+        layer: {
+            expert: tuple(BLOCK * block + n for block in held for n in range(BLOCK))
+            for expert, held in experts.items()
+        }
         for layer, experts in blocks.items()
     }
     return keeping_neurons(source, kept)

@@ -7,9 +7,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from exports import export, failed, keeping, keeping_neurons, tensors_of, verified
+from exports import export, failed, keeping, keeping_neurons, tensors_of, verified, with_head
 from safetensors.torch import load_file, save_file
 
+from analysis.checkpoint.index import INDEX_NAME
 from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
@@ -26,20 +27,6 @@ from pruning.surgery.manifest import read_manifest
 KEPT = (0, 2, 3, 5)
 # Where heads lie: in a trunk of their own, or in layers beyond the last.
 PLACES = {"mtp": "mtp.layers.0.", "numbered": "mtp.0.", "beyond": "model.layers.3."}
-
-
-def with_head(source, path, place, experts=True):
-    """A copy of a checkpoint of one file, with a head made of its last layer, slightly changed."""
-    shutil.copytree(source, path)
-    tensors = load_file(path / "model.safetensors")
-    head = {
-        name.replace("model.layers.2.", place): tensor * 1.01 + 0.003
-        for name, tensor in tensors.items()
-        if name.startswith("model.layers.2.") and (experts or ".mlp." not in name)
-    }
-    save_file({**tensors, **head}, path / "model.safetensors", metadata={"format": "pt"})
-    edit_json(path / "config.json", num_nextn_predict_layers=1)
-    return load_model_index(str(path))
 
 
 @pytest.fixture
@@ -273,8 +260,13 @@ class TestBesideNeurons:
         assert all(after[name].equal(before[name]) for name in heads)
 
 
-def test_heads_can_be_dropped_though_nothing_is_pruned(model, tmp_path, place):
-    manifest, tensors = export_heads(model, tmp_path / "out", HeadChoice.DROP, keep_all(model))
+def test_heads_can_be_dropped_though_nothing_is_pruned(checkpoint, tmp_path, place):
+    # Of several shards, so that there is an index.
+    source = with_head(checkpoint("olmoe").path, tmp_path / "shards", place)
+    manifest, tensors = export_heads(source, tmp_path / "out", HeadChoice.DROP, keep_all(source))
     assert manifest.heads.choice is HeadChoice.DROP
-    assert heads_of(tensors, place) == {}
-    assert len(tensors) == len(model.checkpoint.tensors) - len(prediction_heads(model)[0].tensors)
+    assert tensors.keys() == {name for name in source.checkpoint.tensors if place not in name}
+    index = json.loads((tmp_path / "out" / INDEX_NAME).read_text())
+    assert index["weight_map"].keys() == tensors.keys()
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors.values())
+    verified(tmp_path / "out", level="bytes", source=tmp_path / "shards")

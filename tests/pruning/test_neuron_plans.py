@@ -31,7 +31,6 @@ from pruning.plan.plan import (
     plan_from_dict,
     plan_from_json,
 )
-from pruning.plan.sizes import size_report
 from pruning.plan.units import NeuronScope
 
 OLMOE = BY_NAME["olmoe"]
@@ -171,11 +170,9 @@ class TestMask:
         assert "forward" not in vars(experts)
 
     def test_gradients_reach_the_neurons_that_stay_only(self, olmoe):
-        model = copy.deepcopy(olmoe.model)
+        model, ids = copy.deepcopy(olmoe.model), torch.arange(12)[None]
         with masked(model, olmoe.described.family, olmoe.plan):
-            model(
-                input_ids=torch.arange(12)[None], use_cache=False
-            ).logits.square().sum().backward()
+            model(input_ids=ids, use_cache=False).logits.square().sum().backward()
         for layer, experts in olmoe.plan.kept_neurons.items():
             grad = block_of(model, OLMOE, layer).experts.down_proj.grad
             for expert, kept in experts.items():
@@ -201,7 +198,6 @@ SCORES = {
 
 
 def kept_of(neurons, scores=SCORES):
-    """Every expert's neurons that stay."""
     return {
         (layer, e): neurons.get(layer, {}).get(e, tuple(range(len(values))))
         for layer, experts in scores.items()
@@ -225,9 +221,8 @@ class TestSelection:
     def test_blocks_by_hand(self):
         # Pairs, ascending. Layer 1: (1 + 2, 4 + 5) and (.5 + 9, 9 + 9), so expert 0 loses all.
         # Layer 3: (.1 + 3, 7 + 8) and (.2 + .3, .4 + 6), so each loses its first pair.
-        found = select_neurons(
-            SCORES, Fraction(1, 2), NeuronScope.LAYER, Constraints(multiple_of=2)
-        )
+        pairs = Constraints(multiple_of=2)
+        found = select_neurons(SCORES, Fraction(1, 2), NeuronScope.LAYER, pairs)
         expected = {(1, 0): (), (1, 1): (0, 1, 2, 3), (3, 0): (2, 3), (3, 1): (2, 3)}
         assert kept_of(found) == expected
         assert 1 not in found[1]  # keeps all, so the plan does not name it
@@ -239,6 +234,12 @@ class TestSelection:
             Constraints(multiple_of=0)
 
 
+def norms_by_hand(model_type, module, expert):
+    m = matrices_of(model_type, module, expert)
+    norms = m.up.double().norm(dim=0) * m.down.double().norm(dim=1)
+    return norms if m.gate is None else norms * m.gate.double().norm(dim=0)
+
+
 class TestNorms:
     @pytest.mark.parametrize("case", EVERY)
     def test_against_the_matrices_of_the_model(self, neuron_source, case):
@@ -248,34 +249,12 @@ class TestNorms:
         for layer in case.sparse:
             module = block_of(source.model, case, layer).experts
             for expert in range(case.experts):
-                m = matrices_of(case.model_type, module, expert)
-                wanted = m.up.double().norm(dim=0) * m.down.double().norm(dim=1)
-                if m.gate is not None:
-                    wanted = wanted * m.gate.double().norm(dim=0)
+                wanted = norms_by_hand(case.model_type, module, expert)
                 np.testing.assert_allclose(found[layer][expert], wanted.numpy(), rtol=1e-12)
 
     def test_bfloat16(self, tmp_path):
-        model = tiny_model(BY_NAME["olmoe"]).to(torch.bfloat16)
+        model = tiny_model(OLMOE).to(torch.bfloat16)
         model.save_pretrained(tmp_path)
         found = drain(neuron_norms(load_model_index(str(tmp_path))))
-        m = matrices_of("olmoe", model.model.layers[1].mlp.experts, 2)
-        wanted = (m.gate.double().norm(dim=0) * m.up.double().norm(dim=0)) * m.down.double().norm(
-            dim=1
-        )
+        wanted = norms_by_hand("olmoe", model.model.layers[1].mlp.experts, 2)
         np.testing.assert_allclose(found[1][2], wanted.numpy(), rtol=1e-12)
-
-
-class TestSizes:
-    def test_the_report_counts_what_stays_of_each_expert(self, neuron_source):
-        source = neuron_source(BY_NAME["olmoe"])
-        kept = sum(len(ids) for e in source.plan.kept_neurons.values() for ids in e.values())
-        report = size_report(source.described, source.plan)
-        experts = report.table.set_index("part").loc["routed experts"]
-        assert experts["params_before"] == 2 * 7 * 24 * 48  # 3 matrices of 16 a neuron
-        assert experts["params_after"] == kept * 48
-        assert report.experts_removed == 0
-        assert report.params_before - report.params_after == (2 * 7 * 24 - kept) * 48
-        # On average a token's 2 of 7 experts hold 2/7 of what is left.
-        per_layer = [sum(map(len, e.values())) * 48 for e in source.plan.kept_neurons.values()]
-        idle = sum(round(count * 5 / 7) for count in per_layer)
-        assert report.active_after == pytest.approx(report.params_after - idle, abs=1)

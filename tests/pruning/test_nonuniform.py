@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from nonuniform_cases import NAMED, NON_UNIFORM, Pruned, config_of, make_pruned
+from oracles import greedy, last_layer_on_disk
 from transformers import AutoConfig, AutoModelForCausalLM, FineGrainedFP8Config, PreTrainedModel
 from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
@@ -29,10 +30,6 @@ SOME = [case for case in KINDS if case in NON_UNIFORM]
 @pytest.fixture(params=SOME, ids=str)
 def pruned(request, pruned_case) -> Pruned:
     return pruned_case(request.param)
-
-
-def text_part(config):
-    return config.get("text_config", config)
 
 
 def load_complete(path, **options):
@@ -64,7 +61,8 @@ class TestFamilies:
             stock.from_pretrained(pruned.path)
 
     def test_configuration_says_what_the_layers_hold(self, pruned):
-        text = text_part(config_of(pruned.path))
+        config = config_of(pruned.path)
+        text = config.get("text_config", config)
         counts = dict(zip(pruned.case.sparse, pruned.counts, strict=True))
         listed = text["per_layer_num_experts"]
         assert listed == [counts.get(layer, 0) for layer in range(len(listed))]
@@ -92,23 +90,14 @@ class TestFamilies:
 
 class TestUse:
     def test_generates_as_greedy_decoding_of_the_pruned_original(self, flex_olmo):
-        model, ids = load_pruned(flex_olmo.path), TOKENS[:1, :4]
-        wanted = ids
-        for _ in range(5):
-            with torch.no_grad():
-                last = flex_olmo.model(wanted, use_cache=False).logits[:, -1]
-            wanted = torch.cat([wanted, last.argmax(-1, keepdim=True)], dim=1)
-        found = model.generate(ids, max_new_tokens=5, do_sample=False, eos_token_id=None)
-        assert found.tolist() == wanted.tolist()
+        ids = TOKENS[:1, :4]
+        found = load_pruned(flex_olmo.path).generate(
+            ids, max_new_tokens=5, do_sample=False, eos_token_id=None
+        )
+        assert found[0, 4:].tolist() == greedy(flex_olmo.model, ids[0].tolist(), 5)
 
     def test_offloaded_to_disk(self, flex_olmo, tmp_path):
-        names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
-        device_map = {**dict.fromkeys(names, "cpu"), "model.layers.0": "cpu"}
-        model = load_pruned(
-            flex_olmo.path,
-            device_map={**device_map, "model.layers.1": "disk"},
-            offload_folder=tmp_path,
-        )
+        model = load_pruned(flex_olmo.path, **last_layer_on_disk(tmp_path))
         assert model.model.layers[1].mlp.experts.down_proj.is_meta
         assert torch.equal(logits_of(model), flex_olmo.logits)
 

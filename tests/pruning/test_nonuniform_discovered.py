@@ -177,7 +177,6 @@ def refuse(path, out, match, mode=""):
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder for exports that must leave nothing."""
     (tmp_path / "to").mkdir()
     return tmp_path / "to"
 

@@ -2,21 +2,16 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 import transformers
+from calibrations import calibrated, table_of
 from exports import export
 from nonuniform_cases import NAMED, config_of
 from transformers import AutoModelForCausalLM
 
-from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.run import calibrate
-from analysis.corpora.sequences import TokenSequences
-from analysis.drain import drain
 from analysis.model.opening import load_model_index
-from analysis.stats.reading import load_expert_stats
-from analysis.stats.store import StatsStore
+from builders.tokens import token_sequences
 from families.physical import TOKENS, logits_of, router_of
 from pruning import load_pruned
 from pruning.engine.masking import masked
@@ -24,41 +19,20 @@ from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.serving.engines import Contents, Reads, contents_of, readers, verdicts
 
 
-class routed_ids:
-    """The expert ids that a router returns while this is open."""
-
-    def __init__(self, router):
-        self.seen = []
-        self.hook = router.register_forward_hook(lambda *call: self.seen.append(call[-1][-1]))
-
-    def __enter__(self):
-        return self.seen
-
-    def __exit__(self, *_):
-        self.hook.remove()
-
-
-class TestMeasured:
-    @pytest.mark.parametrize("name", ["flex_olmo", "ernie4_5_moe", "gpt_oss", "phimoe", "aria"])
-    def test_calibration_counts_the_tokens_that_the_routers_send(self, pruned_case, tmp_path, name):
-        pruned = pruned_case(NAMED[name])
-        rows = tuple(np.asarray(row, dtype=np.int32) for row in TOKENS.tolist())
-        run = drain(
-            calibrate(
-                load_model_index(str(pruned.path)),
-                TokenSequences("letters", rows, len(rows), 0),
-                CalibrationSettings(seq_len=TOKENS.shape[1], device="cpu"),
-                StatsStore(tmp_path),
-            )
-        )
-        wanted = []
-        for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
-            with routed_ids(router_of(pruned.model, pruned.case, layer)) as seen:
-                logits_of(pruned.model)
-            counts = torch.bincount(torch.cat(seen).flatten(), minlength=count)
-            wanted += [(layer, expert, n) for expert, n in enumerate(counts.tolist())]
-        table = load_expert_stats(run).table[["layer", "expert", "num_tokens"]]
-        assert [tuple(row) for row in table.to_numpy().tolist()] == wanted
+@pytest.mark.parametrize("name", ["flex_olmo", "ernie4_5_moe", "gpt_oss", "phimoe", "aria"])
+def test_calibration_counts_the_tokens_that_the_routers_send(pruned_case, tmp_path, name):
+    pruned, wanted = pruned_case(NAMED[name]), []
+    rows = token_sequences(*TOKENS.tolist())
+    run = calibrated(load_model_index(str(pruned.path)), tmp_path, rows, seq_len=TOKENS.shape[1])
+    for layer, count in zip(pruned.case.sparse, pruned.counts, strict=True):
+        seen = []
+        router = router_of(pruned.model, pruned.case, layer)
+        hook = router.register_forward_hook(lambda *call, seen=seen: seen.append(call[-1][-1]))
+        logits_of(pruned.model)
+        hook.remove()
+        counts = torch.bincount(torch.cat(seen).flatten(), minlength=count)
+        wanted += [[layer, expert, n] for expert, n in enumerate(counts.tolist())]
+    assert table_of(run)[["layer", "expert", "num_tokens"]].to_numpy().tolist() == wanted
 
 
 class TestPrunedAgain:

@@ -4,8 +4,10 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
+from allocations import ranking_of
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
@@ -41,17 +43,7 @@ from pruning.schedules import uniform
 
 REF = ModelRef("some/model", "ab" * 32)
 LAYERS = (MoELayer(1, 6, 2), MoELayer(3, 6, 2))
-SALIENCY = {1: [3, 2.5, 0.7, 1.9, 0.2, 0], 3: [0, 5, 1, 4, 2, 3]}
-
-
-def make_ranking(saliency=SALIENCY):
-    rows = []
-    for layer, values in saliency.items():
-        order = sorted(range(len(values)), key=lambda expert: (-values[expert], expert))
-        for expert, value in enumerate(values):
-            rows.append((layer, expert, value, value, order.index(expert), 10))
-    columns = ["layer", "expert", "score", "saliency", "rank", "num_tokens"]
-    return pd.DataFrame(rows, columns=columns)
+SALIENCY = np.array([[3, 2.5, 0.7, 1.9, 0.2, 0], [0, 5, 1, 4, 2, 3]])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +57,7 @@ def make_ranking(saliency=SALIENCY):
 )
 def test_a_ranking_that_does_not_cover_the_layers_is_refused(change, message):
     with pytest.raises(PlanError, match=message):
-        select_experts(change(make_ranking()), uniform(LAYERS, "50%"), model=REF)
+        select_experts(change(ranking_of(LAYERS, SALIENCY)), uniform(LAYERS, "50%"), model=REF)
 
 
 def test_json_round_trip_keeps_everything_and_is_stable():
@@ -95,7 +87,7 @@ def test_digest_covers_what_decides_and_nothing_else():
 def test_save_and_load(tmp_path, olmoe):
     path = tmp_path / "plan.json"
     plan = select_experts(
-        make_ranking({layer.index: list(range(7)) for layer in olmoe.layers}),
+        ranking_of(olmoe.layers, np.arange(21).reshape(3, 7)),
         uniform(olmoe.layers, "50%"),
         model=model_ref(olmoe),
     )

@@ -214,17 +214,12 @@ def test_without_the_repair_its_bytes_are_not_compared_and_that_is_said(
     with pytest.raises(ExportError, match="needs the files of the repair"):
         drain(verify_export(tmp_path / "out", source=source, level="logits"))
     # What is not repaired is compared all the same.
-    changed = edited(tmp_path / "out", "model.norm.weight")
+    changed = "model.norm.weight"
+    shard = tmp_path / "out" / open_checkpoint(tmp_path / "out").tensors[changed].shard
+    edit_tensors(shard, lambda tensors: {**tensors, changed: tensors[changed] + 1})
     assert f"{changed} is not a copy of the source's" in failed(
         tmp_path / "out", source=source, level="bytes"
     ).get("tensors", "")
-
-
-def edited(out, name):
-    """Change a tensor of an export; its name."""
-    shard = out / open_checkpoint(out).tensors[name].shard
-    edit_tensors(shard, lambda tensors: {**tensors, name: tensors[name] + 1})
-    return name
 
 
 def test_another_instance_of_the_repair_is_named(made, tmp_path):

@@ -4,9 +4,8 @@ import itertools
 from math import fsum
 
 import numpy as np
-import pandas as pd
 import pytest
-from allocations import evidence_in, patterned, ranked_globally, sensitivity_of
+from allocations import SPENDERS, evidence_in, patterned, ranked_globally, ranking_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +28,6 @@ from pruning.schedules import (
 
 FOUR = tuple(MoELayer(index, 8, 2) for index in (1, 2, 4, 5))
 REF = ModelRef("some/model", "ab" * 32)
-SPENDERS = [name for name in SCHEDULES if name != "file"]
 
 
 def grid_of(layers, seed, levels=None):
@@ -41,28 +39,6 @@ def grid_of(layers, seed, levels=None):
     for row, layer in enumerate(layers):
         grid[row, layer.num_experts :] = np.nan
     return grid.astype(float)
-
-
-def ranking_of(layers, grid):
-    rows = []
-    for position, layer in enumerate(layers):
-        values = grid[position, : layer.num_experts]
-        order = sorted(range(layer.num_experts), key=lambda e: (-values[e], e))
-        rows += [
-            (layer.index, e, values[e], values[e], order.index(e), 1)
-            for e in range(layer.num_experts)
-        ]
-    return pd.DataFrame(
-        rows, columns=["layer", "expert", "score", "saliency", "rank", "num_tokens"]
-    )
-
-
-def kept_by(name, layers, sparsity, grid, constraints=None):
-    limits = constraints or Constraints()
-    budget = sparsity_budget(expert_units(layers), sparsity)
-    made = allocate(name, expert_units(layers, limits), budget, evidence_in(grid))
-    plan = select_experts(ranking_of(layers, grid), made, model=REF, constraints=limits)
-    return plan.kept
 
 
 layers_of_models = st.lists(
@@ -167,12 +143,15 @@ def test_constraints_hold_for_every_schedule(layers, count, seed, data):
     levels=st.sampled_from([None, 3]),
 )
 def test_more_sparsity_keeps_a_subset_where_the_schedule_says_so(layers, percents, seed, levels):
-    grid = grid_of(layers, seed, levels)
+    grid, units = grid_of(layers, seed, levels), expert_units(layers)
     for name in (name for name in SPENDERS if SCHEDULES[name].is_nested):
         try:
-            more, less = (kept_by(name, layers, f"{p}%", grid) for p in sorted(percents))
+            budgets = [sparsity_budget(units, f"{percent}%") for percent in sorted(percents)]
+            made = [allocate(name, units, budget, evidence_in(grid)) for budget in budgets]
         except PlanError:
             continue
+        ranking = ranking_of(layers, grid)
+        more, less = (select_experts(ranking, one, model=REF).kept for one in made)
         assert all(set(less[layer]) <= set(more[layer]) for layer in more)
 
 
@@ -185,20 +164,9 @@ def test_a_larger_budget_by_largest_remainders_may_take_less_of_a_layer():
     )
     # 7: 7/3 28/15 21/15 14/15 7/15. 8: 8/3 32/15 24/15 16/15 8/15, of which two are rounded up.
     assert (seven, eight) == ((2, 2, 1, 1, 1), (3, 2, 2, 1, 0))
-    assert not any(SCHEDULES[name].is_nested for name in ("early", "middle", "late"))
-
-
-def test_a_larger_budget_by_measured_costs_may_take_less_of_a_layer():
-    """Two: 2 + 0 costs 2, 0 + 2 costs 4.5. Three: 0 + 3 costs 5, 1 + 2 5.5, 2 + 1 6, 3 + 0 9."""
-    layers = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
-    evidence = Evidence(sensitivity=sensitivity_of((0, 1, 2, 9), (0, 4, 4.5, 5)))
-    units = expert_units(layers)
-    two, three = (
-        allocate("measured", units, count_budget(units, count), evidence).removed
-        for count in (2, 3)
-    )
-    assert (two, three) == ((2, 0), (0, 3))
-    assert not SCHEDULES["measured"].is_nested
+    # By measured costs 2 + 0 go of two, and 0 + 3 of three: see tests/golden/test_schedules.py.
+    patterns = ("early", "middle", "late", "measured")
+    assert not any(SCHEDULES[name].is_nested for name in patterns)
 
 
 @settings(max_examples=20)

@@ -7,11 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
-from allocations import evidence_in
+from allocations import SPENDERS, evidence_in
+from exports import edit_tensors, with_head
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
@@ -37,7 +36,6 @@ from pruning.plan.plan import Provenance, PruningPlan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
 from pruning.plan.units import expert_units
 from pruning.schedules import (
-    SCHEDULES,
     Evidence,
     allocate,
     from_counts,
@@ -183,45 +181,23 @@ def test_the_provenance_of_a_plan_says_all_and_old_plans_load(model):
     assert (old.digest, dict(old.provenance.constraints)) == (plan.digest, {})
 
 
-SPENDERS = [name for name in SCHEDULES if name != "file"]
-
-
-def rewritten(checkpoint, path, change):
-    """A copy of the tiny OLMoE whose tensors went through `change`."""
-    shutil.copytree(checkpoint("olmoe", shards=1).path, path)
-    tensors = change(load_file(path / "model.safetensors"))
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    return path
-
-
 @pytest.fixture
 def uneven(checkpoint, tmp_path):
     """The experts of layer 1 have half the bytes of those of layers 0 and 2."""
+    path = shutil.copytree(checkpoint("olmoe", shards=1).path, tmp_path / "uneven")
 
-    def halve(tensors):
-        return {
-            name: tensor.to(torch.bfloat16) if "layers.1.mlp.experts" in name else tensor
-            for name, tensor in tensors.items()
-        }
+    def halve(held):
+        narrow = {name: held[name].bfloat16() for name in held if "layers.1.mlp.experts" in name}
+        return held | narrow
 
-    return load_model_index(str(rewritten(checkpoint, tmp_path / "uneven", halve)))
+    edit_tensors(path / "model.safetensors", halve)
+    return load_model_index(str(path))
 
 
 @pytest.fixture
 def headed(checkpoint, tmp_path):
     """With a prediction head that has experts, which goes with the first expert of all layers."""
-
-    def add(tensors):
-        last = {
-            name: tensor for name, tensor in tensors.items() if name.startswith("model.layers.2.")
-        }
-        head = {name.replace("model.layers.2.", "mtp.layers.0."): last[name] + 1 for name in last}
-        return {**tensors, **head}
-
-    path = rewritten(checkpoint, tmp_path / "headed", add)
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
-    return load_model_index(str(path))
+    return with_head(checkpoint("olmoe").path, tmp_path / "headed", "mtp.layers.0.")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 from exports import export, tensors_of, verified
-from oracles import logits_of
 from safetensors import deserialize
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint.index import INDEX_NAME, TensorEntry
 from analysis.checkpoint.opening import open_checkpoint
@@ -252,9 +250,12 @@ def test_experts_in_a_dense_layer_are_refused(with_tensor, part):
         check_located(model)
 
 
-@pytest.mark.parametrize(("fused", "most"), [(False, 8_000), (True, 30_000), (False, 1 << 30)])
-def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused, most):
-    source = checkpoint("qwen3_moe", fused=fused, dtype=torch.bfloat16).path
+@pytest.mark.parametrize(
+    ("fused", "shards", "most"),
+    [(False, 3, 8_000), (True, 3, 30_000), (False, 3, 1 << 30), (False, 1, 8_000)],
+)
+def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused, shards, most):
+    source = checkpoint("qwen3_moe", fused=fused, dtype=torch.bfloat16, shards=shards).path
     export(source, (1, 3, 4), tmp_path / "plain")
     manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=most)
     before, after = tensors_of(tmp_path / "plain"), tensors_of(tmp_path / "out")
@@ -263,32 +264,21 @@ def test_the_same_tensors_in_shards_of_another_size(checkpoint, tmp_path, fused,
     for shard in manifest.shards:
         assert shard.bytes <= most or len(shard.tensors) == 1
     # What comes next would not have fitted; headers are guessed at 200 bytes a tensor at most.
-    held = open_checkpoint(tmp_path / "out").tensors
+    made, count = open_checkpoint(tmp_path / "out"), len(manifest.shards)
     for first, second in pairwise(manifest.shards):
         header = 200 * (len(first.tensors) + 2)
-        assert first.bytes + header + held[second.tensors[0]].nbytes > most
-    assert (tmp_path / "out" / INDEX_NAME).is_file() == (len(manifest.shards) > 1)
+        assert first.bytes + header + made.tensors[second.tensors[0]].nbytes > most
+    index, numbers = tmp_path / "out" / INDEX_NAME, range(1, count + 1)
     if most == 1 << 30:
-        assert [shard.name for shard in manifest.shards] == ["model.safetensors"]
-    assert all(
-        shard.metadata == {"format": "pt"} for shard in open_checkpoint(tmp_path / "out").shards
-    )
+        assert not index.exists()
+        names = ["model.safetensors"]
+    else:
+        assert json.loads(index.read_text())["metadata"]["total_size"] == made.nbytes
+        names = [f"model-{number:05d}-of-{count:05d}.safetensors" for number in numbers]
+    assert [shard.name for shard in manifest.shards] == names
+    assert all(shard.metadata == {"format": "pt"} for shard in made.shards)
     assert manifest.dropped_shards == ()
-    report = verified(tmp_path / "out", source=source)
-    assert report.level is Level.LOGITS
-
-
-def test_a_checkpoint_in_one_file_can_be_cut_into_several(checkpoint, tmp_path):
-    source = checkpoint("olmoe", shards=1).path
-    manifest = export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=20_000)
-    count = len(manifest.shards)
-    assert count > 3
-    assert manifest.shards[0].name == f"model-00001-of-{count:05d}.safetensors"
-    index = json.loads((tmp_path / "out" / INDEX_NAME).read_text())
-    assert index["metadata"]["total_size"] == open_checkpoint(tmp_path / "out").nbytes
-    export(source, (1, 3, 4), tmp_path / "plain")
-    again, plain = map(AutoModelForCausalLM.from_pretrained, (tmp_path / "out", tmp_path / "plain"))
-    assert torch.equal(logits_of(again), logits_of(plain))
+    assert verified(tmp_path / "out", source=source).level is Level.LOGITS
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,9 @@ def with_outlier(tmp_path):
 @pytest.mark.parametrize(("medians", "is_said"), [(9.9, False), (28.9, True)])
 def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, with_outlier, medians, is_said):
     usual = decided(demo, stats_store(), criterion="reap", **CODE)
-    layer, lost = most_active_lost(usual)
+    # The largest squares of those removed: no output is above their root.
+    places = seen("demo-code").sort_values("g0_f2")[["layer", "expert"]].to_numpy().tolist()
+    layer, lost = [(at, expert) for at, expert in places if expert not in usual.kept[at]][-1]
     store = with_outlier((layer, lost), medians)
     dropped = decided(demo, store, criterion="reap", **CODE)
     assert dropped.kept == usual.kept  # the ranking does not read the largest output
@@ -118,12 +120,6 @@ def test_a_plan_that_drops_one_far_above_the_others_says_so(demo, with_outlier, 
     assert set(kept.kept[layer]) - set(dropped.kept[layer]) == {lost}
     pinned = decided(demo, store, criterion="reap", pin={layer: [lost]}, **CODE)
     assert kept.digest == pinned.digest
-
-
-def most_active_lost(plan):
-    """(layer, expert) with the largest squares of those removed: no output is above their root."""
-    places = seen("demo-code").sort_values("g0_f2")[["layer", "expert"]].to_numpy().tolist()
-    return [(layer, expert) for layer, expert in places if expert not in plan.kept[layer]][-1]
 
 
 def test_frequency_drops_that_of_the_demo_and_says_so(demo):

@@ -40,13 +40,6 @@ def random_stats(model, samples=4, seed=0):
     return SampleStats(Grid(model.layers), tokens, *sums)
 
 
-def expert_stats(model, samples):
-    """Statistics of a run whose group `dense` measured these samples."""
-    manifest = SimpleNamespace(model=SimpleNamespace(layers=model.layers))
-    table = Grid(model.layers).index().assign(**dict.fromkeys(MOMENT_COLUMNS, 1.0))
-    return ExpertStats(manifest, table, (SamplePart(lambda: samples),))
-
-
 @pytest.mark.parametrize("count", [1, 5, 60])
 def test_the_union_is_kept_and_layers_are_filled_up(model, count):
     stats = random_stats(model)
@@ -97,12 +90,16 @@ def test_the_order_decides_who_goes(model):
 @pytest.mark.parametrize("percent", ["25%", "50%", "70%"])
 def test_the_criterion_under_a_global_schedule_is_the_cut_union(model, percent):
     """`plan --criterion pathfinder:M --schedule global` and `paths --sparsity`, which finds M."""
-    stats = random_stats(model, samples=6)
+    samples = random_stats(model, samples=6)
     units = expert_units(model.layers)
     budget = sparsity_budget(units, percent)
-    solved = budget_plan(model, stats, budget)
-    given = budget_plan(model, stats, budget, Cut(count=solved.count))
-    ranking = rank_experts(pathfinder(solved.count), expert_stats(model, stats), "applied")
+    solved = budget_plan(model, samples, budget)
+    given = budget_plan(model, samples, budget, Cut(count=solved.count))
+    # Statistics of a run whose group `dense` measured these samples.
+    manifest = SimpleNamespace(model=SimpleNamespace(layers=model.layers))
+    table = Grid(model.layers).index().assign(**dict.fromkeys(MOMENT_COLUMNS, 1.0))
+    stats = ExpertStats(manifest, table, (SamplePart(lambda: samples),))
+    ranking = rank_experts(pathfinder(solved.count), stats, "applied")
     evidence = Evidence(fold_ranking(ranking, model.layers))
     allocation = allocate("global", units, budget, evidence)
     plan = select_experts(ranking, allocation, model=model_ref(model))

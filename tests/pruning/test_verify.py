@@ -15,7 +15,7 @@ from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import CheckpointError, ExportError
 from analysis.model.opening import load_model_index
-from builders import edit_json
+from builders import edit_json, put
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import Level, verify_export
 
@@ -46,14 +46,10 @@ def test_the_level_is_the_highest_that_memory_allows(exported, monkeypatch):
         assert reason in report.reason
 
 
-def test_without_a_source_the_level_is_load(exported):
+def test_the_level_reached_and_why(exported):
     report = drain(verify_export(exported[1]))
-    assert report.level is Level.LOAD
+    assert (report.level, report.max_abs_diff) == (Level.LOAD, None)
     assert "no source was given" in report.reason
-    assert report.max_abs_diff is None
-
-
-def test_a_level_that_was_asked_for_is_the_one_reached(exported):
     report = drain(verify_export(exported[1], level="bytes", source=exported[0]))
     assert (report.level, report.reason) == (Level.BYTES, "as asked for")
 
@@ -92,15 +88,21 @@ def test_what_is_called_unfinished_is_not_a_finished_export(exported):
 NORM = "model.norm.weight"
 
 
-def edit_manifest(out, edit):
-    """Change a manifest in place."""
-    raw = json.loads((out / MANIFEST_NAME).read_text())
-    edit(raw)
-    (out / MANIFEST_NAME).write_text(json.dumps(raw))
+def edit_manifest(change):
+    def edit(out):
+        raw = json.loads((out / MANIFEST_NAME).read_text())
+        change(raw)
+        (out / MANIFEST_NAME).write_text(json.dumps(raw))
+
+    return edit
 
 
 def write_manifest(content):
     return lambda out: (out / MANIFEST_NAME).write_text(content)
+
+
+def change_config(**changes):
+    return lambda out: edit_json(out / "config.json", **changes)
 
 
 def forget_the_norm(out):
@@ -118,22 +120,10 @@ DAMAGES = [
     (write_manifest("{"), "manifest", "cannot be read"),
     (write_manifest("[]"), "manifest", "states no schema_version"),
     (write_manifest('{"schema_version": 1}'), "manifest", "is damaged"),
-    (
-        lambda out: edit_manifest(out, lambda raw: raw["plan"]["kept"].update({"1": [0, 1, 2]})),
-        "manifest",
-        "plan_digest",
-    ),
-    (lambda out: edit_json(out / MANIFEST_NAME, uniform_counts=False), "manifest", "uniform_c"),
-    (
-        lambda out: edit_manifest(out, lambda raw: raw["files"]["config.json"].update(bytes=7)),
-        "files",
-        "config.json has",
-    ),
-    (
-        lambda out: edit_json(out / "config.json", num_experts_per_tok=1),
-        "files",
-        "config.json was changed",
-    ),
+    (edit_manifest(put("plan", "kept", "1", to=[0, 1, 2])), "manifest", "plan_digest"),
+    (edit_manifest(put("uniform_counts", to=False)), "manifest", "uniform_c"),
+    (edit_manifest(put("files", "config.json", "bytes", to=7)), "files", "config.json has"),
+    (change_config(num_experts_per_tok=1), "files", "config.json was changed"),
     (
         lambda out: (out / "generation_config.json").unlink(),
         "files",
@@ -142,14 +132,10 @@ DAMAGES = [
 ]
 # The same where the manifest was made to agree.
 COVERED_UP = [
-    (
-        lambda out: edit_json(out / "config.json", num_experts=4),
-        "experts",
-        "Layer 0 holds 3 experts",
-    ),
+    (change_config(num_experts=4), "experts", "Layer 0 holds 3 experts"),
     (forget_the_norm, "headers", f"does not list {NORM}"),
     (not_finite, "load", "are not all finite"),
-    (lambda out: edit_json(out / "config.json", vocab_size=90), "load", "cannot load the export"),
+    (change_config(vocab_size=90), "load", "cannot load the export"),
 ]
 
 
@@ -241,22 +227,15 @@ def test_another_source_is_not_called_changed_bytes(exported, checkpoint):
     assert drain(verify_export(exported[1], source=other)).reason.startswith("the bytes are not")
 
 
-def swap_experts(out):
-    """Exchange experts 0 and 1 of layer 2; all bytes add up and the manifest is adjusted."""
-    head = "model.layers.2.mlp.experts."
-    changes = {}
-    for p in ("gate", "up", "down"):
-        changes |= {
-            f"{head}0.{p}_proj.weight": f"{head}1.{p}_proj.weight",
-            f"{head}1.{p}_proj.weight": f"{head}0.{p}_proj.weight",
-        }
-    rename_tensors(out, changes)
-    accept_changes(out)
-
-
 def test_experts_that_changed_places_fail_beside_the_source_only(exported):
     source, out = exported
-    swap_experts(out)
+    # Experts 0 and 1 of layer 2: all bytes add up and the manifest is adjusted.
+    names = [
+        [f"model.layers.2.mlp.experts.{expert}.{part}_proj.weight" for expert in (0, 1)]
+        for part in ("gate", "up", "down")
+    ]
+    rename_tensors(out, {old: new for pair in names for old, new in (pair, pair[::-1])})
+    accept_changes(out)
     assert drain(verify_export(out)).ok
     report = drain(verify_export(out, source=source))
     assert [check.name for check in report.checks if not check.ok] == ["tensors"]

@@ -45,7 +45,6 @@ DEEP = "[" * 200_000 + "]" * 200_000
 
 @pytest.fixture
 def run(tmp_path):
-    """A copy of a shipped calibration run."""
     (source,) = SHIPPED_STATS.glob("demo-demo-math-*")
     return shutil.copytree(source, tmp_path / "run")
 
@@ -54,14 +53,6 @@ def edit_json(path, change):
     raw = json.loads(path.read_bytes())
     change(raw)
     path.write_text(json.dumps(raw))
-
-
-def edit_table(path, change):
-    """Change a table of a run, and its hash in the manifest."""
-    change(pd.read_parquet(path)).to_parquet(path)
-    edit_json(
-        path.with_name(MANIFEST), lambda raw: raw["files"].update({path.name: file_sha256(path)})
-    )
 
 
 @pytest.mark.parametrize(
@@ -158,10 +149,6 @@ def test_measurements_that_cannot_be(tmp_path, change, problem):
     ]
 
 
-def shards(run):
-    return stats_at(run, 2)
-
-
 ORDER = r"of the run .* in order; remove the run"
 # Table -> what reads it, and what is made of it -> the words that matter.
 TABLES = {
@@ -173,7 +160,7 @@ TABLES = {
             (lambda table: table.assign(layer=9), ORDER),
             (lambda table: table.iloc[:0], ORDER),
         ]
-        for name, load in (("neurons", load_neuron_stats), ("shards", shards))
+        for name, load in (("neurons", load_neuron_stats), ("shards", lambda run: stats_at(run, 2)))
     },
     # A column that not every run has.
     ("experts", load_expert_stats): [
@@ -197,7 +184,10 @@ TABLES = {
 def test_tables_of_runs(tmp_path, name, load, change, message):
     (source,) = SHIPPED_STATS.glob("demo-weights-*" if name == "weights" else "demo-demo-math-*")
     run = shutil.copytree(source, tmp_path / "run")
-    edit_table(run / f"{name}.parquet", change)
+    path = run / f"{name}.parquet"
+    change(pd.read_parquet(path)).to_parquet(path)
+    # As if it had been written so.
+    edit_json(run / MANIFEST, lambda raw: raw["files"].update({path.name: file_sha256(path)}))
     with pytest.raises(StatsError, match=rf"{name}\.parquet .*{message}"):
         load(read_run(run))
 
@@ -268,7 +258,6 @@ def test_a_text_configuration_that_is_a_number():
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory):
-    """The text of an export's manifest."""
     model, out = load_model_index("demo"), tmp_path_factory.mktemp("export") / "out"
     export(model, keep_all(model), out)
     return (out / MANIFEST_NAME).read_text()

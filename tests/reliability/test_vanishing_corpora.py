@@ -70,30 +70,15 @@ def rows(path, seed):
 
 
 def calibrated(root, text, out):
-    drain(
-        calibrate_run(
-            CalibrateRequest(
-                model=str(root / "model"), corpus=str(text), tokens=400, seq_len=16, stats_dir=out
-            )
-        )
-    )
+    asked = {"model": str(root / "model"), "corpus": str(text), "stats_dir": out}
+    drain(calibrate_run(CalibrateRequest(**asked, tokens=400, seq_len=16)))
 
 
 def evaluated(root, text, out):
     plan = keep_all(load_model_index(str(root / "model")))
     plan = {**plan.to_dict(), "kept": {"0": [0, 1, 2], "1": [3, 4, 5]}}
-    drain(
-        evaluate_run(
-            EvaluateRequest(
-                model=str(root / "model"),
-                corpora=(str(text),),
-                plans=(plan,),
-                samples=24,
-                seq_len=16,
-                stats_dir=out,
-            )
-        )
-    )
+    asked = {"model": str(root / "model"), "corpora": (str(text),), "stats_dir": out}
+    drain(evaluate_run(EvaluateRequest(**asked, plans=(plan,), samples=24, seq_len=16)))
 
 
 def searched(root, text, out):

@@ -60,19 +60,18 @@ def scores(loaded, tokenizer, asked):
     return {(score.task, score.metric): score for score in harness_scores(results)}
 
 
+def by_the_harness(model, asked):
+    manager = TaskManager(include_defaults=False, include_path=list(map(str, asked.local)))
+    words = {"limit": asked.limit, "apply_chat_template": asked.chat_template}
+    found = simple_evaluate(model=model, tasks=list(asked.tasks), task_manager=manager, **words)
+    return found["results"]
+
+
 def test_the_numbers_are_those_of_the_harness_alone(loaded, tokenizer, asked):
     few, steps = replace(asked, limit=3), []
     ours = drain(run_harness(loaded, tokenizer, few), steps.append)
-    manager = TaskManager(
-        include_defaults=False, include_path=[str(folder) for folder in asked.local]
-    )
-    stock = simple_evaluate(
-        model=HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=asked.batch_size),
-        tasks=list(asked.tasks),
-        task_manager=manager,
-        limit=few.limit,
-    )
-    assert ours["results"] == stock["results"]
+    model = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=asked.batch_size)
+    assert ours["results"] == by_the_harness(model, few)
     last = {step.phase: (step.done, step.total) for step in steps}
     # Three questions of four choices, and three answers.
     assert last["weighing choices"][1] == 12
@@ -81,14 +80,8 @@ def test_the_numbers_are_those_of_the_harness_alone(loaded, tokenizer, asked):
 
 def test_conversations_are_formatted_as_by_the_harness_alone(loaded, tokenizer, asked):
     few = replace(asked, tasks=(EXACT.name,), limit=2, chat_template=True)
-    manager = TaskManager(
-        include_defaults=False, include_path=[str(folder) for folder in asked.local]
-    )
     stock = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=4)
-    results = simple_evaluate(
-        model=stock, tasks=[EXACT.name], task_manager=manager, limit=2, apply_chat_template=True
-    )
-    assert drain(run_harness(loaded, tokenizer, few))["results"] == results["results"]
+    assert drain(run_harness(loaded, tokenizer, few))["results"] == by_the_harness(stock, few)
     ours = _Reporting(loaded, tokenizer, few, print)
     talk = [{"role": role, "content": role} for role in ("system", "user", "assistant")]
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}"

@@ -34,5 +34,4 @@ def ask(tmp_path: Path) -> Callable[..., Evaluations]:
 
 @pytest.fixture(scope="module")
 def shipped_record(demo):
-    """One of the demo's evaluations, to be changed."""
     return EvaluationStore([SHIPPED_STATS]).records(demo.identity)[0]

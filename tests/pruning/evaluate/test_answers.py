@@ -5,6 +5,7 @@ from types import MappingProxyType
 import pytest
 import torch
 from nonuniform_cases import NAMED, keeps_of, plan_of
+from oracles import greedy
 
 from analysis.drain import drain
 from analysis.errors import CorpusError
@@ -20,8 +21,6 @@ PROMPT = [5, 17, 40, 3]
 
 
 class Words:
-    """Ids as numbers in a text."""
-
     eos_token_id = None
     special_tokens_map = MappingProxyType({"bos_token": "1"})
 
@@ -36,24 +35,11 @@ class Words:
 
 
 class Plain(Words):
-    error = ValueError
+    def __init__(self, error):
+        self.error = error
 
     def get_chat_template(self):
         raise self.error("no template")
-
-
-class OwnFormat(Plain):
-    error = NotImplementedError
-
-
-def greedy(model, ids, count):
-    """The most probable token, again and again, from whole forwards."""
-    written = list(ids)
-    for _ in range(count):
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([written]), use_cache=False).logits
-        written.append(int(logits[0, -1].argmax()))
-    return written[len(ids) :]
 
 
 def test_each_model_continues_greedily():
@@ -84,8 +70,8 @@ def test_an_answer_may_end_early():
 
 def test_a_prompt_is_a_turn_where_there_is_a_format():
     assert has_chat_format(Words())
-    assert not has_chat_format(Plain())
-    assert not has_chat_format(OwnFormat())
+    assert not has_chat_format(Plain(ValueError))
+    assert not has_chat_format(Plain(NotImplementedError))
     assert prompt_ids(Words(), "7 8", as_chat=True) == [1, 7, 8, 2]
     assert prompt_ids(Words(), "7 8", as_chat=False) == [7, 8]
     with pytest.raises(CorpusError, match="prompt is empty"):

@@ -1,24 +1,19 @@
 """Evaluation of masked candidates against plain forwards, in float64 and written out."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
-from exports import export
 from neuron_cases import neuron_plan, zeroed
 from nonuniform_cases import keeps_of, plan_of
 
 from analysis.drain import drain
 from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
-from analysis.model.opening import load_model_index
 from builders.tokens import answers
 from families.configs import BY_NAME, SOURCES
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
-from pruning import load_pruned
 from pruning.engine import full_side
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import OutputHead, run_full
@@ -29,8 +24,10 @@ CASE = BY_NAME["olmoe"]
 ALL = MeasureSettings(("esap", "sap", "kl", "nll", "ppl"))
 
 
-def plan_for(case):
+def plan_for(case, kind="experts"):
     # Masking does not look at what a plan says of its model.
+    if kind == "neurons":
+        return neuron_plan(ModelRef("tiny", "00" * 32), case)
     return plan_of(ModelRef("tiny", "00" * 32), case, keeps_of(case))
 
 
@@ -53,18 +50,32 @@ def plain_scores(full, pruned, sequences):
 
 
 # Logits that are scaled, and a router with a bias; every head is tested below.
-@pytest.mark.parametrize("case", [BY_NAME["granitemoe"], BY_NAME["gpt_oss"]], ids=str)
-def test_measures_equal_their_definitions_from_plain_forwards(case):
-    model, plan, sequences = tiny_model(case), plan_for(case), answers()
+# Logits that are scaled, and a router with a bias; every head is tested below.
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("granitemoe", "experts"),
+        ("gpt_oss", "experts"),
+        ("olmoe", "neurons"),
+        ("gpt_oss", "neurons"),
+    ],
+)
+def test_measures_equal_their_definitions_from_plain_forwards(name, kind):
+    case = BY_NAME[name]
+    model, plan, sequences = tiny_model(case), plan_for(case, kind), answers()
     full = drain(run_full(model, make_samples(sequences, batch_size=3)))
     result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
-    wanted = plain_scores(model, physically_pruned(model, case, plan.kept), sequences)
-    for name, values in wanted.items():
-        got = result.samples[name].means
+    if kind == "experts":
+        pruned = physically_pruned(model, case, plan.kept)
+    else:
+        pruned = zeroed(model, case, plan)
+    wanted = plain_scores(model, pruned, sequences)
+    for measure, values in wanted.items():
+        got = result.samples[measure].means
         # The models compute in float32, in batches here and one by one there.
         np.testing.assert_allclose(got, [np.mean(v) for v in values], atol=1e-6, rtol=1e-6)
-        if name in result.metrics:
-            metric = result.metrics[name]
+        if measure in result.metrics:
+            metric = result.metrics[measure]
             assert metric.mean == pytest.approx(np.mean([np.mean(v) for v in values]), abs=1e-6)
             assert metric.pooled == pytest.approx(np.mean(np.concatenate(values)), abs=1e-6)
     assert 0 < result.metrics["esap"].mean < 0.99  # the plan does something
@@ -73,23 +84,17 @@ def test_measures_equal_their_definitions_from_plain_forwards(case):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_unpruned_model_agrees_with_itself(dtype):
-    case = BY_NAME["granitemoe"]
-    model = tiny_model(case).to(dtype)
+    case, ref = BY_NAME["granitemoe"], ModelRef("tiny", "00" * 32)
+    model, family = tiny_model(case).to(dtype), FAMILIES[case.model_type]
     full = drain(run_full(model, make_samples(answers())))
     assert {hidden.dtype for hidden in full.in_memory.values()} == {dtype}
-    whole = PruningPlan(
-        ModelRef("tiny", "00" * 32), {layer: tuple(range(case.experts)) for layer in case.sparse}
-    )
-    for plan in (None, whole):
-        result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
-        assert {name: result.metrics[name].mean for name in ("esap", "sap", "kl")} == {
-            "esap": 1,
-            "sap": 1,
-            "kl": 0,
-        }
+    whole = PruningPlan(ref, dict.fromkeys(case.sparse, tuple(range(case.experts))))
+    for plan in (None, whole, PruningPlan(ref, {})):
+        result = drain(run_candidate(model, family, plan, full, ALL))
+        assert [result.metrics[name].mean for name in ("esap", "sap", "kl")] == [1, 1, 0]
         assert result.metrics["nll"] == result.full["nll"]
         assert result.metrics["ppl"] == result.full["ppl"]
-    pruned = drain(run_candidate(model, FAMILIES[case.model_type], plan_for(case), full, ALL))
+    pruned = drain(run_candidate(model, family, plan_for(case), full, ALL))
     assert 0 < pruned.metrics["esap"].mean < 1
 
 
@@ -163,32 +168,3 @@ def test_under_accelerate_s_offload_the_numbers_are_the_same():
         full = drain(run_full(model, samples))
         results.append(drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL)))
     assert results[0].metrics == results[1].metrics
-
-
-def test_masked_and_exported_give_the_same_numbers(tmp_path):
-    case = BY_NAME["qwen3_moe"]
-    tiny_model(case).save_pretrained(tmp_path / "full")
-    described = load_model_index(str(tmp_path / "full"))
-    plan = plan_of(described, case, keeps_of(case))  # layers that keep different numbers
-    export(described, plan, tmp_path / "pruned")
-    model = tiny_model(case)
-    full = drain(run_full(model, make_samples(answers())))
-    masked_result = drain(run_candidate(model, described.family, plan, full, ALL))
-    exported = load_pruned(tmp_path / "pruned", dtype=torch.float32)
-    exported_result = drain(run_candidate(exported, described.family, None, full, ALL))
-    assert exported_result.metrics == masked_result.metrics
-
-
-@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])
-def test_a_plan_of_neurons_is_measured_as_zeroed_weights(name):
-    case = BY_NAME[name]
-    model, sequences = tiny_model(case), answers()
-    described = SimpleNamespace(name="tiny", identity="00" * 32)
-    plan = neuron_plan(described, case)
-    full = drain(run_full(model, make_samples(sequences)))
-    result = drain(run_candidate(model, FAMILIES[case.model_type], plan, full, ALL))
-    wanted = plain_scores(model, zeroed(model, case, plan), sequences)
-    for name, values in wanted.items():
-        means = [np.mean(value) for value in values]
-        np.testing.assert_allclose(result.samples[name].means, means, atol=1e-6, rtol=1e-6)
-    assert result.metrics["esap"].mean < 0.99

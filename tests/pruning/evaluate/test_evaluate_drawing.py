@@ -16,7 +16,7 @@ from analysis.corpora.spec import corpus_name
 from analysis.corpora.streams import open_corpus
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError
-from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from builders.statistics import run_on
 from builders.tokens import write_ids
 from pruning.measures import drawing
 from pruning.measures.drawing import draw
@@ -45,24 +45,11 @@ def rows_file(path, count=40, length=6):
     return str(write_ids(path, ([100 + n] * length for n in range(count))))
 
 
-def calibrated(corpus, tokens, seed=42, **prepared):
+def calibrated(corpus, tokens, seed=42, length=6, **prepared):
     """The sequences of a calibration, and the manifest that it would have."""
-    sampling = Sampling(tokens, 6, seed)
+    sampling = Sampling(tokens, length, seed)
     sequences = tokenize(open_corpus(corpus), None, sampling, corpus=corpus_name(corpus))
-    ref = CorpusRef(
-        sequences.corpus,
-        sequences.digest,
-        sequences.num_documents,
-        len(sequences.rows),
-        sequences.num_tokens,
-        0,
-        0,
-        sequences.num_counted,
-        num_dropped_documents=sequences.num_dropped_documents,
-        prepared=prepared,
-    )
-    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
-    return sequences, RunManifest("routed", "run", "0", model, (ref,), {"seed": seed}, {})
+    return sequences, run_on(sequences, seed, **prepared)
 
 
 def documents_in(sequences):
@@ -181,44 +168,39 @@ def test_running_text_is_joined_and_cut(tmp_path):
 IDS = (np.array([11, 12, 13, 14, 15], dtype=np.int32), np.array([21, 22, 23], dtype=np.int32))
 
 
-def only_batch(samples):
+def masks(*rows):
+    return tuple(np.array(list(row)) == "1" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("more", "scored", "targets"),
+    [
+        # Every token but the first is predicted.
+        ({}, [[0, 1, 2, 3], [0, 1]], [12, 13, 14, 15, 22, 23]),
+        # The answer, 13 and 14, at 1 and 2. Token 21 counts but nothing stands before it.
+        ({"counted": masks("00110", "101")}, [[1, 2], [1]], [13, 14, 23]),
+        # Packed documents do not predict each other.
+        (
+            {
+                "positions": (
+                    np.array([0, 1, 0, 1, 2], dtype=np.int32),
+                    np.arange(3, dtype=np.int32),
+                )
+            },
+            [[0, 2, 3], [0, 1]],
+            [12, 14, 15, 22, 23],
+        ),
+        # Samples without an answer are left out.
+        ({"counted": masks("00000", "011")}, [[0, 1]], [22, 23]),
+    ],
+)
+def test_positions_are_scored_by_what_follows_them(more, scored, targets):
+    samples = make_samples(TokenSequences("text", IDS, 2, 0, **more))
     (batch,) = samples.batches()
-    return batch
-
-
-def test_every_token_but_the_first_is_predicted():
-    batch = only_batch(make_samples(TokenSequences("text", IDS, 2, 0)))
-    assert batch.scored.tolist() == [
-        [True, True, True, True, False],  # positions 0..3 predict 12..15
-        [True, True, False, False, False],  # 0 and 1 predict 22 and 23; then the sequence is over
-    ]
-    assert batch.targets.tolist() == [12, 13, 14, 15, 22, 23]
-    assert batch.counts.tolist() == [4, 2]
-
-
-def test_only_tokens_of_the_answer_are_predicted():
-    counted = (np.array([0, 0, 1, 1, 0], dtype=bool), np.array([1, 0, 1], dtype=bool))
-    samples = make_samples(TokenSequences("text", IDS, 2, 0, counted=counted))
-    # 13 and 14 are the answer, predicted at 1 and 2. Token 21 counts but nothing stands before it.
-    assert only_batch(samples).scored.tolist() == [
-        [False, True, True, False, False],
-        [False, True, False, False, False],
-    ]
-    assert only_batch(samples).targets.tolist() == [13, 14, 23]
-    assert samples.num_scored.tolist() == [2, 1]
-
-
-def test_packed_documents_do_not_predict_each_other():
-    positions = (np.array([0, 1, 0, 1, 2], dtype=np.int32), np.array([0, 1, 2], dtype=np.int32))
-    samples = make_samples(TokenSequences("text", IDS, 3, 0, positions=positions))
-    assert only_batch(samples).targets.tolist() == [12, 14, 15, 22, 23]
-
-
-def test_samples_without_an_answer_are_left_out_and_counted():
-    counted = (np.zeros(5, dtype=bool), np.array([0, 1, 1], dtype=bool))
-    samples = make_samples(TokenSequences("text", IDS, 2, 0, counted=counted))
-    assert (len(samples), samples.num_unscored) == (1, 1)
-    assert only_batch(samples).targets.tolist() == [22, 23]
+    assert [np.flatnonzero(row).tolist() for row in batch.scored.tolist()] == scored
+    assert batch.targets.tolist() == targets
+    assert batch.counts.tolist() == samples.num_scored.tolist() == list(map(len, scored))
+    assert (len(samples), samples.num_unscored) == (len(scored), 2 - len(scored))
 
 
 def test_nothing_to_predict_is_refused():
@@ -241,16 +223,10 @@ def test_batches_number_their_samples():
 
 
 def test_what_repeats_the_calibrated_documents_is_not_predicted(tmp_path):
-    rng = np.random.default_rng(3)
     licence = list(range(1000, 1040))
-    bodies = rng.integers(100, 900, size=(12, 20)).tolist()
-    texts = [licence + body for body in bodies]
-    corpus = str(write_ids(tmp_path / "rows.jsonl", texts))
-    sampling = Sampling(5 * 60, 60, 42)
-    sequences = tokenize(open_corpus(corpus), None, sampling, corpus=corpus_name(corpus))
-    ref = CorpusRef(sequences.corpus, sequences.digest, 5, 5, 300, 0, 0, 300)
-    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
-    manifest = RunManifest("routed", "run", "0", model, (ref,), {"seed": 42}, {})
+    bodies = np.random.default_rng(3).integers(100, 900, size=(12, 20)).tolist()
+    corpus = str(write_ids(tmp_path / "rows.jsonl", [licence + body for body in bodies]))
+    _, manifest = calibrated(corpus, 5 * 60, length=60)
     drawn = drawn_from(corpus, [manifest], samples=4, seq_len=60)
     # Each of the four has the licence, which calibration read, and 20 tokens of its own.
     assert [int(row.sum()) for row in drawn.sequences.counted] == [20] * 4

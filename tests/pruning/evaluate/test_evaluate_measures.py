@@ -33,14 +33,11 @@ def at(p=P, q=Q, targets=(0, 2), uniforms=(0.0, 0.0)):
     )
 
 
-def close(values, wanted):
-    assert values.dtype == torch.float64
-    assert values.tolist() == pytest.approx(wanted, abs=1e-6)  # float32 probabilities
-
-
 def test_a_token_that_the_candidate_never_gives_is_never_drawn():
     q = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    close(measures.sap(at(q=q, uniforms=(0.0, 1 - 1e-16))), [0.25, 0.75])
+    values = measures.sap(at(q=q, uniforms=(0.0, 1 - 1e-16)))
+    assert values.dtype == torch.float64
+    assert values.tolist() == pytest.approx([0.25, 0.75], abs=1e-6)  # float32 probabilities
 
 
 def test_zero_probabilities_give_no_nan():
@@ -59,14 +56,12 @@ def test_expectation_of_sap_is_esap():
     p, q = random_logs(1), random_logs(2)
     draws = 20_000
     uniforms = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
+    whole = measures.Positions(p, q, torch.zeros(40, dtype=torch.int64), torch.zeros(40))
     # A grid of uniform numbers instead of random ones: each token is drawn q draws times, to +-1.
-    for row in range(5):
+    for row, wanted in enumerate(measures.esap(whole)[:5].tolist()):
         spread = [distribution[row].expand(draws, -1) for distribution in (p, q)]
-        taken = measures.sap(
-            measures.Positions(*spread, torch.zeros(draws, dtype=torch.int64), uniforms)
-        )
-        whole = measures.Positions(p, q, torch.zeros(40, dtype=torch.int64), torch.zeros(40))
-        wanted = float(measures.esap(whole)[row])
+        targets = torch.zeros(draws, dtype=torch.int64)
+        taken = measures.sap(measures.Positions(*spread, targets, uniforms))
         assert float(taken.mean()) == pytest.approx(wanted, abs=53 / draws)
 
 
@@ -80,11 +75,11 @@ def test_equal_distributions_are_exactly_alike():
     assert (measures.kl(whole) == 0).all()
 
 
-def test_softmax_is_float32_for_half_precision_and_keeps_float64():
-    assert (
-        measures.log_probabilities(torch.zeros(1, 4, dtype=torch.bfloat16)).dtype == torch.float32
-    )
-    assert measures.log_probabilities(torch.zeros(1, 4, dtype=torch.float64)).dtype == torch.float64
+@pytest.mark.parametrize(
+    ("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+)
+def test_softmax_is_float32_for_half_precision_and_keeps_float64(dtype, wide):
+    assert measures.log_probabilities(torch.zeros(1, 4, dtype=dtype)).dtype == wide
 
 
 def test_sample_mean_and_pooled_mean_by_hand():
@@ -102,15 +97,6 @@ def test_perplexity_is_the_exponential_of_the_loss():
         assert getattr(result.metrics["ppl"], name) == math.exp(value)
     assert result.full["nll"] == result.metrics["nll"]
     assert (result.num_samples, result.num_tokens) == (2, 4)
-
-
-def resampled_by_hand(numbers, documents, seed=42):
-    """The interval from the definition: documents drawn, and all of their samples averaged."""
-    rng, kinds = np.random.default_rng(seed), sorted(set(documents))
-    of = {kind: np.array(numbers)[np.array(documents) == kind] for kind in kinds}
-    draws = rng.integers(len(kinds), size=(1000, len(kinds)))
-    means = [np.concatenate([of[kinds[one]] for one in drawn]).mean() for drawn in draws]
-    return np.percentile(means, [2.5, 97.5])
 
 
 def test_the_interval_covers_as_often_as_it_says():
@@ -141,7 +127,11 @@ def test_the_interval_holds_where_windows_of_a_document_are_alike():
 def test_documents_are_resampled_with_all_of_their_samples():
     numbers, documents = np.random.default_rng(3).normal(size=9), (4, 4, 4, 4, 7, 7, 9, 9, 12)
     interval = interval_of([SampleValues(numbers, documents)])
-    assert interval == pytest.approx(resampled_by_hand(numbers, documents))
+    # By definition: documents are drawn, and all of their samples averaged.
+    parts = [numbers[:4], numbers[4:6], numbers[6:8], numbers[8:]]
+    draws = np.random.default_rng(42).integers(4, size=(1000, 4))
+    means = [np.concatenate([parts[one] for one in drawn]).mean() for drawn in draws]
+    assert interval == pytest.approx(np.percentile(means, [2.5, 97.5]))
     # With a sample each, it is the bootstrap over samples, whatever the documents are called.
     apart = interval_of([SampleValues(numbers, tuple(range(20, 29)))])
     rows = np.random.default_rng(42).integers(9, size=(1000, 9))

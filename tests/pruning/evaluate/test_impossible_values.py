@@ -49,12 +49,11 @@ IMPOSSIBLE = [
 ]  # fmt: skip
 
 
-def named(case):
-    kind, _, message = case
-    return f"{kind.folder}: {message}"
-
-
-@pytest.mark.parametrize(("kind", "change", "message"), IMPOSSIBLE, ids=map(named, IMPOSSIBLE))
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    IMPOSSIBLE,
+    ids=[f"{kind.folder}: {message}" for kind, _, message in IMPOSSIBLE],
+)
 def test_a_record_that_cannot_be_is_refused(kind, change, message):
     name, text = next(iter(shipped_lines(kind.folder).items()))
     raw = json.loads(text)

@@ -1,5 +1,7 @@
 """The lens of a text against plain forwards in float64, and its tables against hand arithmetic."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -95,18 +97,13 @@ def by_hand():
         # Token by token; layer 0 puts 3 in the place of 1, layer 3 has no one left but 1 and 3.
         experts=((0, 3, 2, 3, 0, 2), (1, 3, 1, 3, 1, 3)),
     )
-    record = LensRecord.new(ModelOf, ASKED, ([7, 8, 9], ["a", " b", " b"]), "float32")
+    model = SimpleNamespace(name="hand", identity="00" * 32, revision=None)
+    record = LensRecord.new(model, ASKED, ([7, 8, 9], ["a", " b", " b"]), "float32")
     layers = (
         layer(0, (0, 1, 1, 2, 0, 2), (0.6, 0.2, 0.5, 0.5, 0.7, 0.1)),
         layer(3, (2, 0, 3, 1, 0, 1), (0.3, 0.1, 0.2, 0.2, 0.6, 0.2)),
     )
     return record.finished({}, losses=(1.0, 2.0), layers=layers, plans=(plan,)), plan
-
-
-class ModelOf:
-    """What a record says of its model."""
-
-    name, identity, revision = "hand", "00" * 32, None
 
 
 def test_what_took_over_and_the_share_that_is_gone_by_hand():

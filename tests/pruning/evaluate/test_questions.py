@@ -19,7 +19,7 @@ from analysis.corpora.streams import open_corpus
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import CorpusError
 from analysis.model.opening import load_model_index
-from analysis.stats.manifest import CorpusRef, MeasuredModel, RunManifest
+from builders.statistics import run_on
 from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import BEYOND, QuestionSettings, SampleSettings
 
@@ -48,21 +48,8 @@ def corpus(tmp_path):
 def calibrated(corpus, tokens=60):
     """The manifest of a calibration on a corpus, by another name of the same file."""
     name = corpus.partition(",")[0]
-    sequences = tokenize(
-        open_corpus(name), LetterTokenizer(), Sampling(tokens, 10), corpus=corpus_name(name)
-    )
-    counts = (0, 0, sequences.num_counted)
-    ref = CorpusRef(
-        sequences.corpus,
-        sequences.digest,
-        sequences.num_documents,
-        len(sequences.rows),
-        sequences.num_tokens,
-        *counts,
-        num_dropped_documents=sequences.num_dropped_documents,
-    )
-    model = MeasuredModel("tiny", "00" * 32, "olmoe", ())
-    return RunManifest("routed", "run", "0", model, (ref,), {"seed": 42}, {})
+    documents, sampling = open_corpus(name), Sampling(tokens, 10)
+    return run_on(tokenize(documents, LetterTokenizer(), sampling, corpus=corpus_name(name)))
 
 
 def drawn_from(corpus, runs=(), skips=0, **changes):

@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from nonuniform_cases import keeps_of, plan_of
+from oracles import greedy
 
 from analysis.corpora.checks import CHECKS
 from analysis.drain import drain
@@ -36,22 +37,13 @@ LENGTH = 6
 
 
 class Numbers:
-    """Ids as numbers in a text."""
-
     eos_token_id = None
 
     def decode(self, token_ids, *, skip_special_tokens):
         return " ".join(map(str, token_ids))
 
 
-def alone(model, prompt, count=LENGTH):
-    """The most probable token, again and again, each time by a forward over all before it."""
-    ids = list(prompt)
-    with torch.no_grad():
-        while len(ids) < len(prompt) + count:
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-            ids.append(int(logits.argmax()))
-    return ids[len(prompt) :]
+alone = partial(greedy, count=LENGTH)
 
 
 def tiny():

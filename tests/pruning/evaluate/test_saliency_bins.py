@@ -115,20 +115,14 @@ RANKED = RankedBy("reap", "applied", ("text",), ("run-1",), "expert", Binning(3)
 
 
 def new(model, ranked=RANKED, corpus=CORPUS, settings=SETTINGS, shares=(None,) * 3):
-    bins = [
-        Bin(number, without(model, number), 7, float(number), math.nan if share is None else share)
-        for number, share in enumerate(shares)
-    ]
+    """Bins of which the n-th removes expert n of each layer."""
+    bins = []
+    for number, share in enumerate(shares):
+        whole = keep_all(model)
+        kept = {layer: tuple(e for e in ids if e != number) for layer, ids in whole.kept.items()}
+        share = math.nan if share is None else share
+        bins.append(Bin(number, replace(whole, kept=kept), 7, float(number), share))
     return BinsRecord.new(model, ranked, bins, corpus, settings)
-
-
-def without(model, expert):
-    """The plan that removes one expert of each layer."""
-    kept = {
-        layer.index: tuple(number for number in range(layer.num_experts) if number != expert)
-        for layer in model.layers
-    }
-    return replace(keep_all(model), kept=kept)
 
 
 def with_losses(record, sums, full, documents=None):
@@ -180,19 +174,15 @@ def test_a_plan_whose_loss_is_unknown_is_lacking(described):
 def test_what_changes_the_numbers_makes_another_record(described):
     known = new(described).digest
     others = [
-        new(described, RankedBy("man", "applied", ("text",), (), "expert", Binning(3))),
-        new(described, RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, "global"))),
-        new(
-            described,
-            RankedBy("reap", "applied", ("text",), (), "expert", Binning(3, order="index")),
-        ),
+        new(described, replace(RANKED, criterion="man")),
+        new(described, replace(RANKED, how=Binning(3, "global"))),
+        new(described, replace(RANKED, how=Binning(3, order="index"))),
         new(described, corpus=CORPUS | {"digest": "d" * 64}),
         new(described, settings=SETTINGS | {"dtype": "bfloat16"}),
     ]
     assert len({known, *(other.digest for other in others)}) == 6
     # Made again with more groups a run has another id and the same numbers.
-    again = RankedBy("reap", "applied", ("text",), ("run-2",), "expert", Binning(3))
-    assert new(described, again).digest == known
+    assert new(described, replace(RANKED, runs=("run-2",))).digest == known
 
 
 def test_overview_by_hand(described):

@@ -83,6 +83,11 @@ def test_plans_part_where_they_first_differ():
     ]
 
 
+def stop_in_layer_1(task):
+    next(step for step in task if step.phase.startswith("running layer 1"))
+    task.close()
+
+
 @pytest.fixture
 def mixtral(tmp_path):
     return saved(tmp_path / "model", MIXTRAL)
@@ -109,11 +114,9 @@ def test_an_interrupted_pass_resumes_after_its_last_layer(
     place = {"hidden_states_dir": tmp_path / "hidden"} if on_disk else {}
     plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
-    task = run_evaluations(ask_streamed(mixtral, plans, "stopped", **place))
-    next(step for step in task if step.phase.startswith("running layer 1"))
-    task.close()
-    steps = []
-    again = drain(run_evaluations(ask_streamed(mixtral, plans, "stopped", **place)), steps.append)
+    asked, steps = ask_streamed(mixtral, plans, "stopped", **place), []
+    stop_in_layer_1(run_evaluations(asked))
+    again = drain(run_evaluations(asked), steps.append)
     assert "resumed after 1 of 2 layers" in [step.note for step in steps]
     assert outcomes(again) == outcomes(once)
     assert not list(tmp_path.rglob("*.partial"))
@@ -139,24 +142,16 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
 def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask_streamed, tmp_path):
     plans = plans_for(mixtral, MIXTRAL)
     once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
-    task = run_evaluations(
-        ask_streamed(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden")
-    )
-    next(step for step in task if step.phase.startswith("running layer 1"))
-    task.close()
+    asked = ask_streamed(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden")
+    stop_in_layer_1(run_evaluations(asked))
     shutil.rmtree(tmp_path / "hidden")
-    again = run_evaluations(
-        ask_streamed(mixtral, plans, "stats", hidden_states_dir=tmp_path / "hidden")
-    )
-    assert outcomes(drain(again)) == outcomes(once)
+    assert outcomes(drain(run_evaluations(asked))) == outcomes(once)
 
 
 def test_other_plans_start_anew(mixtral, ask_streamed, monkeypatch):
     monkeypatch.setattr(streamed, "_SAVE_EVERY_SECONDS", 0)
     plans = plans_for(mixtral, MIXTRAL)
-    task = run_evaluations(ask_streamed(mixtral, plans[:2], "stats"))
-    next(step for step in task if step.phase.startswith("running layer 1"))
-    task.close()
+    stop_in_layer_1(run_evaluations(ask_streamed(mixtral, plans[:2], "stats")))
     steps = []
     found = drain(run_evaluations(ask_streamed(mixtral, plans[2:], "stats")), steps.append)
     assert not any(step.note.startswith("resumed") for step in steps)

@@ -90,7 +90,6 @@ class Dense:
 
     @property
     def size(self) -> float:
-        """What is added to the diagonal."""
         return self.damping * float((self.matrix**2).sum(axis=0).mean())
 
     def squared_error(self, change: np.ndarray) -> float:
@@ -99,7 +98,6 @@ class Dense:
         return float((left**2).sum())
 
     def objective(self, change: np.ndarray) -> float:
-        """With the penalty on the change."""
         return self.squared_error(change) + self.size * float((change**2).sum())
 
     @property
@@ -145,7 +143,6 @@ def with_layers_of(
 
 
 def changed_tensors(before: PreTrainedModel, after: PreTrainedModel) -> set[str]:
-    """Names of the parameters that differ."""
     others = dict(after.named_parameters())
     return {
         name

@@ -21,11 +21,11 @@ from analysis.errors import CheckpointError, PlanError, StatsError, UserError
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import edit_json, put, resealed
-from builders.repairs import token_sequences
+from builders.repairs import KEPT, plan_for, token_sequences
 from pruning.engine.masking import masked
 from pruning.engine.run import Evaluations, run_evaluations
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref, plan_from_dict
+from pruning.plan.plan import keep_all, plan_from_dict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
@@ -34,15 +34,9 @@ from pruning.tasks.loading import open_plan
 
 HERE = Path(__file__).parent
 ROWS = token_sequences(12, 24)
-KEPT = {0: (1, 2, 3, 5), 2: (0, 2, 3, 4), 3: (1, 2, 3)}  # layer 1 is dense
-
-
-def plan_for(model):
-    return fit_plan(PruningPlan(model_ref(model), KEPT), model)
 
 
 def repair(model, stats, plan=None, corpora=(ROWS,), batch_size=4, **changes):
-    """The task of a repair."""
     placement = Placement(stream_layers=True, **changes)
     settings = CalibrationSettings(24, batch_size=batch_size, device="cpu", placement=placement)
     plan = plan or plan_for(model)
@@ -54,7 +48,6 @@ def plan_with(model, stats, record):
 
 
 def layers_of(stats):
-    """Name -> bytes of the layers' files."""
     return {path.name: path.read_bytes() for path in stats.glob("repairs/*/*.safetensors")}
 
 

@@ -14,8 +14,8 @@ from analysis.files.content import file_sha256
 from analysis.files.naming import digest_of
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
-from builders.repairs import token_sequences
-from pruning.plan.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from builders.repairs import plan_for, token_sequences
+from pruning.plan.plan import fit_plan, plan_from_dict
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import if_here
 from pruning.repair import solver
@@ -23,7 +23,6 @@ from pruning.repair.method import GATHERING, method, solved_example
 from pruning.repair.run import repair_plan
 from pruning.tasks.loading import open_plan
 
-KEPT = {0: (1, 2, 3, 5), 2: (0, 2, 3, 4), 3: (1, 2, 3)}  # layer 1 is dense
 SECOND_FILE = "layer-00002.safetensors"
 
 
@@ -34,7 +33,7 @@ def model(checkpoint):
 
 @pytest.fixture(scope="session")
 def plan(model):
-    return fit_plan(PruningPlan(model_ref(model), KEPT), model)
+    return plan_for(model)
 
 
 @pytest.fixture(scope="session")
@@ -54,17 +53,6 @@ def made(repair, plan, tmp_path):
     """A statistics folder with a repair, its record, and plan.json of the repaired plan."""
     record = repair(tmp_path)
     return tmp_path, record, replace(plan, repair=record.reference).to_dict()
-
-
-def changed(stats, record, name=SECOND_FILE):
-    """Double the weights of a file of a repair, as valid safetensors of the same size."""
-    path = stats / "repairs" / record.record_id / name
-    save_file(
-        {key: 2 * tensor for key, tensor in load_file(path).items()},
-        path,
-        metadata={"transposed": "0"},
-    )
-    return path
 
 
 def test_the_identity_covers_plan_text_and_bytes(made):
@@ -147,12 +135,15 @@ class TestRefused:
 
     def test_changed_weights(self, made, model, repair):
         stats, record, raw = made
-        weights = changed(stats, record).read_bytes()
+        # Twice the weights, as valid safetensors of the same size.
+        path = stats / "repairs" / record.record_id / SECOND_FILE
+        doubled = {key: 2 * tensor for key, tensor in load_file(path).items()}
+        save_file(doubled, path, metadata={"transposed": "0"})
+        weights = path.read_bytes()
         assert f"{SECOND_FILE} was changed" in self.refusal(raw, model, stats)
         # Made again in their place.
         assert repair(stats).digest == record.digest
         assert open_plan(raw, model, StatsStore(stats)).repair == record.reference
-        path = stats / "repairs" / record.record_id / SECOND_FILE
         assert path.read_bytes() != weights
 
     def test_another_repair_under_its_name(self, made, model, repair):

@@ -106,13 +106,10 @@ def test_neurons_on_a_grid_spend_the_budget_exactly(total, step):
                 if 0 <= rest <= units.most[odd]:
                     removed = [0, 0, 0]
                     removed[others[0]], removed[others[1]], removed[odd] = one, two, rest
-                    best = min(best, curves_cost(curves, removed))
+                    pairs = zip(curves, removed, strict=True)
+                    best = min(best, sum(curve.at(gone) for curve, gone in pairs))
     slack = 3 * 17 * step * 4 / 4096  # a step of the grid at the steepest slope, for each layer
     assert best - 1e-9 <= found.cost <= best + slack
-
-
-def curves_cost(curves, removed):
-    return sum(curve.at(gone) for curve, gone in zip(curves, removed, strict=True))
 
 
 def costly(a, b, c):

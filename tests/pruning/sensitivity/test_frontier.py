@@ -29,10 +29,6 @@ def selection(tmp_path):
     return drain(Study.of(request, model, stats_store(tmp_path / "stats")).rank(request.plan))
 
 
-def curve(costs):
-    return Curve(np.arange(len(costs)), np.array(costs))
-
-
 def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp_path):
     free = without_budget(selection)
     order = order_of(free, free.spec)
@@ -40,7 +36,8 @@ def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp
     most = order.units.most[0]
     costs = [np.arange(most + 1.0) ** 2, np.arange(most + 1.0)]
     by_sample = tuple(np.stack([cost, cost], axis=1) for cost in costs)
-    curves = Curves(tuple(map(curve, costs)), {}, corpus="a", samples=2, by_sample=by_sample)
+    layers = tuple(Curve(np.arange(len(cost)), cost) for cost in costs)
+    curves = Curves(layers, {}, corpus="a", samples=2, by_sample=by_sample)
     sensitivity = Sensitivity((curves,), "nll")
     table = frontier_table(free, SumError(sensitivity, {}))
     best, even = (table[table["series"] == name].set_index("removed") for name in (BEST, UNIFORM))

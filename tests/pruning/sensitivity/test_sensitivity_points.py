@@ -71,6 +71,16 @@ def measuring(folder, case=CASE, count=5, max_bytes=None, stream=None, documents
     return work
 
 
+def measured(folder, wanted, **options):
+    work = measuring(folder, **options)
+    drain(work.measure(wanted))
+    return work
+
+
+def points_at(count):
+    return curve_points(units_of(CASE), count)
+
+
 def shards(folder):
     return sorted(folder.rglob("*.jsonl"))
 
@@ -82,34 +92,31 @@ def values(work, points):
 # Every family is in test_search_prefix.py; these have layers to reuse, groups, and dense layers.
 @pytest.mark.parametrize("case", [CASE, BY_NAME["deepseek_v3-groups"]], ids=str)
 def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
-    subject, wanted = subject_of(case, tiny_model(case)), curve_points(units_of(case), 3)
-    units = units_of(case)
+    subject, units = subject_of(case, tiny_model(case)), units_of(case)
     base = units.nearest([1] * len(units.sizes))
-    wanted += moved_points(units_of(case), base, Fraction(1, 2))
-    work = measuring(tmp_path, case)
-    drain(work.measure(wanted))
+    wanted = [*curve_points(units, 3), *moved_points(units, base, Fraction(1, 2))]
+    work = measured(tmp_path, wanted, case=case)
     for point in wanted:
         plan, settings = subject.plan_of(point.removed), MeasureSettings(MEASURES)
         alone = drain(run_candidate(subject.loaded, subject.family, plan, subject.full, settings))
-        for place, name in enumerate(MEASURES):
-            found = work.points.values(point.removed, work.samples)[:, place]
-            np.testing.assert_array_equal(found, alone.samples[name].means)
+        wanted_means = [alone.samples[name].means for name in MEASURES]
+        found = work.points.values(point.removed, work.samples)
+        np.testing.assert_array_equal(found.T, wanted_means)
 
 
 def test_layers_in_front_of_a_loss_run_once(tmp_path):
-    wanted, work = curve_points(units_of(CASE), 3), measuring(tmp_path)
-    drain(work.measure(wanted))
+    wanted = points_at(3)
+    work = measured(tmp_path, wanted)
     # 3 batches: the original through 5 layers, and each point from its own layer on.
     per_batch = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
     assert work.layers == 3 * per_batch
-    nothing = measuring(tmp_path / "whole", max_bytes=0)
-    drain(nothing.measure(wanted))
+    nothing = measured(tmp_path / "whole", wanted, max_bytes=0)
     assert nothing.layers == 3 * 5 * len(wanted)
     np.testing.assert_array_equal(values(work, wanted), values(nothing, wanted))
 
 
 def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
-    points = curve_points(units_of(CASE), 5)
+    points = points_at(5)
     first, second = measuring(tmp_path), measuring(tmp_path)
     drain(second.measure(points[:3]))
     drain(first.measure(points[2:6]))
@@ -118,9 +125,8 @@ def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
 
 
 def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
-    points = curve_points(units_of(CASE), 3)
-    work = measuring(tmp_path)
-    drain(work.measure(points))
+    points = points_at(3)
+    work = measured(tmp_path, points)
     work.finish()
     (shard,) = [path for path in shards(tmp_path) if path.parent.name == "measurements"]
     gone = work.record.plans[points[-1]]
@@ -129,8 +135,7 @@ def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
     problems = []
     assert SensitivityStore([tmp_path]).records(on_problem=problems.append) == []
     assert "has no numbers of" in str(*problems)
-    again = measuring(tmp_path)
-    drain(again.measure(points[:-1]))
+    again = measured(tmp_path, points[:-1])
     again.finish()
     assert again.layers == 0
     (record,) = SensitivityStore([tmp_path]).records()
@@ -138,28 +143,23 @@ def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
 
 
 def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
-    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
+    coarse, fine = points_at(2), points_at(5)
     assert set(coarse) - set(fine) and set(fine) - set(coarse)
     both = list(dict.fromkeys([*coarse, *fine]))
-    first = measuring(tmp_path, count=4)
-    drain(first.measure(coarse))
+    first = measured(tmp_path, coarse, count=4)
     done = first.finish()
     assert len(done.points) == len(coarse)
-    again = measuring(tmp_path, count=4)
-    drain(again.measure(coarse))
+    again = measured(tmp_path, coarse, count=4)
     assert (again.layers, again.loads) == (0, [])
-    levels = measuring(tmp_path, count=4)
-    drain(levels.measure(both))
+    levels = measured(tmp_path, both, count=4)
     new = [point for point in fine if point not in coarse]
     # Of each batch the original runs again where several points begin as it does.
     assert levels.layers == 2 * (5 + sum(5 - point.position for point in new))
     levels.finish()
-    samples = measuring(tmp_path)
-    drain(samples.measure(both))
+    samples = measured(tmp_path, both)
     assert samples.layers == 5 + sum(5 - p.position for p in both if p.position >= 0)
     samples.finish()
-    whole_work = measuring(tmp_path / "once")
-    drain(whole_work.measure(both))
+    whole_work = measured(tmp_path / "once", both)
     np.testing.assert_array_equal(values(samples, both), values(whole_work, both))
     store, once = SensitivityStore([tmp_path]), whole_work.points
     (record,) = store.records()
@@ -173,12 +173,10 @@ def test_more_levels_and_more_samples_measure_what_is_missing(tmp_path):
 
 
 def test_points_say_on_how_many_samples_they_were_measured(tmp_path):
-    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
-    few = measuring(tmp_path, count=4)
-    drain(few.measure(fine))
+    coarse, fine = points_at(2), points_at(5)
+    few = measured(tmp_path, fine, count=4)
     few.finish()
-    more = measuring(tmp_path)
-    drain(more.measure(coarse))
+    more = measured(tmp_path, coarse)
     record = more.finish()
     counts = {
         point: row.num_samples for point, row in zip(record.plans, record.points, strict=True)
@@ -189,19 +187,16 @@ def test_points_say_on_how_many_samples_they_were_measured(tmp_path):
 
 def test_blocks_say_what_was_measured_and_how(tmp_path):
     work = replace(measuring(tmp_path), made={"device": "cpu", "batch_size": 2})
-    drain(work.measure(curve_points(units_of(CASE), 2)))
+    drain(work.measure(points_at(2)))
     table, record = Measurements([tmp_path]), work.finish()
-    assert [*record.plans] == curve_points(units_of(CASE), 2)
+    assert [*record.plans] == points_at(2)
     for point, plan in record.plans.items():
         assert plan == plans_of(CASE)(point.removed).digest
         blocks = table.blocks(record.model.identity, plan, "float32")
         assert [len(block.samples) for block in blocks] == [2, 2, 1]
         for block in blocks:
-            assert (
-                block.where == work.where
-                and block.num_samples == 5
-                and set(block.sums) == {*MEASURES}
-            )
+            assert (block.where, block.num_samples) == (work.where, 5)
+            assert set(block.sums) == {*MEASURES}
             assert block.kept == tuple(CASE.experts - gone for gone in point.removed)
             assert (block.made["device"], block.made["batch_size"]) == ("cpu", 2)
             first = max(point.position, 0)  # the layer that it starts at
@@ -209,7 +204,7 @@ def test_blocks_say_what_was_measured_and_how(tmp_path):
 
 
 def test_stopped_and_resumed_is_uninterrupted(tmp_path):
-    wanted = curve_points(units_of(CASE), 3)
+    wanted = points_at(3)
     steps = measuring(tmp_path).measure(wanted)
     for _ in range(len(wanted) + 3):
         next(steps)
@@ -221,33 +216,29 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     shard = shard.rename(shard.with_name("a.jsonl"))
     with shard.open("ab") as file:
         file.write(b'{"model":"00')
-    resumed, alone = measuring(tmp_path), measuring(tmp_path / "alone")
-    drain(resumed.measure(wanted))
-    drain(alone.measure(wanted))
+    resumed, alone = (measured(path, wanted) for path in (tmp_path, tmp_path / "alone"))
     assert resumed.layers < alone.layers * 2 / 3 + 5
     np.testing.assert_array_equal(values(resumed, wanted), values(alone, wanted))
     assert len(resumed.finish().points) == len(wanted)
 
 
 def test_two_that_measure_at_once_share_the_batches(tmp_path):
-    wanted, alone = curve_points(units_of(CASE), 2), measuring(tmp_path / "alone")
-    drain(alone.measure(wanted))
+    wanted = points_at(2)
+    alone = measured(tmp_path / "alone", wanted)
     works = [measuring(tmp_path) for _ in range(2)]
     running = [work.measure(wanted) for work in works]
     while running:  # a step of each in turn
         running = [steps for steps in running if next(steps, None) is not None]
     assert all(work.layers for work in works)
     assert sum(work.layers for work in works) == alone.layers  # nothing was measured twice
-    together = measuring(tmp_path)
-    drain(together.measure(wanted))
+    together = measured(tmp_path, wanted)
     assert together.layers == 0
     np.testing.assert_array_equal(values(together, wanted), values(alone, wanted))
 
 
 def test_points_know_the_documents_of_their_samples(tmp_path):
-    numbers, wanted = (4, 4, 6, 6, 9), curve_points(units_of(CASE), 2)
-    begun = measuring(tmp_path, documents=numbers)
-    drain(begun.measure(wanted))
+    numbers, wanted = (4, 4, 6, 6, 9), points_at(2)
+    begun = measured(tmp_path, wanted, documents=numbers)
     assert begun.points.documents(begun.samples) == numbers
     begun.finish()
     points = SensitivityStore([tmp_path]).points(begun.record)
@@ -257,8 +248,7 @@ def test_points_know_the_documents_of_their_samples(tmp_path):
     assert curves.count.words == "5 samples of 3 documents"
     blocks = Measurements([tmp_path]).blocks("00" * 32, begun.record.points[0].plan, "float32")
     assert [block.sums["nll"].documents for block in blocks] == [(4, 4), (6, 6), (9,)]
-    unknown = measuring(tmp_path / "unknown")
-    drain(unknown.measure(wanted))
+    unknown = measured(tmp_path / "unknown", wanted)
     unknown.finish()
     again = SensitivityStore([tmp_path / "unknown"]).points(unknown.record)
     assert again.documents(unknown.samples) is None
@@ -285,17 +275,15 @@ def refuse():
 def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
     work = replace(measuring(tmp_path), load=refuse)
     with pytest.raises(PlanError, match="too large"):
-        drain(work.measure(curve_points(units_of(CASE), 2)))
+        drain(work.measure(points_at(2)))
     assert not work.finish().is_measured
-    again = measuring(tmp_path)
-    drain(again.measure(curve_points(units_of(CASE), 2)))
+    again = measured(tmp_path, points_at(2))
     assert again.finish().is_measured
 
 
 def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
-    coarse, fine = curve_points(units_of(CASE), 2), curve_points(units_of(CASE), 5)
-    killed = measuring(tmp_path)
-    drain(killed.measure(coarse))  # and no `finish`
+    coarse, fine = points_at(2), points_at(5)
+    killed = measured(tmp_path, coarse)  # and no `finish`
     refused = replace(measuring(tmp_path), load=refuse)
     with pytest.raises(PlanError, match="too large"):
         drain(refused.measure(fine))
@@ -309,8 +297,8 @@ def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
 
 
 def test_damage_is_named_and_measured_again(tmp_path):
-    work, wanted = measuring(tmp_path), curve_points(units_of(CASE), 2)
-    drain(work.measure(wanted))
+    wanted = points_at(2)
+    work = measured(tmp_path, wanted)
     record = work.finish()
     (shard,) = shards(tmp_path)
     lines = shard.read_bytes().splitlines(keepends=True)
@@ -326,8 +314,7 @@ def test_damage_is_named_and_measured_again(tmp_path):
     assert "its sha256 differs" in str(problems[0])
     assert f"has no numbers of {record.points[2].plan} in the table" in str(problems[1])
     assert "moeprune sensitivity" in str(problems[1])
-    again = measuring(tmp_path)
-    drain(again.measure(wanted))
+    again = measured(tmp_path, wanted)
     assert 0 < again.layers <= 5
     again.finish()
     assert [record.points for record in SensitivityStore([tmp_path]).records()] == [record.points]
@@ -335,8 +322,7 @@ def test_damage_is_named_and_measured_again(tmp_path):
 
 
 def test_points_that_cannot_be_are_refused(tmp_path):
-    work = measuring(tmp_path)
-    drain(work.measure([whole_point((0,) * 5)]))
+    work = measured(tmp_path, [whole_point((0,) * 5)])
     record = work.finish()
     for points, words in (
         ([("", 0, CASE.experts + 1, 1, "aa")], f"removes {CASE.experts + 1} of {CASE.experts}"),
@@ -363,7 +349,7 @@ def test_points_of_streamed_layers_are_the_same(tmp_path):
         MeasureSettings(MEASURES),
         tmp_path / "unfinished",
     )
-    wanted = curve_points(units_of(CASE), 3)
+    wanted = points_at(3)
     whole_model, streamed = measuring(tmp_path / "a"), measuring(tmp_path / "b", stream=stream)
     drain(whole_model.measure(wanted))
     drain(streamed.measure(wanted[:4]))  # what is known is not measured again
