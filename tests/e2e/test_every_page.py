@@ -228,32 +228,13 @@ def test_every_page_fits_a_phone_and_a_desk_and_is_read_and_used_by_everybody(op
 
 
 @pytest.mark.slow
-def test_every_page_fits_the_windows_between(open_tab, dashboard):
-    tab = open_tab(width=DESK)
+def test_every_page_is_readable_in_the_dark_and_fits_the_windows_between(open_tab, dashboard):
+    tab = open_tab(scheme="dark", width=DESK)
     for page, count in (PAGES | OF_NEURONS).items():
-        if page in PAGES and "=" in page:
-            continue
-        visit(tab, dashboard, page)
-        charts_of(tab, count)  # what is not drawn yet cannot be too wide
-        if not page:
-            unfold(tab, "Data and jobs")
-        for width in (*BETWEEN, DESK):
-            fits(tab, page, width)
-            if page == "compare" and width == 1000:
-                charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
-                expect(charts.nth(1)).to_be_attached()
-                widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
-                assert min(widths) > 500  # one below the other
-
-
-@pytest.mark.slow
-def test_every_page_opened_in_the_dark_is_readable_and_has_no_empty_bands(open_tab, dashboard):
-    tab = open_tab(scheme="dark", width=1440)
-    for page, count in PAGES.items():
         visit(tab, dashboard, page)
         if page != "story":  # which hides the sidebar
             tab.get_by_text("Copy link").wait_for()
-        charts_of(tab, count)
+        charts_of(tab, count)  # what is not drawn yet cannot be too wide
         if page in ("compare", "plan", "evaluate", "export"):
             assert max(tab.evaluate(FIRST_MARKS)) <= 20, f"an empty band above a chart: {page}"
         # The theme is known from the second run on, and colours fade in.
@@ -263,6 +244,17 @@ def test_every_page_opened_in_the_dark_is_readable_and_has_no_empty_bands(open_t
                 .some(style => style.textContent.includes("stBaseButton-primary"))""",
         )
         is_readable(tab, page)
+        if page in PAGES and "=" in page:
+            continue
+        if not page:
+            unfold(tab, "Data and jobs")
+        for width in (*BETWEEN, DESK):
+            fits(tab, page, width)
+            if page == "compare" and width == 1000:
+                charts = tab.locator('[data-testid="stMain"]').get_by_test_id("stPlotlyChart")
+                expect(charts.nth(1)).to_be_attached()
+                widths = charts.evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+                assert min(widths) > 500  # one below the other
 
 
 def names_stand_on_one_line(tab: Page) -> None:

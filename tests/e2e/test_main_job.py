@@ -204,26 +204,6 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     assert best not in plan.inner_text()
 
 
-@pytest.mark.slow
-def test_start_keeps_a_plan_of_defaults_and_a_page_adds_nothing_to_the_history(open_tab, dashboard):
-    tab = open_tab("explore")
-    wait_until(tab, "window.moepruneHistory")
-    is_ranked_by(tab, "REAP")
-    # A bare URL of Start would open on another plan.
-    go(tab, "Start", START)
-    expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
-    tab.reload()
-    is_ranked_by(tab, "REAP")
-    # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
-    visit(tab, dashboard, "explore?criterion=man&show=Stratification")
-    wait_until(tab, "window.moepruneHistory")
-    tab.locator(".js-plotly-plot").first.wait_for()
-    before = settled(tab).evaluate("history.length")
-    # What a script does to the address without a person is no choice, and stays a replacement.
-    tab.evaluate("history.replaceState({}, '', '?criterion=ean')")
-    assert tab.evaluate("[history.length, location.search]") == [before, "?criterion=ean"]
-
-
 def saved(tab: Page, button: str) -> str:
     with tab.expect_download() as got:
         tab.get_by_role("button", name=button).first.click()
@@ -251,10 +231,11 @@ def test_files_of_plan_export_and_the_report_have_one_digest(open_tab, dashboard
 
 
 @pytest.mark.slow
-def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard):
+def test_a_page_adds_nothing_to_the_history_by_itself(open_tab, dashboard):
     tab = open_tab()
     wait_until(tab, "window.moepruneHistory")
     expect(tab).to_have_url(re.compile(BLEND))
+    # Back from a bare URL of Start leads to where one came from.
     settled(tab).go_back()
     expect(tab).to_have_url("about:blank")
     # With nothing before it, Back changes nothing on the page.
@@ -272,6 +253,22 @@ def test_back_from_a_bare_start_leads_to_where_one_came_from(open_tab, dashboard
     first.goto(f"{dashboard.url}/start?criterion=reap")
     expect(first.locator(".st-key-plan-bar strong").first).to_have_text(re.compile("REAP"))
     assert settled(first).get_by_text("Page not found").count() == 0
+    # Only what a person does adds an entry: else Back would lead to where the page goes by itself.
+    visit(tab, dashboard, "explore?show=Stratification")
+    wait_until(tab, "window.moepruneHistory")
+    is_ranked_by(tab, "REAP")
+    tab.locator(".js-plotly-plot").first.wait_for()
+    before = settled(tab).evaluate("history.length")
+    # What a script does to the address without a person is no choice, and stays a replacement.
+    address = settled(tab).evaluate("location.search")
+    tab.evaluate("history.replaceState({}, '', '?criterion=ean')")
+    assert tab.evaluate("[history.length, location.search]") == [before, "?criterion=ean"]
+    tab.evaluate("address => history.replaceState({}, '', address)", address)
+    # A bare URL of Start would open on another plan.
+    go(tab, "Start", START)
+    expect(tab).to_have_url(re.compile(r"/\?opened=1$"))
+    tab.reload()
+    is_ranked_by(tab, "REAP")
 
 
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
@@ -310,19 +307,13 @@ def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
     assert all(check["ok"] for check in done.result["verify"]["checks"])
 
 
-def start_calibration(tab: Page, text: str, *, longer: bool) -> None:
-    unfold(tab, "Data and jobs")
-    pick(tab, "Corpus", text)
-    if longer:
-        slide(tab, "start-tokens", "End")
-    slide(tab, "start-seq_len", "ArrowRight")
-    tab.get_by_role("button", name="Run calibration").click()
-
-
 @pytest.mark.slow
 def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     tab = open_tab()
-    start_calibration(tab, "demo-math", longer=False)
+    unfold(tab, "Data and jobs")
+    pick(tab, "Corpus", "demo-math")
+    slide(tab, "start-seq_len", "ArrowRight")
+    tab.get_by_role("button", name="Run calibration").click()
     expect(job(tab, "demo on demo-math")).to_contain_text("running")
     tab.goto("about:blank")
     dashboard.kill()
@@ -338,19 +329,3 @@ def test_calibration_survives_the_death_of_the_server(open_tab, dashboard):
     assert run.name.startswith("demo-demo-math-")
     # The newer run of the same size is the one in use.
     assert (run / "manifest.json").is_file()
-
-
-@pytest.mark.slow
-def test_a_job_is_canceled_from_the_page(open_tab, dashboard):
-    tab = open_tab()
-    start_calibration(tab, "demo-code", longer=True)
-    running = job(tab, "demo on demo-code")
-    expect(running).to_contain_text("running")
-    expect(tab.get_by_text("1 job running")).to_be_visible()
-    expect(running).to_contain_text(re.compile("calibrating [0-9,]+ of"), timeout=JOB_MS)
-    running.get_by_role("button", name="Cancel").click()
-    expect(running).to_contain_text("canceled", timeout=JOB_MS)
-    expect(tab.get_by_text("1 job running")).to_have_count(0)
-    expect(running.get_by_role("button", name="Retry")).to_be_visible()
-    finished = [path.name for path in (dashboard.root / "stats").iterdir() if path.is_dir()]
-    assert [name for name in finished if "demo-code" in name and ".partial" not in name] == []

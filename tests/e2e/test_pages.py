@@ -36,7 +36,7 @@ def mark_with_keyboard(tab: Page) -> str:
     return readout.inner_text()
 
 
-def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
+def test_an_expert_stays_marked_across_criteria_and_pages_until_escape(open_tab):
     tab = settled(open_tab("explore"))
     layer, expert = re.search(r"layer (\d+) . expert (\d+)", mark_with_keyboard(tab)).groups()
     expect(tab).to_have_url(re.compile(rf"expert={layer}\.{expert}"))
@@ -48,21 +48,16 @@ def test_an_expert_stays_marked_across_criteria_and_pages(open_tab):
     expect(tab.get_by_role("textbox", name="Expert", exact=True)).to_have_value(f"{layer}.{expert}")
     expect(tab).to_have_url(re.compile(rf"expert={layer}\.{expert}"))
     go(tab, "Explore", "Which experts does each criterion keep?")
-    expect(readout).to_contain_text(f"expert {expert}")
-    expect(readout).to_contain_text("selected")
-
-
-def test_the_link_marks_it_opens_its_page_and_escape_clears_it(open_tab):
-    tab = open_tab("explore?expert=3.7")
-    readout = tab.locator(".expert-map").get_by_role("status")
-    expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
-    settled(tab).get_by_role("button", name="Open expert 3.7").click()
+    expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*selected"))
+    tab.reload()  # the link marks it as well, and opens its page
+    expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*selected"))
+    settled(tab).get_by_role("button", name=f"Open expert {layer}.{expert}").click()
     tab.get_by_role("heading", level=1, name="What does this expert do?").wait_for()
-    expect(tab.get_by_text("Layer 3, expert 7", exact=True)).to_be_visible()
-    expect(settled(tab)).to_have_url(re.compile(r"/expert\?.*expert=3\.7"))
+    expect(tab.get_by_text(f"Layer {layer}, expert {expert}", exact=True)).to_be_visible()
+    expect(settled(tab)).to_have_url(re.compile(rf"/expert\?.*expert={layer}\.{expert}"))
     assert not faint_words(tab)
     go(tab, "Explore", "Which experts does each criterion keep?")
-    expect(readout).to_contain_text(re.compile("layer 3 . expert 7 .*selected"))
+    expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*selected"))
     settled(tab).get_by_role("application", name=re.compile("Expert map")).press("Escape")
     expect(tab).not_to_have_url(re.compile("expert="))
     expect(readout).not_to_contain_text("selected")
@@ -143,19 +138,6 @@ def test_the_files_of_a_chart(open_tab):
     assert json.dumps("moe-prune-studio")[1:-1] in page
 
 
-def test_what_is_lost_at_half_is_one_click_away(open_tab, dashboard):
-    tab = open_tab()
-    tab.get_by_role("link", name="Evaluate", exact=True).first.click()
-    tab.get_by_role("heading", level=1, name="What is lost, what is saved?").wait_for()
-    settled(tab)
-    expect(tab.locator(".st-key-plan-bar")).to_contain_text(
-        re.compile(r"\(-39%\) · loss \+\d\.\d\d mean, \+\d\.\d\d worst \(demo-\w+\), Random \+\d")
-    )
-    expect(tab.get_by_text("Loss increase at 50% sparsity")).to_be_visible()
-    expect(tab.get_by_test_id("stTable").first).to_contain_text("Random (20 draws)")
-    expect(tab.get_by_text("Quality against memory")).to_be_visible()
-
-
 def test_both_models_are_asked_and_the_answers_stay(open_tab, dashboard):
     tab = open_tab("evaluate?results=Ask+both+models")
     tab.get_by_label("Prompt").fill("Solve for x: 4 * x + 3 = 23.")
@@ -192,8 +174,18 @@ def shown(place: Locator) -> str:
     return place.inner_text()
 
 
-def test_two_questions_in_five_clicks(open_tab, dashboard):
+def test_what_is_lost_is_one_click_away_and_two_questions_are_five(open_tab):
     tab = open_tab()
+    tab.get_by_role("link", name="Evaluate", exact=True).first.click()
+    tab.get_by_role("heading", level=1, name="What is lost, what is saved?").wait_for()
+    settled(tab)
+    expect(tab.locator(".st-key-plan-bar")).to_contain_text(
+        re.compile(r"\(-39%\) · loss \+\d\.\d\d mean, \+\d\.\d\d worst \(demo-\w+\), Random \+\d")
+    )
+    expect(tab.get_by_text("Loss increase at 50% sparsity")).to_be_visible()
+    expect(tab.get_by_test_id("stTable").first).to_contain_text("Random (20 draws)")
+    expect(tab.get_by_text("Quality against memory")).to_be_visible()
+    go(tab, "Start", re.compile("experts gone: "))
     person = Clicks(tab)
     person.on(tab.get_by_role("link", name="Explore", exact=True).first)
     tab.get_by_role("heading", level=1, name="Which experts does each criterion keep?").wait_for()

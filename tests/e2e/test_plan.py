@@ -84,67 +84,68 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
 
 
 @pytest.mark.slow  # tests/components has the same on the editor alone
-def test_the_keyboard_does_all_of_it(open_tab):
+def test_the_keyboard_does_all_of_it_and_undoes_it(open_tab):
     tab = opened(open_tab)
+    undo = tab.get_by_role("button", name="Undo (Ctrl+Z)")
+    redo = tab.get_by_role("button", name="Redo (Ctrl+Shift+Z)")
+    expect(undo).to_be_disabled()
     bar(tab, 0).focus()
     tab.keyboard.press("ArrowRight")
     expect(bar(tab, 1)).to_be_focused()
     expect(bar(tab, 1)).to_have_attribute("aria-valuemin", "4")
     expect(bar(tab, 1)).to_have_attribute("aria-valuemax", "32")
-    tab.keyboard.press("ArrowUp")
-    expect_counts(tab, [15, 17, 16, 16, 16, 16])
-    tab.keyboard.press("ArrowUp")
-    expect_counts(tab, [15, 18, 15, 16, 16, 16])
     # The way back leads exactly back.
-    tab.keyboard.press("ArrowDown")
-    tab.keyboard.press("ArrowDown")
-    expect_counts(tab, EVEN)
+    for key, counts in (
+        ("ArrowUp", [15, 17, 16, 16, 16, 16]),
+        ("ArrowUp", [15, 18, 15, 16, 16, 16]),
+        ("ArrowDown", [15, 17, 16, 16, 16, 16]),
+        ("ArrowDown", EVEN),
+    ):
+        tab.keyboard.press(key)
+        expect_counts(tab, counts)
     # A tenth of a layer, rounded.
     tab.keyboard.press("PageDown")
-    expect_counts(tab, [17, 13, 17, 17, 16, 16])
-    tab.keyboard.press("End")
+    first = [17, 13, 17, 17, 16, 16]
+    expect_counts(tab, first)
     # All 32: sixteen more, three from each and one from the first.
-    expect_counts(tab, [12, 32, 13, 13, 13, 13])
+    tab.keyboard.press("End")
+    second = [12, 32, 13, 13, 13, 13]
+    expect_counts(tab, second)
     expect(bar(tab, 1)).to_have_attribute("aria-valuetext", "32 of 32 experts")
     tab.keyboard.press("Home")
-    expect_counts(tab, [19, 4, 19, 18, 18, 18])
-
-
-@pytest.mark.slow  # tests/components has the same on the editor alone
-def test_undo_and_redo_by_keys_and_buttons(open_tab):
-    tab = opened(open_tab)
-    undo = tab.get_by_role("button", name="Undo (Ctrl+Z)")
-    redo = tab.get_by_role("button", name="Redo (Ctrl+Shift+Z)")
-    expect(undo).to_be_disabled()
-    bar(tab, 2).focus()
-    tab.keyboard.press("ArrowUp")
-    first = [15, 16, 17, 16, 16, 16]
-    expect_counts(tab, first)
-    bar(tab, 5).focus()
-    tab.keyboard.press("PageUp")
-    second = [14, 15, 16, 16, 16, 19]
-    expect_counts(tab, second)
+    third = [19, 4, 19, 18, 18, 18]
+    expect_counts(tab, third)
     tab.keyboard.press("Control+z")
-    expect_counts(tab, first)
-    undo.click()
-    expect_counts(tab, EVEN)
-    expect(undo).to_be_disabled()
-    tab.keyboard.press("Control+Shift+Z")
-    expect_counts(tab, first)
-    redo.click()
     expect_counts(tab, second)
+    undo.click()
+    expect_counts(tab, first)
+    tab.keyboard.press("Control+Shift+Z")
+    expect_counts(tab, second)
+    redo.click()
+    expect_counts(tab, third)
     expect(redo).to_be_disabled()
     # A schedule is undone as well: its counts were on screen before.
     choose(tab, "schedule", "Late")
     expect(bar(tab, 0)).to_have_attribute("aria-valuenow", "27")
     settled(tab)
     undo.click()
-    expect_counts(tab, second)
+    expect_counts(tab, third)
 
 
-@pytest.mark.slow  # tests/components has the same on the editor alone
-def test_locked_layers_neither_give_nor_take(open_tab):
-    tab = opened(open_tab)
+@pytest.mark.slow  # tests/components has the same on the editor alone, test_every_page.py the width
+def test_locked_layers_neither_give_nor_take_and_nothing_is_too_wide(open_tab):
+    tab = opened(open_tab, width=1024)
+    assert wide_elements(tab) == []
+    # All columns of the exact values are in sight.
+    exact = tab.get_by_test_id("stDataFrame").last.locator(".dvn-scroller")
+    assert exact.evaluate("table => table.scrollWidth <= table.clientWidth")
+    # Every target is 24 px at least, also the locks.
+    sizes = (
+        tab.locator(".schedule-editor")
+        .locator("button:visible, [role=slider]")
+        .evaluate_all("all => all.map(e => [e.offsetWidth, e.offsetHeight])")
+    )
+    assert min(min(size) for size in sizes) >= 24
     tab.get_by_role("button", name="Lock layer 0", exact=True).click()
     expect(tab).to_have_url(re.compile("locked=0"))
     bar(tab, 1).focus()
@@ -184,19 +185,3 @@ def test_the_export_of_a_plan_by_hand_loads(open_tab, dashboard):
     go(tab, "Plan", "Where should the budget go?")
     bar(tab, 0).wait_for()
     assert shown(settled(tab)) == [6, 5, 5, 7, 5, 20]
-
-
-@pytest.mark.slow  # test_every_page.py has the page at two other widths
-def test_nothing_is_wider_than_the_window(open_tab):
-    tab = opened(open_tab, width=1024)
-    assert wide_elements(tab) == []
-    # All columns of the exact values are in sight.
-    exact = tab.get_by_test_id("stDataFrame").last.locator(".dvn-scroller")
-    assert exact.evaluate("table => table.scrollWidth <= table.clientWidth")
-    # Every target is 24 px at least, also the locks.
-    sizes = (
-        tab.locator(".schedule-editor")
-        .locator("button:visible, [role=slider]")
-        .evaluate_all("all => all.map(e => [e.offsetWidth, e.offsetHeight])")
-    )
-    assert min(min(size) for size in sizes) >= 24

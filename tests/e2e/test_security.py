@@ -83,17 +83,3 @@ def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard, pages):
             open_plan(tab)
             sidebar = tab.get_by_test_id("stSidebar")
             expect(sidebar.get_by_role("radio", name=NAME)).to_be_visible()
-
-
-@pytest.mark.slow  # tests/reliability/test_load.py has three sessions without a browser
-def test_two_people_at_once_keep_their_own_choices(open_tab):
-    first, second = open_tab("explore"), open_tab("explore")
-    for tab, option in ((first, "0"), (second, "2")):
-        group = settled(tab).locator(".st-key-beta")
-        group.get_by_role("radio", name=option, exact=True).click()
-    for tab, option in ((first, "0"), (second, "2")):
-        code = tab.get_by_test_id("stCode").filter(has_text="moeprune plan")
-        expect(code).to_contain_text(f"--criterion {'1,1,0' if option == '0' else '1,1,2'}")
-        group = settled(tab).locator(".st-key-beta")
-        expect(group.get_by_role("radio", name=option, exact=True)).to_be_checked()
-    assert first.url != second.url

@@ -13,16 +13,12 @@ from pruning.measures.result import SampleSums
 from tools.reliability.table_rows import faults, rows
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (
-    "calibrate",
-    "calibrate, streamed",
-    "evaluate",
-    "evaluate, streamed",
-    "search",
-    "sensitivity",
-    "export",
-)
+# Each kind of write: sums, lines of the table, states of streamed layers, a search, curves.
+# tests/pruning/test_export_kill.py kills exports.
+COMMANDS = ("calibrate", "evaluate", "evaluate, streamed", "search", "sensitivity")
 KILLS = 2
+# With it the first attempt at each command is killed twice or three times, early and late.
+SEED = 1156
 
 
 def line(plan, *values):
@@ -55,6 +51,7 @@ def test_what_kills_must_not_do_to_the_table_is_seen():
 @pytest.mark.slow
 def test_killed_commands_lose_nothing(tmp_path):
     words = [sys.executable, "-m", "tools.reliability.kills", "--kills", str(KILLS)]
+    words += ["--seed", str(SEED)]
     words += [word for name in COMMANDS for word in ("--command", name)]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     done = subprocess.run(
@@ -63,7 +60,7 @@ def test_killed_commands_lose_nothing(tmp_path):
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     kills = int(done.stdout.splitlines()[-1].split()[0])

@@ -81,7 +81,7 @@ def plain_esap(model, pruned, sequences):
     return sum(means) / len(means)
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_best_beats_uniform_on_other_samples(judge, tmp_path, seed):
     model, others = judge.model, judge.full.samples.sequences
     text = RECIPE.replace("SEED", str(seed))
