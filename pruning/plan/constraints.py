@@ -126,7 +126,8 @@ def parse_numbers(text: str, *, what: str) -> frozenset[int]:
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if max(len(first), len(last)) > MOST_DIGITS:
-            raise PlanError(f"{part!r} in {text!r} is larger than the number of {what} can be.")
+            where = "" if part == text else f" in {text!r}"
+            raise PlanError(f"{part!r}{where} is larger than the number of {what} can be.")
         if int(last or first) < int(first):
             raise PlanError(
                 f"{part!r} in {text!r} is no range of {what}; write the smaller number first."

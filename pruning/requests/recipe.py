@@ -156,7 +156,7 @@ class Recipe(Request):
     def _can_be_run(cls, plan: PlanSpec) -> PlanSpec:
         ranking, schedule = plan.ranking, plan.spread.schedule
         if not ranking.criterion and plan.spread.kept_experts is None:
-            raise Misfit("criterion", "criterion is missing; give a name such as reap or aimer")
+            raise Misfit("criterion", "give a name such as reap or aimer")
         if ranking.runs:
             raise Misfit("runs", "a recipe makes its runs; list corpora instead")
         names = [part.corpus for part in plan.corpus_weights]

@@ -410,9 +410,15 @@ _ALSO_CALLED = {"loss": "nll", "perplexity": "ppl", "fp16": "float16", "fp32": "
 _KINDS = {dict: "keys with values", list: "a list", bool: "true or false"}
 
 
+def _whole(value: Any) -> Any:
+    """0 for 0.0: a number as people type it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def plain_problem(problem: Any) -> str:
     """A problem from pydantic in words: what would work, what was given, the nearest choice."""
-    context, value = problem.get("ctx", {}), problem["input"]
+    context = {name: _whole(bound) for name, bound in problem.get("ctx", {}).items()}
+    value = _whole(problem["input"])
     reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] in _WOULD_WORK:
         reason = _WOULD_WORK[problem["type"]].format_map(context)

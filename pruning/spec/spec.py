@@ -301,8 +301,8 @@ class PlanSpec(Section):
         if self.limits.keep_super and not self.ranking.reads_text:
             raise Misfit(
                 "keep_super",
-                f"{self.ranking.rule.label} of neurons reads no calibration, which tells super "
-                f"experts; leave {name('keep_super')} out, or name them with {name('pin')}",
+                f"{self.ranking.rule.label} reads no calibration, which tells super experts; "
+                f"leave {name('keep_super')} out, or name them with {name('pin')}",
             )
         within_layers = bool(self.ranking.criterion) and self.ranking.rule.within_layers
         if within_layers and spread.scope is NeuronScope.GLOBAL:
@@ -318,7 +318,7 @@ class PlanSpec(Section):
         extra = [*self.budget.amounts, *given(self.ranking, (*ranked, "corpora", "runs"))]
         extra += given(self.limits, LimitsSpec.model_fields)
         if file == "kept_experts":
-            extra += given(self.spread, ("schedule", "schedule_file", "lock"))
+            extra += given(self.spread, ("schedule_file", "schedule", "lock"))
             extra += given(self.budget, ["uneven"])
         if extra:
             raise Misfit(extra[0], f"{name(file)} says all that stays; leave {name(extra[0])} out")
