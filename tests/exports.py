@@ -119,9 +119,15 @@ def failed(out: Path, **options: Any) -> dict[str, str]:
     return {check.name: check.detail for check in report.checks if not check.ok}
 
 
-def keeping_neurons(model: MoEModel, neurons: Mapping[int, Mapping[int, tuple[int, ...]]]) -> Any:
-    """Layer -> expert -> neurons that stay; all experts stay, and the neurons of all others."""
-    return PruningPlan(model_ref(model), {}, granularity="neuron", kept_neurons=neurons)
+def keeping_neurons(
+    model: MoEModel,
+    neurons: Mapping[int, Mapping[int, tuple[int, ...]]],
+    kept: Mapping[int, tuple[int, ...]] | None = None,
+    **more: Any,
+) -> PruningPlan:
+    """Layer -> expert -> neurons that stay; the neurons of all others stay, and all experts."""
+    ref = model_ref(model)
+    return PruningPlan(ref, kept or {}, granularity="neuron", kept_neurons=neurons, **more)
 
 
 def verified(out: Path, **options: Any) -> VerifyReport:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from exports import export
+from exports import export, keeping_neurons
 from transformers import PreTrainedModel
 
 from analysis.model.moe_model import MoEModel
@@ -22,7 +22,7 @@ from families.tiny_models import tiny_model
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.kept_neurons import KeptNeurons, neurons_left
-from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan
 from pruning.plan.units import NeuronScope, Units, neuron_units
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.make import neurons_removed
@@ -72,7 +72,7 @@ def neuron_plan(model: MoEModel, case: Case) -> PruningPlan:
         most = 13 if layer == case.sparse[0] else 7
         keeps = [0, most, *(1 + (layer + 5 * e) % 6 for e in range(2, case.experts))]
         neurons[layer] = {e: random_neurons(100 * layer + e, keep) for e, keep in enumerate(keeps)}
-    return PruningPlan(model_ref(model), {}, granularity="neuron", kept_neurons=neurons)
+    return keeping_neurons(model, neurons)
 
 
 def units_of(scores: NeuronScores, scope: NeuronScope, limits: Constraints | None = None) -> Units:
@@ -98,9 +98,7 @@ def with_fewer_experts(source: Source, kept: Mapping[int, tuple[int, ...]]) -> P
         layer: {expert: ids for expert, ids in experts.items() if expert in kept[layer]}
         for layer, experts in source.plan.kept_neurons.items()
     }
-    return PruningPlan(
-        model_ref(source.described), kept, granularity="neuron", kept_neurons=neurons
-    )
+    return keeping_neurons(source.described, neurons, kept)
 
 
 def zeroed(model: PreTrainedModel, case: Case, plan: PruningPlan) -> PreTrainedModel:

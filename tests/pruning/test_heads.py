@@ -16,7 +16,7 @@ from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
 from builders import edit_json
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
-from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import keep_all
 from pruning.plan.sizes import ModelPart, heads_bytes, size_report
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.export import ExportSettings, prepare_export
@@ -197,8 +197,7 @@ def test_whatever_a_refusal_recommends_works(model, tmp_path, name):
     if removes != "experts":
         held = KEPT if removes == "both" else range(7)
         neurons = {layer.index: dict.fromkeys(held, (0, 5)) for layer in model.layers}
-        experts = plan.kept if removes == "both" else {}
-        plan = PruningPlan(model_ref(model), experts, granularity="neuron", kept_neurons=neurons)
+        plan = keeping_neurons(model, neurons, plan.kept if removes == "both" else None)
         widths = WidthChoice(WidthMode.UNIFORM, 4)
     with pytest.raises(ExportError) as refused:
         export(model, plan, tmp_path / "out", heads=HeadChoice(choice), widths=widths)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import cpu_offload
+from exports import keeping_neurons
 from neuron_cases import Source, select_neurons, with_fewer_experts, zeroed
 
 from analysis.drain import drain
@@ -24,10 +25,8 @@ from families.tiny_models import tiny_model
 from pruning.engine.masking import masked
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import (
-    PruningPlan,
     fit_plan,
     load_plan,
-    model_ref,
     plan_from_dict,
     plan_from_json,
 )
@@ -46,13 +45,9 @@ def olmoe(neuron_source) -> Source:
     return neuron_source(OLMOE)
 
 
-def plan_with(model, neurons, kept=None):
-    return PruningPlan(model_ref(model), kept or {}, granularity="neuron", kept_neurons=neurons)
-
-
 class TestFile:
     def test_comes_back_as_it_was(self, olmoe, tmp_path):
-        plan = plan_with(olmoe.described, olmoe.plan.kept_neurons, {0: (0, 1, 3)})
+        plan = keeping_neurons(olmoe.described, olmoe.plan.kept_neurons, {0: (0, 1, 3)})
         plan.save(tmp_path / "plan.json")
         again = load_plan(tmp_path / "plan.json")
         assert again == plan
@@ -64,10 +59,10 @@ class TestFile:
         assert raw["kept_neurons"]["1"]["0"] == []
 
     def test_neurons_decide_the_digest(self, olmoe):
-        one = plan_with(olmoe.described, {0: {1: (2, 3)}})
-        assert one.digest == plan_with(olmoe.described, {0: {1: (2, 3)}}).digest
-        assert one.digest != plan_with(olmoe.described, {0: {1: (2, 4)}}).digest
-        assert one.digest != plan_with(olmoe.described, {0: {2: (2, 3)}}).digest
+        one = keeping_neurons(olmoe.described, {0: {1: (2, 3)}})
+        assert one.digest == keeping_neurons(olmoe.described, {0: {1: (2, 3)}}).digest
+        assert one.digest != keeping_neurons(olmoe.described, {0: {1: (2, 4)}}).digest
+        assert one.digest != keeping_neurons(olmoe.described, {0: {2: (2, 3)}}).digest
 
     def test_the_digest_of_a_plan_of_experts_is_what_it_always_was(self):
         plan = plan_from_json(
@@ -121,11 +116,11 @@ class TestFit:
     )
     def test_what_the_model_lacks_is_named(self, olmoe, neurons, kept, message):
         with pytest.raises(PlanError, match=message):
-            fit_plan(plan_with(olmoe.described, neurons, kept), olmoe.described)
+            fit_plan(keeping_neurons(olmoe.described, neurons, kept), olmoe.described)
 
     def test_experts_that_lose_nothing_are_left_out(self, olmoe):
         neurons = {0: {0: tuple(range(WIDTH)), 1: (1,)}, 1: {3: tuple(range(WIDTH))}}
-        fitted = fit_plan(plan_with(olmoe.described, neurons), olmoe.described)
+        fitted = fit_plan(keeping_neurons(olmoe.described, neurons), olmoe.described)
         assert fitted.kept_neurons == {0: {1: (1,)}}
 
     def test_widths_are_those_of_the_configuration(self, source):
@@ -186,7 +181,7 @@ class TestMask:
     [({0: {1: (99,)}}, "7 experts of 24 neurons"), ({9: {1: (1,)}}, "layer 9")],
 )
 def test_what_the_loaded_model_lacks_is_refused(olmoe, neurons, message):
-    plan = plan_with(olmoe.described, neurons)
+    plan = keeping_neurons(olmoe.described, neurons)
     with pytest.raises(PlanError, match=message):
         masked(olmoe.model, olmoe.described.family, plan).__enter__()
 

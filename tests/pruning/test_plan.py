@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from allocations import ranking_of
+from exports import keeping_neurons
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
@@ -209,17 +210,11 @@ def test_summary_by_hand(checkpoint):
     ]
 
 
-def neuron_plan(model, neurons, kept=None, **rest):
-    return PruningPlan(
-        model_ref(model), kept or {}, granularity="neuron", kept_neurons=neurons, **rest
-    )
-
-
 @pytest.fixture
 def pair(olmoe):
-    first = neuron_plan(olmoe, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
+    first = keeping_neurons(olmoe, {0: {1: (0, 1, 2), 4: ()}, 2: {6: tuple(range(20))}})
     # Expert 0 of layer 0 goes as a whole; its expert 1 keeps one neuron of A's three and one more.
-    second = neuron_plan(olmoe, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
+    second = keeping_neurons(olmoe, {0: {1: (2, 5), 4: ()}}, kept={0: (1, 2, 3, 4, 5, 6)})
     return first, second
 
 
@@ -244,7 +239,7 @@ def test_neurons_by_hand(olmoe, pair):
 
 def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):
     experts = PruningPlan(model_ref(olmoe), {1: (0, 1, 2)})
-    neurons = neuron_plan(olmoe, {1: {2: tuple(range(12)), 3: (7,)}})
+    neurons = keeping_neurons(olmoe, {1: {2: tuple(range(12)), 3: (7,)}})
     row = neuron_diff(experts, neurons, olmoe).iloc[1]
     # Expert 2 loses 12; experts 3 to 6 are gone in A and keep 1, 24, 24, 24 in B.
     assert row[["differ", "both", "only_a", "only_b", "neither"]].tolist() == [5, 60, 12, 73, 23]
@@ -252,7 +247,7 @@ def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):
 
 def test_summary_of_neurons_by_hand(olmoe, pair):
     limits = Constraints(protected=frozenset({1}), pinned={0: frozenset({2, 3})})
-    plan = neuron_plan(
+    plan = keeping_neurons(
         olmoe,
         pair[1].kept_neurons,
         pair[1].kept,
@@ -268,8 +263,8 @@ def test_summary_of_neurons_by_hand(olmoe, pair):
 
 
 def test_what_the_plans_alone_can_say(olmoe, pair):
-    named = neuron_plan(olmoe, {0: {1: (1, 2), 4: (3,)}})
-    other = neuron_plan(olmoe, {0: {1: (2, 3, 4), 4: (3,)}})
+    named = keeping_neurons(olmoe, {0: {1: (1, 2), 4: (3,)}})
+    other = keeping_neurons(olmoe, {0: {1: (2, 3, 4), 4: (3,)}})
     table = neuron_diff(named, other)
     row = table.iloc[0]
     assert row[["experts", "differ", "both", "only_a", "only_b"]].tolist() == [2, 1, 2, 1, 2]
@@ -279,12 +274,12 @@ def test_what_the_plans_alone_can_say(olmoe, pair):
     with pytest.raises(PlanError, match=r"cuts expert 6 of layer 2; the other keeps it whole"):
         neuron_diff(*pair)
     # Removed as a whole, an expert keeps no neuron, which needs no model.
-    gone = neuron_plan(olmoe, {}, kept={0: (0, 2, 3, 5, 6)})
+    gone = keeping_neurons(olmoe, {}, kept={0: (0, 2, 3, 5, 6)})
     assert neuron_diff(named, gone)["only_a"].tolist() == [3]
 
 
 def test_two_plans_without_a_neuron_are_alike(olmoe):
-    nothing = neuron_plan(olmoe, {1: dict.fromkeys(range(7), ())})
+    nothing = keeping_neurons(olmoe, {1: dict.fromkeys(range(7), ())})
     assert neuron_diff(nothing, nothing, olmoe)["jaccard"].tolist() == [1.0, 1.0, 1.0]
 
 

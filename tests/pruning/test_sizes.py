@@ -228,7 +228,7 @@ def plan(model):
     """Layer 0: widths 24, 8, 0 and four times 24; layer 1 loses two experts; layer 2 is whole."""
     neurons = {0: {1: tuple(range(3, 11)), 2: ()}}
     kept = {1: (0, 2, 3, 5, 6)}
-    return PruningPlan(model_ref(model), kept, granularity="neuron", kept_neurons=neurons)
+    return keeping_neurons(model, neurons, kept)
 
 
 def test_shares_by_hand():
