@@ -24,7 +24,7 @@ COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
 # and words, a line each, and answers with the status.
 RUN = """
 import json, os, sys
-import hypothesis, pandas, pytest, scipy.stats, streamlit, torch, transformers.modeling_utils
+import pandas, pytest, scipy.stats, streamlit, torch, transformers.modeling_utils
 for line in sys.stdin:
     folder, words = json.loads(line)
     child = os.fork()
@@ -141,7 +141,8 @@ def test_a_guide_followed_to_the_letter_passes_conformance(guide, copy, run_pyte
     assert any(path.startswith("tests/") for path in touched)
     program, *words = shlex.split(command(name))
     assert program == "pytest"
-    # Each worker would import the libraries anew, too.
-    status, output = run_pytest(copy, ["-q", "-p", "no:cacheprovider", *words, "-n", "0"])
+    # Each worker would import the libraries anew, too; plugins are among what is imported already.
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    status, output = run_pytest(copy, [*options, *words, "-n", "0"])
     assert status == 0, output[-3000:]
     assert " passed" in output
