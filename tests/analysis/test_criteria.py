@@ -1,4 +1,9 @@
-"""Criteria: one conformance class for all of them, and the numbers by hand."""
+"""Criteria: one conformance class for all of them, and the numbers by hand.
+
+A new criterion adds a row to `ROWS`, and its eight scores by hand to tests/golden/test_criteria.py.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,16 +15,72 @@ from permanent_names import EXPONENTS
 from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
 from analysis.criteria.weight_based import zero_experts
 from analysis.errors import CriterionError
-from analysis.stats.columns import GATES
-from builders.statistics import random_stats, stats_of
+from analysis.ranking.experts import rank_experts
+from analysis.stats.columns import GATES, OPTIONAL_COLUMNS
+from analysis.stats.tables import ExpertStats, WeightStats
+from builders.statistics import random_stats, run_manifest, stats_of
 
+FAMILY = "arXiv:2606.15716, Table 1"
+WEIGHTS = "l1 l2_squared numel"
+# Name, label, reference, columns with applied gates, source, and what else holds: `gate` weights
+# count, the `larger` go, it ranks `neurons`, and these only `within` a layer, it reads `samples`;
+# twice the statistics give twice the score (`sum`) or the same (`mean`).
+ROWS = [
+    ("frequency", "Frequency", FAMILY, "num_tokens", "routed", "sum"),
+    ("seer", "SEER", FAMILY, "applied_g1_f0 num_tokens", "routed", "gate sum"),
+    ("ean", "EAN", FAMILY, "g0_f1 num_tokens", "routed", "sum"),
+    ("reap", "REAP", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate mean"),
+    ("man", "MAN", FAMILY, "g0_f1 num_tokens", "routed", "mean"),
+    ("msan", "MSAN", FAMILY, "g0_f2 num_tokens", "routed", "mean"),
+    ("gate-ean", "Gate-weighted EAN", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate sum"),
+    (
+        "squared-gate-energy",
+        "Squared-gate energy",
+        FAMILY,
+        "applied_g2_f2 num_tokens",
+        "routed",
+        "gate sum",
+    ),
+    (
+        "mone",
+        "MoNE",
+        "arXiv:2606.15716, Table 6",
+        "num_tokens g0_f2 applied_g1_f0 vector_sum_sq",
+        "routed",
+        "gate",
+    ),
+    ("damage", "Exact damage", "arXiv:2606.15716, Eq. 5-8", "damage num_tokens", "routed", "sum"),
+    ("heapr", "HEAPr", "HEAPr, Eq. 15-16", "num_tokens neuron_product", "routed", "neurons"),
+    (
+        "camera-p",
+        "CAMERA-P",
+        "HEAPr, section 4.2; arXiv:2508.02322",
+        "neuron_norm_sum neuron_peak_sum",
+        "routed",
+        "neurons within",
+    ),
+    (
+        "pathfinder",
+        "MoE Pathfinder",
+        "MoE Pathfinder, Eq. 1-12",
+        "path_samples path_weight node_weight",
+        "routed",
+        "samples",
+    ),
+    ("aimer", "AIMER", "arXiv:2603.18492", WEIGHTS, "weights", "larger mean"),
+    ("magnitude", "Magnitude", "arXiv:2603.18492", WEIGHTS, "weights", "mean"),
+    ("hoyer", "Hoyer", "arXiv:2603.18492", WEIGHTS, "weights", ""),
+    ("random", "Random", "baseline", "", "none", "neurons"),
+]
+# Statistics that are there and those that a criterion reads -> what a refusal says.
+_LACKS = {
+    (WeightStats, "routed"): ["needs calibration statistics, not weights alone."],
+    (ExpertStats, "weights"): ["needs weight statistics; run `moeprune weights`."],
+    (ExpertStats, "routed"): [f": {hint}." for hint in OPTIONAL_COLUMNS.values()],
+}
+BY_NAME = {name: rest for name, *_, rest in ROWS}
 EVERY = (*CRITERIA.values(), *(unified(*variant) for variant in RANKABLE))
 ALL = {criterion.name: criterion for criterion in EVERY}
-ROUTED = {name: criterion for name, criterion in ALL.items() if criterion.source == "routed"}
-# Of samples every expert is measured on every token, so none is without tokens.
-OF_ROUTED_TOKENS = {
-    name: criterion for name, criterion in ROUTED.items() if not criterion.from_samples
-}
 
 
 def weight_table(*experts):
@@ -39,25 +100,53 @@ def score(name, table, gate="applied"):
     return get_criterion(name).score(table, gate)
 
 
+@pytest.fixture(params=ALL.values(), ids=ALL)
+def criterion(request):
+    return request.param
+
+
+@pytest.fixture
+def table(criterion):
+    """What a criterion reads of seven experts; of tokens or weights one has none."""
+    if criterion.source == "weights":
+        rng = np.random.default_rng(3)
+        return weight_table(*rng.normal(size=(6, 21)), np.zeros(21))
+    table = random_stats(3, counts=(4, 3)).table
+    if criterion.from_samples:
+        rng = np.random.default_rng(4)
+        values = rng.normal(size=(len(table), len(criterion.columns("applied"))))
+        return table.assign(**dict(zip(criterion.columns("applied"), values.T, strict=True)))
+    return table
+
+
+def test_every_criterion_has_a_row_in_the_order_of_menus():
+    assert [*CRITERIA] == [criterion.name for criterion in CRITERIA.values()] == [*BY_NAME]
+    assert len({criterion.label for criterion in CRITERIA.values()}) == len(ROWS)
+
+
+@pytest.mark.parametrize(("name", "label", "reference", "columns", "source", "rest"), ROWS)
+def test_a_criterion_is_what_its_row_says(name, label, reference, columns, source, rest):
+    criterion, read = get_criterion(name), tuple(columns.split())
+    assert criterion is CRITERIA[name]
+    assert (criterion.label, criterion.reference, criterion.source) == (label, reference, source)
+    assert criterion.columns("applied") == read
+    other = tuple(column.replace("applied", "renormalized") for column in read)
+    assert criterion.columns("renormalized") == other
+    holds = {
+        "gate": criterion.uses_gate,
+        "larger": criterion.prune_larger,
+        "neurons": criterion.neuron_score is not None,
+        "within": criterion.within_layers,
+        "samples": criterion.from_samples is not None,
+    }
+    assert {word for word in holds if holds[word]} == set(rest.split()) - {"sum", "mean"}
+    assert (criterion.order is not None) == ("samples" in rest)
+    assert criterion.formula
+
+
 @pytest.mark.parametrize("gate", GATES)
-class TestCriteria:
-    """What every criterion promises; a new one is measured by this."""
-
-    @pytest.fixture(params=ALL.values(), ids=ALL)
-    def criterion(self, request):
-        return request.param
-
-    @pytest.fixture
-    def table(self, criterion):
-        if criterion.source == "weights":
-            rng = np.random.default_rng(3)
-            return weight_table(*rng.normal(size=(6, 21)), np.zeros(21))
-        table = random_stats(3, counts=(4, 3)).table
-        if criterion.from_samples:
-            rng = np.random.default_rng(4)
-            made = rng.normal(size=(len(table), len(criterion.columns("applied"))))
-            return table.assign(**dict(zip(criterion.columns("applied"), made.T, strict=True)))
-        return table
+class TestCriterion:
+    """What every criterion promises, the variants of the unified family too."""
 
     def test_it_reads_only_the_columns_it_declares(self, criterion, table, gate):
         whole = criterion.score(table, gate)
@@ -83,14 +172,58 @@ class TestCriteria:
         assert differs == criterion.uses_gate
         assert (criterion.columns(gate) != criterion.columns(other)) == criterion.uses_gate
 
+    def test_an_expert_without_tokens_has_saliency_zero(self, criterion, table, gate):
+        # Of samples every expert is measured on every token, so none is without tokens.
+        if criterion.source == "routed" and not criterion.from_samples:
+            never = (table["num_tokens"] == 0).to_numpy()
+            assert never.any()
+            assert (criterion.saliency(criterion.score(table, gate))[never] == 0).all()
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("criterion", OF_ROUTED_TOKENS.values(), ids=OF_ROUTED_TOKENS)
-def test_an_expert_that_no_token_reached_has_saliency_zero(criterion, gate):
-    table = random_stats(3, counts=(4, 3)).table
-    never = (table["num_tokens"] == 0).to_numpy()
-    assert never.any()
-    assert (criterion.saliency(criterion.score(table, gate))[never] == 0).all()
+    def test_its_scores_follow_their_experts_and_equal_ones_tie(self, criterion, table, gate):
+        scores, columns = criterion.score(table, gate), list(criterion.columns(gate))
+        order = np.random.default_rng(5).permutation(len(table))
+        moved = table.assign(**{name: table[name].to_numpy()[order] for name in columns})
+        by_place = criterion.source == "none"  # draws, one an expert
+        assert np.array_equal(criterion.score(moved, gate), scores if by_place else scores[order])
+        equal = table.assign(**{name: table[name].iloc[0] for name in columns})
+        assert (len(set(criterion.score(equal, gate))) == 1) != by_place
+
+    def test_more_of_the_same_adds_to_sums_and_leaves_means(self, criterion, table, gate):
+        if criterion.exponents:
+            rest = "mean" if criterion.exponents[0] else "sum"
+            assert rest in BY_NAME.get(criterion.name, rest).split()
+        else:
+            rest = BY_NAME[criterion.name]
+        times = {"sum": 2, "mean": 1}.get(rest.split()[-1] if rest else "")
+        if times:
+            columns = list(criterion.columns(gate))
+            twice = criterion.score(table.assign(**(2 * table[columns])), gate)
+            np.testing.assert_allclose(twice, times * criterion.score(table, gate), rtol=1e-12)
+
+    def test_the_larger_score_is_kept_unless_its_row_says_so(self, criterion, table, gate):
+        scores = criterion.score(table, gate)
+        sign = -1 if "larger" in BY_NAME.get(criterion.name, "") else 1
+        assert np.array_equal(criterion.saliency(scores), sign * scores)
+
+    def test_without_its_statistics_it_is_refused_in_one_line(self, criterion, gate):
+        stats = random_stats(1)
+        ids = stats.table[["layer", "expert"]]
+        of_weights = ids.assign(projection="up", l1=1.0, l2_squared=1, numel=4)
+        weights = WeightStats(run_manifest(kind="weights"), of_weights)
+        others = {"routed": [weights], "weights": [stats], "none": []}[criterion.source]
+        lacking = set(OPTIONAL_COLUMNS) & set(criterion.columns(gate))
+        bare = stats.table.drop(columns=[*lacking & set(stats.table.columns)])
+        others += [replace(stats, table=bare)] if lacking else []
+        for other in others:
+            with pytest.raises(CriterionError) as refusal:
+                rank_experts(criterion, other, gate)
+            message = str(refusal.value)
+            assert criterion.label in message
+            assert any(words in message for words in _LACKS[type(other), criterion.source])
+            assert "\n" not in message
+        if criterion.source == "none":
+            for other in (weights, stats):
+                assert len(rank_experts(criterion, other, gate)) == len(ids)
 
 
 @pytest.mark.parametrize(("name", "exponents"), EXPONENTS.items())

@@ -1,91 +1,14 @@
-"""What each criterion says of itself, written out here: labels, sources, columns and formulas.
-
-Exports, files of statistics and the dashboard rely on these; the numbers are tested elsewhere.
-"""
+"""Names of criteria with numbers in them, and the formulas and columns of the unified family."""
 
 import math
 
 import pytest
 
-from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
+from analysis.criteria import RANKABLE, VARIANTS, get_criterion, unified
 from analysis.criteria.heapr import camera_p
 from analysis.errors import CriterionError
 
 FAMILY = "arXiv:2606.15716, Table 1"
-WEIGHTS = "l1 l2_squared numel"
-# Name, label, reference, columns with applied gates, source, and what else holds.
-ROWS = [
-    ("frequency", "Frequency", FAMILY, "num_tokens", "routed", ""),
-    ("seer", "SEER", FAMILY, "applied_g1_f0 num_tokens", "routed", "gate"),
-    ("ean", "EAN", FAMILY, "g0_f1 num_tokens", "routed", ""),
-    ("reap", "REAP", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate"),
-    ("man", "MAN", FAMILY, "g0_f1 num_tokens", "routed", ""),
-    ("msan", "MSAN", FAMILY, "g0_f2 num_tokens", "routed", ""),
-    ("gate-ean", "Gate-weighted EAN", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate"),
-    (
-        "squared-gate-energy",
-        "Squared-gate energy",
-        FAMILY,
-        "applied_g2_f2 num_tokens",
-        "routed",
-        "gate",
-    ),
-    (
-        "mone",
-        "MoNE",
-        "arXiv:2606.15716, Table 6",
-        "num_tokens g0_f2 applied_g1_f0 vector_sum_sq",
-        "routed",
-        "gate",
-    ),
-    ("damage", "Exact damage", "arXiv:2606.15716, Eq. 5-8", "damage num_tokens", "routed", ""),
-    ("heapr", "HEAPr", "HEAPr, Eq. 15-16", "num_tokens neuron_product", "routed", "neurons"),
-    (
-        "camera-p",
-        "CAMERA-P",
-        "HEAPr, section 4.2; arXiv:2508.02322",
-        "neuron_norm_sum neuron_peak_sum",
-        "routed",
-        "neurons within",
-    ),
-    (
-        "pathfinder",
-        "MoE Pathfinder",
-        "MoE Pathfinder, Eq. 1-12",
-        "path_samples path_weight node_weight",
-        "routed",
-        "samples",
-    ),
-    ("aimer", "AIMER", "arXiv:2603.18492", WEIGHTS, "weights", "larger"),
-    ("magnitude", "Magnitude", "arXiv:2603.18492", WEIGHTS, "weights", ""),
-    ("hoyer", "Hoyer", "arXiv:2603.18492", WEIGHTS, "weights", ""),
-    ("random", "Random", "baseline", "", "none", "neurons"),
-]
-
-
-def test_the_list_of_criteria_is_in_the_order_of_menus():
-    names = [criterion.name for criterion in CRITERIA.values()]
-    assert list(CRITERIA) == names == [row[0] for row in ROWS]
-
-
-@pytest.mark.parametrize(("name", "label", "reference", "columns", "source", "rest"), ROWS)
-def test_a_criterion_says_what_it_is(name, label, reference, columns, source, rest):
-    criterion = CRITERIA[name]
-    read = tuple(columns.split())
-    assert (criterion.label, criterion.reference, criterion.source) == (label, reference, source)
-    assert criterion.columns("applied") == read
-    other = tuple(column.replace("applied", "renormalized") for column in read)
-    assert criterion.columns("renormalized") == other
-    found = {
-        "gate": criterion.uses_gate,
-        "larger": criterion.prune_larger,
-        "neurons": criterion.neuron_score is not None,
-        "within": criterion.within_layers,
-        "samples": criterion.from_samples is not None,
-    }
-    assert {word for word, holds in found.items() if holds} == set(rest.split())
-    assert (criterion.order is not None) == ("samples" in rest)
-    assert criterion.formula
 
 
 def test_variants_are_listed_in_the_order_of_their_exponents():

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from page_texts import ALL_CORPORA, parsed, texts
+from page_texts import ALL_CORPORA, loaded_on, parsed, texts
 
-CHARTS = ("start", "explore", "compare", "export")
+from app.charts.listing import CHARTS
+
+CHART_PAGES = ("start", "explore", "compare", "export")
 MODELS = ("bare", "weighed", "once")
 # What no page of the dashboard or the documentation says any more -> the word that stands there.
 REPLACED = {
@@ -109,6 +111,14 @@ STATES = (
     ),
     *(("expert", rest) for rest in ({}, {"expert": "3.18"}, {"expert": "2.1", "model": "once"})),
 )
+# Charts that a page draws as its command does; others mark what was clicked or chosen on the page.
+AS_THE_COMMAND = {
+    *("schedules", "sizes", "kept-by", "agreement", "neuron-layers", "neuron-flops"),
+    *("overlap", "component-effects", "coverage", "overlap-by-tokens", "loss-by-tokens"),
+    *("damage-proxy", "loss-bins", "paths", "pareto", "own-capability", "hidden-states"),
+    *("text-experts", "text-plans", "neuron-saliency", "neurons-of-expert", "neuron-overlap"),
+    *("neurons-beside-experts", "same-bytes", "neuron-loss-bins"),
+}
 # Commands, answers of models, addresses and the contents of tables are no words.
 SILENT = {"code", "html", "bidi_component", "text_area"}
 SAID = {"alt", "body", "content", "help", "label", "options", "placeholder", "text", "title"}
@@ -166,6 +176,15 @@ def test_every_page_in_every_state(open_page, tmp_path, monkeypatch, view, addre
     assert len(said) > 30
     found = {(word, text) for word in REPLACED for text in said if re.search(word, text)}
     assert not found, {REPLACED[word]: text for word, text in found}
+    specs = {
+        chart.key.removeprefix("chart."): chart.proto.spec for chart in test.get("plotly_chart")
+    }
+    assert CHARTS.keys() >= AS_THE_COMMAND
+    if drawn := AS_THE_COMMAND & specs.keys():
+        loaded = loaded_on(test)
+        for name in drawn:
+            figure = CHARTS[name].draw(loaded).figure(dark=False)
+            assert json.loads(figure.to_json()) == json.loads(specs[name]), name
 
 
 def set_exponents(test, exponents):
@@ -309,7 +328,7 @@ class TestDamage:
     def test_damaged_table(self, open_page, stats_dir):
         (broken,) = stats_dir.glob("once-*")
         (broken / "experts.parquet").write_bytes(b"PAR1")
-        for view in CHARTS:
+        for view in CHART_PAGES:
             test = open_page(view, "once")
             (message,) = texts(test.error)
             assert "moeprune runs remove" in message

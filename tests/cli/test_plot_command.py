@@ -1,9 +1,7 @@
-"""plot and report: every view with its numbers, and what cannot be drawn."""
+"""plot and report: numbers of views by hand, and what cannot be drawn; see test_charts.py."""
 
-import ast
 import json
 import shutil
-from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +9,6 @@ import pytest
 from shipped import shipped_results
 
 from analysis.files.shipped import SHIPPED_STATS
-from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.published import PAPER_CHARTS
 from builders.measured import sums
@@ -21,37 +18,6 @@ from pruning.records.bins import BinsRecord, BinsStore
 ROOT = Path(__file__).parents[2]
 RECIPES = ("--criterion", "reap", "--calibrated-on", "demo-code", "--sparsity", "50%")
 NEURONS = ("--criterion", "heapr", *RECIPES[2:])
-
-
-def files_that_call(name):
-    """Files of `app/` that call something of this name."""
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
-                yield path.relative_to(ROOT / "app").as_posix()
-
-
-def test_every_chart_is_listed_and_pages_draw_them_in_one_place():
-    assert set(files_that_call("st.plotly_chart")) == {"widgets/charts.py"}
-    assert {Path(file).parts[0] for file in files_that_call("Drawing")} == {"charts"}
-    modules = [
-        import_module(f"app.charts.{path.stem}") for path in (ROOT / "app" / "charts").glob("*.py")
-    ]
-    charts = [member for m in modules for member in vars(m).values() if isinstance(member, Chart)]
-    assert len(charts) > 20
-    assert all(CHARTS[chart.name] is chart for chart in charts)
-
-
-def test_views_are_of_pages_that_exist():
-    pages = {path.stem for path in (ROOT / "app" / "pages").iterdir()}
-    assert {view.page for view in (*CHARTS.values(), *PAPER_CHARTS.values())} <= pages
-
-
-def test_the_list_names_every_view_and_needs_no_model(works):
-    output = works("plot", "--list")
-    for view in (*CHARTS.values(), *PAPER_CHARTS.values()):
-        assert view.name in output
-        assert view.title in output
 
 
 @pytest.mark.parametrize(
@@ -91,15 +57,6 @@ def test_the_counts_of_a_search_are_drawn_from_its_plan_and_neurons_have_no_sche
     assert "of a plan of neurons draw neuron-layers" in refused(
         "plot", "schedules", "demo", *neurons
     )
-
-
-@pytest.mark.parametrize("view", CHARTS)
-def test_the_numbers_of_every_view(works, here, view):
-    recipe = RECIPES if CHARTS[view].granularity == "expert" else NEURONS
-    output = works("plot", view, "demo", *recipe, "-o", "data.csv")
-    assert f"data.csv: {CHARTS[view].title}" in output
-    assert len(pd.read_csv(here / "data.csv"))
-    assert [path.name for path in here.iterdir()] == ["data.csv"]
 
 
 OF_THE_PLAN = ("kept-by", "agreement", "sizes", "text-tokens", "text-experts", "text-plans")

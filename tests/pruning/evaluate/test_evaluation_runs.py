@@ -1,4 +1,4 @@
-"""Evaluations that are kept, found again and resumed; files of records, whole and damaged."""
+"""Evaluations that are kept, found again and resumed."""
 
 import json
 from pathlib import Path
@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 from launching import torchrun
 from nonuniform_cases import keeps_of, plan_of
-from shipped import shipped_lines
 
 from analysis.drain import drain
-from analysis.errors import StatsError
-from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
-from builders import resealed
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.benchmarks.record import BenchmarkRecord, BenchmarkStore
 from pruning.engine import run as run_module
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import run_full
@@ -26,13 +21,9 @@ from pruning.measures.result import Metric
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import keep_all, kept_by_layer
 from pruning.plan.sizes import size_report
-from pruning.records.bins import BinsRecord
 from pruning.records.evaluation import (
-    EvaluationRecord,
-    EvaluationStore,
     evaluation_table,
 )
-from pruning.records.variances import VarianceRecord
 
 CASE = BY_NAME["mixtral"]
 
@@ -209,150 +200,3 @@ def test_progress_never_goes_back_nor_beyond_its_end(work):
     done = [step.fraction for step in evaluating]
     assert done == sorted(done)
     assert done[-1] == 1
-
-
-KINDS = (EvaluationRecord, BinsRecord, VarianceRecord, BenchmarkRecord)
-
-
-def shipped(kind):
-    """The lines of the records of REAP that ship."""
-    return list(shipped_lines(kind.folder, "demo-reap-").values())
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.folder)
-def test_shipped_records_are_written_as_they_were_read(kind):
-    lines = shipped_lines(kind.folder)
-    assert len(lines) > 10
-    assert list(lines) == sorted(lines)
-    for name, line in lines.items():
-        record = kind.from_json(line, name)
-        assert (record.record_id, record.to_line()) == (name, f"{line}\n")
-
-
-def read(kind):
-    """The records of REAP that ship, with their numbers."""
-    store = kind([SHIPPED_STATS])
-    return [record for record in store.records() if record.record_id.startswith("demo-reap-")]
-
-
-def test_files_of_many_records_are_read_with_the_others(tmp_path):
-    records = read(EvaluationStore)[:3]
-    store = EvaluationStore([tmp_path])
-    for record in records:
-        store.save(record).unlink()  # its numbers stay in the table
-    lines = [record.to_line() for record in records]
-    (store.folder / "grid.jsonl").write_text("".join([*lines[:2], "{}\n", lines[2]]))
-    problems = []
-    assert store.records(on_problem=problems.append) == records
-    assert "grid.jsonl:3 has another schema" in str(*problems)
-    begun = records[2].model_copy(update={"measures": (), "right_answers": None, "made": {}})
-    assert store.find(begun) == records[2]
-    before = store.cache_key
-    again = records[2].finished({}, measures=("kl",), right_answers=None)
-    store.save(again)
-    assert store.cache_key != before
-    assert store.find(begun) == again
-    assert store.records()[2] == again
-
-
-def updated(*place, **values):
-    def change(raw):
-        for key in place:
-            raw = raw[key]
-        raw.update(values)
-
-    return change
-
-
-def score(**values):
-    return updated(scores=[{"task": "arc", "metric": "acc", "value": 0.5, **values}])
-
-
-DAMAGE = [
-    *((kind, updated(schema_version=9), "another schema than 1") for kind in KINDS),
-    *((kind, updated(record_id=[]), r"id: (Input should|Extra)") for kind in KINDS),
-    *((kind, updated(surplus=1), "surplus: Extra inputs") for kind in KINDS),
-    *((kind, updated("made", host="\ud800"), "surrogate") for kind in KINDS),
-    *((kind, updated("made", seconds=float("nan")), "not JSON compliant") for kind in KINDS),
-    *((kind, lambda raw: raw.pop("made"), "it lacks made") for kind in KINDS),
-    (EvaluationRecord, lambda raw: raw.pop("measures") and raw.pop("right_answers"), "it lacks m"),
-    (EvaluationRecord, lambda raw: raw.pop("corpus"), "corpus: Field required"),
-    (EvaluationRecord, updated(made={}), "it has no results"),
-    (EvaluationRecord, updated(plan=1), "plan: "),
-    (EvaluationRecord, lambda raw: raw["plan"].pop("gate"), "plan: it lacks gate"),
-    (EvaluationRecord, updated("plan", removed=None), "plan: it lacks removed"),
-    (EvaluationRecord, updated("plan", bytes_after=-1), "plan.bytes_after: "),
-    (EvaluationRecord, updated(corpus={}), "corpus: it needs a word for 'name'"),
-    (EvaluationRecord, updated("settings", dtype=32), "settings: it needs a word for 'dtype'"),
-    (BinsRecord, updated(made={}), "it has no results"),
-    (BinsRecord, updated("bins", 0, share=10**400), "bins.0.share: "),
-    (BinsRecord, updated(ranked={"criterion": "reap"}), "ranked.gate: Field required"),
-    (VarianceRecord, updated(variances=[]), "it has no results"),
-    (VarianceRecord, updated(variances=[1.0, "2"]), "variances.1: "),
-    (VarianceRecord, updated(plan={}), "plan: it lacks experts_before"),
-    (VarianceRecord, updated(corpus={"name": 1, "digest": "d"}), "a word for 'name'"),
-    (BenchmarkRecord, updated(scores=[]), "it has no results"),
-    (BenchmarkRecord, score(value=10**400), "scores.0.value: "),
-    (BenchmarkRecord, score(stderr=-1), "scores.0: The standard error of acc of arc is negative"),
-    (BenchmarkRecord, score(num_samples=0), "arc has 0 questions"),
-    (BenchmarkRecord, score(task=""), "names its task"),
-    (BenchmarkRecord, updated(source="elsewhere"), "source: "),
-    (BenchmarkRecord, updated(plan={"corpora": "code"}), "plan.corpora: "),
-]
-
-
-@pytest.mark.parametrize(("kind", "change", "message"), DAMAGE)
-def test_damage_is_named_in_one_line(kind, change, message):
-    raw = json.loads(shipped(kind)[0])
-    change(raw)
-    with pytest.raises(StatsError, match=message) as caught:
-        kind.from_json(json.dumps(raw), "x.json")
-    said = str(caught.value)
-    assert said.startswith(f"The {kind.word} x.json ")
-    assert said.endswith(f"; delete it and make it again with `moeprune {kind.command}`.")
-    assert "\n" not in said
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_changed_value_is_named_in_every_kind(kind):
-    raw = json.loads(shipped(kind)[0])
-    raw["made"] = {**raw["made"], "device": "another"}
-    changed = json.dumps(raw)
-    with pytest.raises(StatsError, match="not those that were written; its sha256 differs"):
-        kind.from_json(changed, "x.json")
-    assert kind.from_json(resealed(raw), "x.json").made["device"] == "another"
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"a":1,"a":1}']
-)
-def test_a_damaged_file_is_reported_and_the_others_are_read(content, tmp_path):
-    store = BenchmarkStore([tmp_path])
-    good = BenchmarkRecord.from_json(shipped(BenchmarkRecord)[0], "a line")
-    store.save(good)
-    (tmp_path / "benchmarks" / "broken.json").write_bytes(content)
-    problems = []
-    assert store.records(on_problem=problems.append) == [good]
-    (problem,) = map(str, problems)
-    assert problem.startswith("The benchmark broken.json ")
-
-
-def test_a_file_that_cannot_be_opened_is_named(tmp_path):
-    with pytest.raises(StatsError, match=r"The evaluation x\.json cannot be read \(.*No such"):
-        EvaluationRecord.read(tmp_path / "x.json")
-
-
-def test_the_first_directory_decides_and_others_are_read(tmp_path):
-    one, two = read(EvaluationStore)[:2]
-    mine = EvaluationStore([tmp_path / "a", tmp_path / "b"])
-    theirs = EvaluationStore([tmp_path / "b"])
-    newer = one.model_copy(update={"made": {**one.made, "device": "another"}})
-    assert mine.save(newer) == tmp_path / "a" / "evaluations" / f"{one.record_id}.json"
-    theirs.save(one)
-    theirs.save(two)
-    assert mine.records(one.model.identity) == [newer, two]
-    assert mine.records("another") == []
-    assert mine.find(one) == newer
-    # The same name, but of another digest: nothing is known of it.
-    other = one.model_copy(update={"digest": "0" * 64})
-    assert mine.find(other) == other

@@ -171,16 +171,6 @@ def test_of_two_evaluations_of_one_plan_the_newer_one_counts(records, measure):
     assert loss_of(plan_losses([*records, *measure("one", EAN)]), "one").mean == 1.75 / 3
 
 
-def test_a_store_says_when_its_files_change(records, tmp_path):
-    store = EvaluationStore([tmp_path])
-    before = store.cache_key
-    path = store.save(records[0])
-    written = store.cache_key
-    assert before != written == store.cache_key
-    path.write_text(path.read_text() + " ")
-    assert store.cache_key != written
-
-
 def test_the_demos_story_is_what_its_files_say(demo):
     losses = plan_losses(EvaluationStore([SHIPPED_STATS]).records(demo.identity))
     table = candidates_at(losses, 0.5, "expert")

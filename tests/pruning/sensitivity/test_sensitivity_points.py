@@ -10,7 +10,7 @@ from masked_cases import DEEP, plans_of, sequences, subject_of
 
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
-from analysis.errors import PlanError, StatsError
+from analysis.errors import PlanError
 from analysis.families.listing import FAMILIES
 from analysis.model.moe_model import ModelRef
 from analysis.model.opening import load_model_index
@@ -319,19 +319,6 @@ def test_damage_is_named_and_measured_again(tmp_path):
     again.finish()
     assert [record.points for record in SensitivityStore([tmp_path]).records()] == [record.points]
     np.testing.assert_array_equal(values(again, wanted), values(work, wanted))
-
-
-def test_points_that_cannot_be_are_refused(tmp_path):
-    work = measured(tmp_path, [whole_point((0,) * 5)])
-    record = work.finish()
-    for points, words in (
-        ([("", 0, CASE.experts + 1, 1, "aa")], f"removes {CASE.experts + 1} of {CASE.experts}"),
-        ([("", 99, 1, 1, "aa")], "of other layers"),
-        ([("1.1", -1, 2, 1, "aa")], "of other layers"),
-    ):
-        text = record.model_copy(update={"points": tuple(points)}).to_json()
-        with pytest.raises(StatsError, match=words):
-            SensitivityRecord.from_json(text, "curves.json")
 
 
 def test_points_of_streamed_layers_are_the_same(tmp_path):
