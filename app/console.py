@@ -33,6 +33,7 @@ _INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 _WRAPS = sys.stdout.isatty() or "COLUMNS" in os.environ
 _WIDE = None if _WRAPS else 240
 _LEAST = 1e-4  # a smaller number is in scientific form
+_COUNTS = 1e4, 1e15  # whole numbers between these have all their digits, of float type as well
 _BETWEEN = 3  # characters between two columns of a table
 
 
@@ -395,5 +396,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        is_count = value.is_integer() and _COUNTS[0] <= abs(value) < _COUNTS[1]
+        return f"{value:,.0f}" if is_count else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else in_terminal(value)

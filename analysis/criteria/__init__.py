@@ -33,7 +33,14 @@ __all__ = [
 ]
 
 # Criteria of whole experts.
-_CALIBRATED = (*NAMED_VARIANTS, MONE, DAMAGE, HEAPR, CAMERA_P, PATHFINDER)
+_CALIBRATED = (
+    *NAMED_VARIANTS,
+    MONE,
+    DAMAGE,
+    HEAPR,
+    CAMERA_P,
+    PATHFINDER,
+)
 CRITERIA = {
     criterion.name: criterion for criterion in (*_CALIBRATED, AIMER, MAGNITUDE, HOYER, RANDOM)
 }
@@ -97,7 +104,10 @@ def criterion_label(name: str) -> str:
 def expert_score_of(criterion: Criterion) -> Callable[[pd.DataFrame, Gate], FloatArray]:
     """How a criterion scores whole experts."""
     if criterion.score is None:
-        raise CriterionError(f"{criterion.name} ranks neurons; add --granularity neuron.")
+        raise CriterionError(
+            f"{criterion.name} ranks neurons, not experts; where a command has it, add "
+            "--granularity neuron."
+        )
     return criterion.score
 
 

@@ -53,6 +53,7 @@ class Chart:
     make: Callable[[Loaded], Drawing]
     granularity: str = EXPERT_GRANULARITY
     at_end: bool = False  # drawn below the rest of its page, which then need not name it
+    part: str = ""  # the part of Explore of which it is a view, which then need not name it
 
     def of_neurons(self, name: str, title: str) -> Chart:
         """The same of neurons, in the widest scope if the plan removes experts."""

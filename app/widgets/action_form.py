@@ -212,10 +212,12 @@ def _by_type(field: Field, place: DeltaGenerator) -> Any:
 
 
 def _criterion(field: Field, place: DeltaGenerator) -> Any:
-    by_neuron = field.granularity == NEURON_GRANULARITY
+    names = list(NEURON_CRITERIA if field.granularity == NEURON_GRANULARITY else CRITERIA)
+    chosen = field.loaded.choices.criterion
     return place.selectbox(
         "Criterion",
-        list(NEURON_CRITERIA if by_neuron else CRITERIA),
+        names,
+        index=names.index(chosen.name) if chosen and chosen.name in names else 0,
         format_func=criterion_label,
         key=field.key,
     )

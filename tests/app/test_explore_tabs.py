@@ -1,9 +1,12 @@
 """The tabs of Explore and the chosen expert; against plain Python."""
 
+from dataclasses import replace
+
 import pytest
 from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 
 from analysis.families.base import MoELayer
+from app.charts.listing import CHARTS
 from app.session.chosen_expert import choose_on_map, read_place
 
 BLEND = {"tab": "Corpora", "corpora.view": "Blend"}
@@ -212,3 +215,14 @@ def test_coverage_of_one_text(open_page, demo_moments):
     test = open_page("explore", **BLEND, corpora="demo-math")
     expected = coverage(demo_moments, demo_moments["demo-math"], 50, "reap")
     assert coverage_table(test)["coverage"].to_dict() == pytest.approx(expected)
+
+
+def test_a_chart_that_names_a_part_is_a_view_of_it(open_page, monkeypatch):
+    toy = replace(CHARTS["agreement"], name="toy", title="A toy", page="explore", part="evidence")
+    monkeypatch.setitem(CHARTS, toy.name, toy)
+    address = {"criterion": "reap", "corpora": "demo-code"}
+    sentence = toy.draw(loaded_on(open_page("explore", **address))).alt
+    assert sentence not in texts(open_page("explore", tab="Corpora", **address).text)
+    test = open_page("explore", tab="Evidence", **{"evidence.view": "A toy"}, **address)
+    assert sentence in texts(test.text)
+    assert any("moeprune plot toy demo" in text for text in texts(opened(test, "toy").code))

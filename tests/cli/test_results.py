@@ -275,6 +275,13 @@ def test_measured_numbers_have_four_digits_and_are_not_shown_as_0():
     ]
 
 
+def test_large_counts_in_tables_have_all_their_digits(capsys):
+    console.show_table("counts", ("a", "b"), [(262_144.0, 12_345.6), (1e18, 3.0)])
+    printed = [line.split(" \u2502 ") for line in capsys.readouterr().out.splitlines()[-2:]]
+    cells = [[cell.strip() for cell in row] for row in printed]
+    assert cells == [["262,144", "1.235e+04"], ["1e+18", "3"]]
+
+
 def test_the_time_beside_a_bar_is_called_what_it_is():
     seconds = [0.0]
     bar = console.Bar(console.TimeColumn(), get_time=lambda: seconds[0], disable=True)

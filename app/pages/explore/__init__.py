@@ -63,6 +63,18 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
 }
 
 
+def views_of(part: str) -> dict[str, tuple[str, Part]]:
+    """The views of a part: those listed, then the charts whose row names it."""
+    return {
+        **PARTS[part][1],
+        **{
+            chart.name: (chart.title, partial(show_named, chart.name, with_sentence=True))
+            for chart in CHARTS.values()
+            if (chart.page, chart.part) == ("explore", part)
+        },
+    }
+
+
 def difference_words(loaded: Loaded) -> str:
     """How many experts the two criteria decide differently, and what that costs."""
     comparison, losses = loaded.comparison, loaded.study.losses
@@ -159,7 +171,7 @@ def _part(loaded: Loaded) -> None:
         part = part_switch("Part", "tab", {name: words for name, (words, _) in PARTS.items()})
         if part is None:
             return
-        views = PARTS[part][1]
+        views = views_of(part)
         view = next(iter(views))
         if len(views) > 1:
             view = view_switch(
