@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.errors import StatsError
 from analysis.ranking.leaderboard import average_rank, score_table, weighted_average
 from app.charts import capability
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.evaluations import is_share, pool_means, series_name
 from app.charts.names import FULL
 from app.choices import ALL_SHARES, EVERY, result_words, unless
@@ -201,7 +201,7 @@ def dots(loaded: Loaded) -> Drawing:
     scores = board.scores()
     order = [name for name in own_leaderboard(board, {})["candidate"] if name != FULL]
     scores = scores.loc[[*scores.index.intersection([FULL]), *order]]
-    chart = capability.capability_drawing(scores, made_by(board.model, board.about))
+    chart = capability.capability_drawing(scores, made_by(model_fact(loaded), board.about))
     at = None if share == usual else EVERY if share is None else f"{share:.4g}"
     options = result_words(way=unless(way, ways_of(results)[0]), at=at)
     return replace(chart, options=options)

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from analysis.criteria.weight_based import RANDOM
 from analysis.foreign_text import in_html
 from analysis.numbers.arrays import FloatArray
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import ALL_CORPORA, evaluations, intervals_of, usual_measure
 from app.charts.sizes import byte_unit
@@ -86,7 +86,7 @@ def draw(loaded: Loaded) -> Drawing:
             higher_is_better=definition.higher_is_better,
         ),
         made_by(
-            loaded.model.name,
+            model_fact(loaded),
             f"{len(rows)} evaluations",
             definition.label,
             f"bands: {intervals_of(rows)}",

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
@@ -90,7 +90,7 @@ def draw(loaded: Loaded) -> Drawing:
         rows,
         describe(rows),
         made_by(
-            loaded.model.name,
+            model_fact(loaded),
             f"variance of hidden states, {tokens:,} tokens of {measurements['corpus'].iloc[0]}",
         ),
         options=(

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import ink, muted, primary, themed, this_plan
 from app.charts.traces import annotation, padded, stroke
@@ -55,7 +55,7 @@ def draw(loaded: Loaded) -> Drawing:
         is_shown = (rows["plan"] == plan.in_own_bits.digest) & (rows["bits"] == plan.bits)
     table = named(rows).assign(is_shown=is_shown)
     about = made_by(
-        loaded.model.name,
+        model_fact(loaded),
         "loss increase, mean over corpora",
         f"measured: {front.losses[0].count.interval_words} (the corpus with the fewest)",
         "bits are simulated",

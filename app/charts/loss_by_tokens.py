@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.overlap_by_tokens import panels_by_tokens
 from pruning.measures.store import readable_records
 from pruning.plan.repair_reference import variant_words
@@ -36,7 +36,7 @@ def draw(loaded: Loaded) -> Drawing:
             "`moeprune subsets`."
         )
     table = spread_table(subset_table(records))
-    about = made_by(loaded.model.name, f"{len(records)} evaluations", "loss increase")
+    about = made_by(model_fact(loaded), f"{len(records)} evaluations", "loss increase")
     return Drawing(partial(tokens_curve, table), table, describe(table), about)
 
 

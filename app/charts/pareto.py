@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
 from analysis.ranking.leaderboard import pareto_front
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.criterion_looks import looks
 from app.charts.evaluations import evaluations, intervals_of, usual_measure
 from app.charts.names import FULL
@@ -84,7 +84,7 @@ def draw(loaded: Loaded) -> Drawing:
     quality = Quality(
         f"{definition.label} on {corpus}", definition.axis, definition.higher_is_better
     )
-    about = made_by(model, quality.label, f"bars: {intervals_of(rows)}")
+    about = made_by(model_fact(loaded), quality.label, f"bars: {intervals_of(rows)}")
     chart = pareto_drawing(points, quality, about)
     if chart is None:
         raise StatsError(f"No pruned candidate of {model} was evaluated; see `moeprune sweep`.")

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from analysis.criteria import get_criterion
 from analysis.errors import StatsError, UserError
 from analysis.foreign_text import in_html
-from app.charts.chart import Drawing, chart, made_by
+from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from pruning.measures.result import MEASURES
@@ -90,7 +90,7 @@ def draw_progress(loaded: Loaded) -> Drawing:
     figure = partial(search_progress, history, progress, measure=measure)
     words = (describe_progress(history, progress, measure=measure), unseen_words(loaded, search))
     alt = " ".join(filter(None, words))
-    return Drawing(figure, history, alt, about_search(search), name)
+    return Drawing(figure, history, alt, about_search(loaded, search), name)
 
 
 @chart("search-best", "plan")
@@ -99,7 +99,7 @@ def draw_best(loaded: Loaded) -> Drawing:
     search, name = _choose_search(loaded, "search-best")
     table = search.result.schedule()
     figure = partial(schedule_bars, table)
-    return Drawing(figure, table, describe_bars(table), about_search(search), name)
+    return Drawing(figure, table, describe_bars(table), about_search(loaded, search), name)
 
 
 def measure_label(fitness: str) -> str:
@@ -108,9 +108,10 @@ def measure_label(fitness: str) -> str:
     return measure.label if measure.higher_is_better else f"minus {measure.label}"
 
 
-def about_search(search: KnownSearch) -> str:
+def about_search(loaded: Loaded, search: KnownSearch) -> str:
     """Provenance line of a figure of one search."""
     return made_by(
+        model_fact(loaded),
         f"search {search.search_id}",
         f"order by {get_criterion(search.criterion).label}",
         f"{search.count.words} of {search.corpus}",

@@ -153,7 +153,7 @@ def draw_tokens(loaded: Loaded) -> Drawing:
     """Where the plan loses a text, token by token."""
     record, plan, table = _chosen(loaded)
     words = f"{plan_name(plan)} on \u201c{record.asked.title}\u201d: {in_short(record, plan)}."
-    options = result_words(text=record.record_id)
+    options = result_words(lens_id=record.record_id)
     about = _about(loaded, record, plan)
     return Drawing(partial(token_bars, table), table, words, about, options=options)
 
@@ -202,7 +202,7 @@ def draw_experts(loaded: Loaded) -> Drawing:
         table,
         describe(table, tokens, token),
         _about(loaded, record, plan) + f" | token {token}",
-        options=result_words(text=record.record_id, token=str(token)),
+        options=result_words(lens_id=record.record_id, token=str(token)),
     )
 
 
@@ -334,7 +334,7 @@ def draw_plans(loaded: Loaded) -> Drawing:
         table,
         words,
         _about(loaded, record),
-        options=result_words(text=record.record_id),
+        options=result_words(lens_id=record.record_id),
     )
 
 

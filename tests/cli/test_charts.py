@@ -238,10 +238,7 @@ class TestChart:
         assert footer == drawing.about
         assert len(drawing.figure().layout.annotations) < len(drawing.exported().layout.annotations)
 
-    def test_its_command_gives_the_same(self, name, works, here, request):
-        if name.startswith("text-"):
-            reason = "the command below a text's charts names --text, which is --lens-id"
-            request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    def test_its_command_gives_the_same(self, name, works, here):
         drawing, chart = drawn(name), CHARTS[name]
         assert drawing.name == name
         parsed(drawing.command)
