@@ -207,6 +207,7 @@ def test_a_searched_plan_needs_its_search_and_that_its_calibration():
     assert {key.corpus for key in parts_of([searched]) if key.kind == "runs"} == {"demo-code"}
 
 
+@pytest.mark.slow
 def test_steps_are_rebuilt_to_the_rounding_of_the_machine(built):
     for step in built.steps:
         others = shipped([step])
@@ -225,6 +226,7 @@ def test_steps_are_rebuilt_to_the_rounding_of_the_machine(built):
             assert max((number.share for number in numbers), default=0) < 1e-2
 
 
+@pytest.mark.slow
 def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
     words = "import analysis.files.shipped as s; print(s.SHIPPED_STATS.exists(), s.__file__)"
     said = subprocess.run(
@@ -256,6 +258,7 @@ def test_no_variable_shows_a_step_other_statistics(killed, tmp_path, monkeypatch
         assert int(said) == runs
 
 
+@pytest.mark.slow
 def test_a_killed_step_goes_on_and_a_finished_one_is_not_made_again(killed, built):
     _, first = killed
     compared = built.steps[-1]
@@ -269,6 +272,7 @@ def test_a_killed_step_goes_on_and_a_finished_one_is_not_made_again(killed, buil
     assert not replace(built, inputs="others", _digests={}).is_done(compared)
 
 
+@pytest.mark.slow
 def test_a_changed_step_finds_none_of_its_rows_again(built, tmp_path):
     work = Work(tmp_path)
     work.prepare()
@@ -289,6 +293,7 @@ def test_a_changed_step_finds_none_of_its_rows_again(built, tmp_path):
     assert plans_in(work.stats) == set()
 
 
+@pytest.mark.slow
 def test_rows_that_other_records_read_stay(built, tmp_path):
     stats = tmp_path / "stats"
     shutil.copytree(built.work.stats, stats)
@@ -318,6 +323,7 @@ def test_a_step_that_fails_says_so_and_is_not_done(tmp_path):
     assert not build.is_done(step)
 
 
+@pytest.mark.slow
 def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
     old = tmp_path / CACHED / "evaluations" / "demo.jsonl"
     paper = tmp_path / CACHED / "published" / "table.csv"
@@ -351,6 +357,7 @@ def test_all_that_ships_is_replaced_or_nothing(built, tmp_path):
         differences(record, *shipped([step], tmp_path)[record.key])
 
 
+@pytest.mark.slow
 def test_a_number_of_the_table_is_compared_to_its_last_digit(built, tmp_path):
     stats = tmp_path / "stats"
     shutil.copytree(built.work.stats, stats)
@@ -371,6 +378,7 @@ def test_a_number_of_the_table_is_compared_to_its_last_digit(built, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_check_names_what_differs(built, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(ROOT / CACHED, root / CACHED)

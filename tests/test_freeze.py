@@ -19,6 +19,7 @@ def compared(folder):
     return CliRunner().invoke(app, ["compare", str(folder), "--only", "records"])
 
 
+@pytest.mark.slow
 def test_a_comparison_names_what_changed_is_missing_and_is_new(tmp_path):
     taken = list(taking.records(tmp_path, {}))
     assert "records of evaluations" in {value.name for value in taken}

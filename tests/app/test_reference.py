@@ -65,6 +65,7 @@ def pages(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_page_that_says_something_else_is_stale_until_it_is_written(pages):
     write(pages)
     assert stale(pages) == {}

@@ -82,6 +82,7 @@ def test_a_cell_is_read_in_both_panels_and_the_map_is_announced(map_page, panels
     expect(readout(map_page)).to_contain_text(re.compile(r"AIMER: rank 17/32, score \S+, pruned"))
 
 
+@pytest.mark.slow
 def test_pruned_cells_have_the_colour_of_their_value_and_are_small(map_page, panels):
     """In the middle of a cell its colour; at its corner that of kept cells only."""
     magnitude = panels[0]
@@ -116,6 +117,7 @@ def test_click_selects_in_python_and_a_second_click_clears(map_page, panels):
     python_says(map_page, None, 2)
 
 
+@pytest.mark.slow
 def test_arrow_keys_move_and_enter_selects(map_page, panels):
     order = panels[0].order
     map_page.get_by_role("application").focus()
@@ -133,6 +135,7 @@ def test_arrow_keys_move_and_enter_selects(map_page, panels):
     python_says(map_page, None, 2)
 
 
+@pytest.mark.slow
 def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, panels):
     map_page.mouse.click(*cell(map_page, 0, 5, 0))
     chosen = (6, int(panels[0].order[5, 0]))
@@ -149,6 +152,7 @@ def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, pa
     python_says(map_page, chosen, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_cells_move_to_another_order_unless_motion_is_reduced(map_page, motion):
     """What the canvas shows after the toggle, frame by frame; keys read the new order at once."""
@@ -180,6 +184,7 @@ def test_cells_move_to_another_order_unless_motion_is_reduced(map_page, motion):
     assert canvas.evaluate("canvas => canvas.toDataURL()") == shown[-1]
 
 
+@pytest.mark.slow
 def test_narrow_window_stacks_the_panels(map_page):
     map_page.set_viewport_size({"width": 560, "height": 1000})
     expect(map_page.locator(".stage.stacked")).to_be_visible()

@@ -91,6 +91,7 @@ def sent(page: Page) -> list[dict]:
     return page.evaluate("window.sent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [48, 94])
 def test_columns_of_many_layers_can_be_hit_and_the_focused_one_is_in_view(page, layers):
     draw(page, layers, [64] * layers)
@@ -110,6 +111,7 @@ def test_columns_of_many_layers_can_be_hit_and_the_focused_one_is_in_view(page, 
     assert bars(page).evaluate_all("all => all.filter(bar => bar.tabIndex === 0).length") == 1
 
 
+@pytest.mark.slow
 def test_all_layers_at_once_and_back(page):
     draw(page, 94, [64] * 94)
     wide = widths(page)[0]
@@ -127,6 +129,7 @@ def test_all_layers_at_once_and_back(page):
     expect(bars(page).last).to_be_in_viewport(ratio=1)
 
 
+@pytest.mark.slow
 def test_an_answer_to_an_older_edit_does_not_take_back_a_newer_one(page):
     draw(page, 6, [64] * 6)
     bars(page).nth(2).focus()
@@ -152,6 +155,7 @@ def test_what_python_makes_of_an_edit_is_shown_and_can_be_undone(page):
     assert shown(page) == edit["counts"]
 
 
+@pytest.mark.slow
 def test_data_that_comes_during_a_drag_waits_for_its_end(page):
     draw(page, 6, [64] * 6)
     box = bars(page).nth(2).bounding_box()
@@ -169,6 +173,7 @@ def test_data_that_comes_during_a_drag_waits_for_its_end(page):
     assert shown(page) == held
 
 
+@pytest.mark.slow
 def test_another_model_has_a_history_of_its_own(page):
     draw(page, 6, [64] * 6)
     bars(page).nth(2).focus()
@@ -182,6 +187,7 @@ def test_another_model_has_a_history_of_its_own(page):
     assert shown(page) == [64] * 6
 
 
+@pytest.mark.slow
 def test_keys_that_are_typed_elsewhere_are_left_alone(page):
     draw(page, 6, [64] * 6)
     bars(page).nth(2).focus()
@@ -193,6 +199,7 @@ def test_keys_that_are_typed_elsewhere_are_left_alone(page):
     assert shown(page) == edited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
 def test_bars_do_not_move_for_those_who_ask_for_that(page, motion):
     page.emulate_media(reduced_motion=motion)

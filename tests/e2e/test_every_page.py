@@ -199,6 +199,7 @@ def resize(tab: Page, width: int) -> None:
     tab.set_viewport_size({"width": width, "height": 1000})
 
 
+@pytest.mark.slow  # tests/app/test_pages.py opens every page
 def test_every_page_fits_a_phone_and_a_desk_and_is_read_and_used_by_everybody(open_tab, dashboard):
     tab = open_tab(width=PHONE)
     for page, count in (PAGES | OF_NEURONS).items():

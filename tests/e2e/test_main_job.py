@@ -92,6 +92,7 @@ def test_exponents_change_the_map_and_the_address(open_tab):
     expect(tab).to_have_url(re.compile(r"/explore\?opened=1$"))
 
 
+@pytest.mark.slow  # tests/app/test_stratification_view.py
 def test_stratification_is_two_steps_from_a_fresh_start_by_keyboard_and_leaves_the_plan(open_tab):
     tab = open_tab()
     plan = tab.locator(".st-key-plan-bar").inner_text()
@@ -271,6 +272,7 @@ def test_a_page_adds_nothing_to_the_history_by_itself(open_tab, dashboard):
     is_ranked_by(tab, "REAP")
 
 
+@pytest.mark.slow  # tests/app/test_export_page.py, tests/jobs
 def test_export_survives_a_reload_and_its_result_loads(open_tab, dashboard):
     tab = open_tab("export?sparsity=75%25")
     expect(metric(tab, "Experts kept")).to_have_text("48 of 192")

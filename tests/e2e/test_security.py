@@ -58,10 +58,9 @@ def hostile(dashboard) -> None:
     take_in_hostile_results(dashboard.root / "stats")
 
 
+@pytest.mark.slow  # tests/app/test_hostile_names.py
 @pytest.mark.usefixtures("hostile")
-@pytest.mark.parametrize(
-    "pages", [("", "explore"), pytest.param((*PAGES[1:], RESULTS), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("pages", [("", "explore"), (*PAGES[1:], RESULTS)])
 def test_a_hostile_name_is_text_on_every_page(open_tab, dashboard, pages):
     # The fixture notes every request, also one that the page's policy forbids.
     tab = open_tab()

@@ -129,6 +129,7 @@ searched(Path(sys.argv[3]), wide(), Deadly(HIDDEN))
 """
 
 
+@pytest.mark.slow  # tests/reliability kills searches as well
 def test_killed_and_resumed_is_uninterrupted(tmp_path):
     here, log = Path(__file__).parent, tmp_path / "log"
     words = [sys.executable, "-c", KILLED, *map(str, (here.parents[1], here, log))]
