@@ -54,7 +54,7 @@ def exporter(checkpoint, tmp_path):
         process.stdin.close()
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_killed_export_never_passes_for_finished(exporter, tmp_path, count):
     out = tmp_path / "to" / "out"
     calls, _ = exporter(0)
