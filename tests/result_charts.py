@@ -9,7 +9,6 @@ from app.choices import ResultChoice
 
 def drawn(name: str, table, **chosen) -> Drawing:
     """The chart of this name of a table of results, as a page that has read them draws it."""
-    choice = ResultChoice(table, **chosen)
-    return CHARTS[name].make(
-        SimpleNamespace(choices=SimpleNamespace(results=choice), model=SimpleNamespace(name="m"))
-    )
+    choices = SimpleNamespace(results=ResultChoice(table, **chosen))
+    model = SimpleNamespace(name="m", identity="0" * 64)
+    return CHARTS[name].make(SimpleNamespace(choices=choices, model=model))
