@@ -83,16 +83,15 @@ def plan_line(loaded: Loaded) -> Loaded:
     saved = f":orange[{saved}]" if after > before else saved
     saved += ", simulated" if plan.plan.bits else ""
     verdict = verdict_of(loaded, plan)
+    ships = f" · {verdict_words(verdict)}" if verdict else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
             f":material/arrow_right_alt: **{format_bytes(after)}** "
-            f"({saved}) · {loss_words(loaded, loss, chance)}",
+            f"({saved}) · {loss_words(loaded, loss, chance)}"
+            f"{ships}",
             width="content",
         )
-        if verdict:
-            with st.popover(verdict_words(verdict), type="tertiary", width="content"):
-                verdict_part(verdict)
         if loss is None or loss.missing:
             measure_button(loaded, plan, "plan.measure", type="tertiary")
         if plan.file:
@@ -155,9 +154,11 @@ def verdict_words(verdict: ShipVerdict) -> str:
     return f":{_COLORS[verdict.light]}[:material/{_ICONS[verdict.light]}: {words}]"
 
 
-def verdict_part(verdict: ShipVerdict) -> None:
-    """The verdict and a line for each reason."""
-    st.markdown("  \n".join((f"**{verdict_words(verdict)}**", *map(_line, verdict.reasons))))
+def verdict_part(verdict: ShipVerdict, *, red: bool) -> None:
+    """A line for each reason against shipping, or for each other one."""
+    lines = [_line(reason) for reason in verdict.reasons if (reason.light is Light.RED) == red]
+    if lines:
+        st.markdown("  \n".join(lines))
 
 
 def quality_warning(loaded: Loaded) -> None:

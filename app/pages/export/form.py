@@ -125,9 +125,7 @@ def form_part(
     else:
         export_request = _request(loaded, current_plan.plan, out, choice)
         with checks:
-            if verdict := verdict_of(loaded, current_plan, choice.num_bytes):
-                verdict_part(verdict)
-            is_ready = _check(loaded, current_plan.plan, export_request, choice)
+            is_ready = _check(loaded, current_plan, export_request, choice)
             is_ready = _is_meant(loaded.model, current_plan.plan, choice) and is_ready
         request = export_request if is_ready else None
         commands.append(shown_request(export_request).command((current_plan.file_name,)))
@@ -138,19 +136,27 @@ def form_part(
     return choice
 
 
-def _check(loaded: Loaded, plan: PruningPlan, request: ExportRequest, choice: ExportChoice) -> bool:
-    """Show all checks that need no write, and the compatibility; whether the export can start.
+def _check(
+    loaded: Loaded, current_plan: CurrentPlan, request: ExportRequest, choice: ExportChoice
+) -> bool:
+    """Show the verdict, all checks that need no write, and the compatibility.
 
-    What holds without a warning is folded, but for the folder.
+    Returns whether the export can start. What holds without a warning is folded, but for the
+    folder, and so is what does not speak against shipping.
     """
+    plan, verdict = current_plan.plan, verdict_of(loaded, current_plan, choice.num_bytes)
+    if verdict:
+        verdict_part(verdict, red=True)
     place = _place_finding(request, loaded.model)
     findings = list(_findings(request, loaded.model, plan, choice))
     folded = [finding for finding in findings if finding.ok and not finding.warns]
     for finding in (place, *(finding for finding in findings if finding not in folded)):
         st.markdown(finding.as_markdown())
-    label = "Compatibility, and the checks that hold"
+    label = "Verdict, compatibility, and the checks that hold"
     part = st.expander(label, key="export.engines.part", on_change="rerun")
     with part:
+        if verdict:
+            verdict_part(verdict, red=False)
         for finding in folded:
             st.markdown(finding.as_markdown())
         if part.open:

@@ -54,8 +54,7 @@ def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
         with st.container(border=True):
             _answers_part(loaded, current_plan)
         st.markdown(suffering(loss or loaded.predicted), help=cost_note(losses, loss, chance))
-        alone, pairs = single_corpus_words(losses, loss), pair_words(loaded)
-        st.markdown(alone or pairs, help=pairs if alone else None)
+        st.markdown(single_corpus_words(losses, loss) or pair_words(loaded))
         with st.container(horizontal=True, vertical_alignment="center"):
             _ship_part(loaded, current_plan, losses, loss)
 
