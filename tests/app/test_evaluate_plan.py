@@ -143,7 +143,7 @@ def test_a_plan_measured_in_another_dtype_is_marked_and_compared_with_none(
     test = open_page("evaluate", corpora="demo-stories")
     (line,) = (text.value for text in test.markdown if "**REAP, demo-stories, 50%**" in text.value)
     assert ", bfloat16" in line
-    assert "Random" not in line
+    assert "Random +" not in line
     assert "your plan, bfloat16" in test.table[0].value
     usual, other = (table.value for table in test.dataframe[:2])
     assert not usual["candidate"].str.contains("yours").any()
