@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from exports import edit_tensors, export, files_of, tensors_of, verified
+from exports import export, files_of, tensors_of, verified
 from oracles import logits_of, physically_pruned
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint.opening import open_checkpoint
+from analysis.families.listing import FAMILIES
 from analysis.model.opening import load_model_index
+from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import neuron_plan_sizes, size_report
 from pruning.plan.widths import WidthChoice, WidthMode
@@ -59,17 +61,32 @@ def pruned(path, out, keep, **options):
 
 
 # Both layouts of every family; tests/families exports the other families.
-# tests/families has what exports of every family compute; here what verification does to them.
 @pytest.mark.parametrize(
-    ("model_type", "fused", "dtype"),
-    [("qwen3_moe", False, torch.bfloat16), ("mixtral", True, torch.float32)],
+    ("model_type", "fused", "keep", "dtype"),
+    [
+        ("olmoe", False, 2, torch.bfloat16),
+        ("olmoe", True, 3, torch.float32),
+        ("qwen3_moe", False, 3, torch.float32),
+        ("qwen3_moe", True, 5, torch.bfloat16),
+        ("mixtral", False, 5, torch.bfloat16),
+        ("mixtral", True, 2, torch.float32),
+    ],
 )
-def test_an_export_passes_every_check(checkpoint, tmp_path, model_type, fused, dtype):
+def test_pruned_model_equals_original_with_experts_masked(
+    checkpoint, tmp_path, model_type, fused, keep, dtype
+):
     source = checkpoint(model_type, fused=fused, dtype=dtype)
-    plan, _ = pruned(source.path, tmp_path / "out", 3)
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    original = AutoModelForCausalLM.from_pretrained(source.path)
+    plan, _ = pruned(source.path, tmp_path / "out", keep)
+    exported, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not info["missing_keys"] and not info["unexpected_keys"]
     assert exported.dtype == dtype
+    original = AutoModelForCausalLM.from_pretrained(source.path)
+    with masked(original, FAMILIES[model_type], plan):
+        wanted = logits_of(original)
+    # The same numbers are added in the same order, so the bits are equal too.
+    assert torch.equal(logits_of(exported), wanted)
     assert torch.equal(logits_of(exported), logits_of(physically_pruned(original, plan.kept)))
     report = verified(tmp_path / "out", source=source.path)
     assert report.level is Level.LOGITS
@@ -77,6 +94,18 @@ def test_an_export_passes_every_check(checkpoint, tmp_path, model_type, fused, d
     names = [check.name for check in report.checks]
     levels = ["manifest", "shards", "sizes", "sha256", "files", "headers", "experts"]
     assert names == [*levels, "source", "tensors", "load", "logits"]
+
+
+@pytest.mark.parametrize(("model_type", "fused"), [("qwen3_moe", False), ("olmoe", True)])
+def test_keep_all_is_byte_equal_to_its_source(checkpoint, tmp_path, model_type, fused):
+    source, out = checkpoint(model_type, fused=fused).path, tmp_path / "out"
+    model = load_model_index(str(source))
+    manifest = export(model, keep_all(model), out)
+    for file in source.iterdir():
+        assert (out / file.name).read_bytes() == file.read_bytes()
+    added = {file.name for file in out.iterdir()} - {file.name for file in source.iterdir()}
+    assert added == {MANIFEST_NAME, "README.md"}
+    assert all(shard.cut == shard.dropped == 0 for shard in manifest.shards)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +130,18 @@ def test_only_counts_change_in_the_configuration(checkpoint, tmp_path, model_typ
 
 
 def test_a_configuration_of_transformers_4_keeps_its_keys(checkpoint, tmp_path):
-    source = shutil.copytree(checkpoint("qwen3_moe").path, tmp_path / "source")
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(checkpoint("qwen3_moe").path, source)
     config = json.loads((source / "config.json").read_text())
     config["num_experts"] = config.pop("num_local_experts")
     config |= {"rope_theta": 1e6, "torch_dtype": config.pop("dtype"), "output_router_logits": True}
     config.pop("rope_parameters")
     (source / "config.json").write_text(json.dumps(config))
-    pruned(source, tmp_path / "out", 3)
+    pruned(source, out, 3)
+    after = json.loads((out / "config.json").read_text())
     changed = {"num_experts": 3, "num_local_experts": 3, "output_router_logits": False}
-    assert json.loads((tmp_path / "out" / "config.json").read_text()) == {**config, **changed}
-    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert after == {**config, **changed}
+    exported = AutoModelForCausalLM.from_pretrained(out)
     assert exported.model.layers[0].mlp.experts.num_experts == 3
 
 
@@ -141,18 +172,29 @@ def test_tied_embeddings_stay_tied_and_are_written_once(checkpoint, tmp_path):
     assert torch.equal(exported.lm_head.weight, tensors_of(source)["model.embed_tokens.weight"])
 
 
+def resave(source, target, arrange):
+    """Copy a checkpoint; `arrange(tensors)` gives file name -> tensors."""
+    target.mkdir()
+    shutil.copy(source / "config.json", target)
+    files = arrange(tensors_of(source))
+    weight_map = {}
+    for name, tensors in files.items():
+        save_file(tensors, target / name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(tensors, name)
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+    return target
+
+
 def test_a_shard_with_other_numbers_gets_a_new_header(checkpoint, tmp_path):
     """One shard holds expert 5 of all layers alone: it stays whole and gets another number."""
-    path = checkpoint("olmoe").path
-    source, tensors, placed = tmp_path / "source", tensors_of(path), {}
-    source.mkdir()
-    shutil.copy(path / "config.json", source)
-    for shard, is_alone in (("model-a.safetensors", True), ("model-b.safetensors", False)):
-        held = {name: t for name, t in tensors.items() if (".experts.5." in name) is is_alone}
-        save_file(held, source / shard, metadata={"format": "pt"})
-        placed |= dict.fromkeys(held, shard)
-    index = {"metadata": {"total_size": 0}, "weight_map": placed}
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def arrange(tensors):
+        alone = {name: t for name, t in tensors.items() if ".experts.5." in name}
+        rest = {name: t for name, t in tensors.items() if name not in alone}
+        return {"model-a.safetensors": alone, "model-b.safetensors": rest}
+
+    source = resave(checkpoint("olmoe").path, tmp_path / "source", arrange)
     first, _ = export(source, (1, 2, 5), tmp_path / "out").shards
     assert (first.copied, first.cut, first.dropped) == (9, 0, 0)
     before, after = tensors_of(source / first.name), tensors_of(tmp_path / "out" / first.name)
@@ -212,8 +254,11 @@ def test_tensors_that_belong_to_no_expert_are_copied(checkpoint, tmp_path):
         "mtp.layers.0.mlp.up_proj.weight": (7, 16),
     }
     extra = {name: torch.rand(shape) for name, shape in shapes.items()}
-    source = shutil.copytree(checkpoint("olmoe", shards=1).path, tmp_path / "source")
-    edit_tensors(source / "model.safetensors", lambda held: held | extra)
+    source = resave(
+        checkpoint("olmoe").path,
+        tmp_path / "source",
+        lambda tensors: {"model-a.safetensors": tensors | extra},
+    )
     pruned(source, tmp_path / "out", 3)
     after = tensors_of(tmp_path / "out")
     assert all(torch.equal(after[name], tensor) for name, tensor in extra.items())
@@ -238,6 +283,23 @@ def test_the_manifest_tells_all_and_no_path(checkpoint, tmp_path):
     plain = export(model, plan, tmp_path / "plain")
     assert plain.source.content_sha256 == ""
     assert plain.shards == manifest.shards
+
+
+def test_an_export_can_be_pruned_again(checkpoint, tmp_path):
+    source = checkpoint("qwen3_moe").path
+    first, _ = pruned(source, tmp_path / "first", 5)
+    second, _ = pruned(tmp_path / "first", tmp_path / "second", 3)
+    kept = {layer: [ids[i] for i in second.kept[layer]] for layer, ids in first.kept.items()}
+    wanted = physically_pruned(AutoModelForCausalLM.from_pretrained(source), kept)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "second")
+    assert torch.equal(logits_of(exported), logits_of(wanted))
+
+
+def test_a_single_file_needs_no_index(checkpoint, tmp_path):
+    source, out = checkpoint("olmoe", shards=1).path, tmp_path / "out"
+    pruned(source, out, 3)
+    assert not (out / "model.safetensors.index.json").exists()
+    assert logits_of(AutoModelForCausalLM.from_pretrained(out)).isfinite().all()
 
 
 def test_paths_are_accepted_relative_to_the_working_directory(checkpoint, tmp_path, monkeypatch):

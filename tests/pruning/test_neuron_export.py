@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 import torch
-from exports import edit_tensors, export, failed, keeping_neurons, tensors_of, verified
+from exports import export, failed, keeping_neurons, tensors_of, verified
 from neuron_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
-from oracles import last_layer_on_disk
+from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError
@@ -15,7 +15,7 @@ from analysis.model.opening import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS
-from families.physical import block_of, logits_of
+from families.physical import block_of, logits_of, physically_pruned
 from families.tiny_models import tiny_model
 from pruning import load_pruned
 from pruning.plan.heads import HeadPlan
@@ -58,20 +58,34 @@ def widths_of(model, case):
 class TestFamilies:
     @of_exports(ALLOWED)
     def test_loads_as_the_original_with_those_neurons_zeroed(self, exported):
-        is_uniform = exported.mode == "uniform"
-        loaded = [load_pruned(exported.path, output_loading_info=True)]
-        if is_uniform:
-            loaded.append(stock_load(exported.case, exported.path))
+        model, info = load_pruned(exported.path, output_loading_info=True)
+        assert not any(info.values()), info
+        difference = (logits_of(model) - exported.source.logits).abs().max()
+        assert difference <= CLOSE
+        # 13 neurons of one expert in the first layer, 7 in the others, to multiples of 8.
+        most = 16
+        rest = most if exported.mode == "uniform" else 8
+        assert widths_of(model, exported.case) == [most] + [rest] * (len(exported.case.sparse) - 1)
+        verified(exported.path, level="bytes", source=exported.source.path)
+
+    @of_exports(ALLOWED)
+    def test_stock_classes_read_one_width_and_refuse_others(self, exported):
+        if exported.mode == "uniform":
+            model, info = stock_load(exported.case, exported.path)
+            assert not any(info.values()), info
+            assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
         else:
             with pytest.raises(RuntimeError):
                 stock_load(exported.case, exported.path)
-        for model, info in loaded:
-            assert not any(info.values()), info
-            assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
-            # 13 neurons of one expert in the first layer, 7 in the others, to multiples of 8.
-            rest = [16 if is_uniform else 8] * (len(exported.case.sparse) - 1)
-            assert widths_of(model, exported.case) == [16, *rest]
-        verified(exported.path, level="bytes", source=exported.source.path)
+
+    @pytest.mark.parametrize("case", KINDS, ids=str)
+    def test_a_plan_that_keeps_everything_changes_no_byte(self, neuron_source, case, tmp_path):
+        source = neuron_source(case)
+        plan = PruningPlan(model_ref(source.described), {}, granularity="neuron")
+        export(source.described, plan, tmp_path / "out")
+        for file in source.path.glob("*"):
+            if file.suffix in (".safetensors", ".json"):
+                assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
     @pytest.mark.parametrize(
         ("case", "mode"), [pair for pair in ALL if not allowed(*pair)], ids=str
@@ -90,17 +104,17 @@ class TestFamilies:
 
 class TestBytes:
     @pytest.mark.parametrize(
-        ("name", "key"),
+        ("name", "key", "count"),
         [
-            ("deepseek_v2", "n_shared_experts"),
-            ("ernie4_5_moe", "moe_num_shared_experts"),
-            ("aria_text", "moe_num_shared_experts"),
+            ("deepseek_v2", "n_shared_experts", 3),
+            ("ernie4_5_moe", "moe_num_shared_experts", 3),
+            ("aria_text", "moe_num_shared_experts", 3),
         ],
     )
-    def test_shared_experts_stay_whole_beside_a_smaller_width(self, width_export, name, key):
+    def test_shared_experts_stay_whole_beside_a_smaller_width(self, width_export, name, key, count):
         # Two of width 24 are 48 neurons: three of width 16.
         exported = width_export(BY_NAME[name], "uniform")
-        assert text_part(exported.path)[key] == 3
+        assert text_part(exported.path)[key] == count
         before, after = tensors_of(exported.source.path), tensors_of(exported.path)
         shared = [tensor_name for tensor_name in before if "shared_experts" in tensor_name]
         assert shared
@@ -139,12 +153,14 @@ class TestBytes:
         _, info = load_pruned(tmp_path / "out", output_loading_info=True)
         assert not any(info.values()), info
 
-    def test_stacked_layout(self, neuron_source, tmp_path):
+    @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
+    def test_stacked_layout(self, neuron_source, mode, tmp_path):
         source = neuron_source(BY_NAME["qwen2_moe"])
         source.model.save_pretrained(tmp_path / "source", save_original_format=False)
         described = load_model_index(str(tmp_path / "source"))
-        plan = keeping_neurons(described, source.plan.kept_neurons)
-        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
+        neurons = source.plan.kept_neurons
+        plan = keeping_neurons(described, neurons)
+        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
         assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
     def test_shared_experts_are_filled_up_to_whole_ones(self, neuron_source, tmp_path):
@@ -192,8 +208,13 @@ class TestVerify:
 
     def test_a_width_that_does_not_run_is_said(self, neuron_source, tmp_path):
         # 13 and 7 float32 are no multiples of 16 bytes, which the stock class needs by default.
-        source, choice = neuron_source(BY_NAME["olmoe"]), WidthChoice(WidthMode.UNIFORM, 1)
-        export(source.described, source.plan, tmp_path / "out", widths=choice)
+        source = neuron_source(BY_NAME["olmoe"])
+        export(
+            source.described,
+            source.plan,
+            tmp_path / "out",
+            widths=WidthChoice(WidthMode.UNIFORM, 1),
+        )
         why = (
             "loads, but does not run: strides should be multiple of 16 bytes; "
             "export again with --width-multiple-of 8"
@@ -216,9 +237,29 @@ class TestUse:
 
     def test_ragged_offloaded_to_disk(self, width_export, tmp_path):
         exported = width_export(BY_NAME["flex_olmo"], "ragged")
-        model = load_pruned(exported.path, **last_layer_on_disk(tmp_path))
+        names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+        device_map = {**dict.fromkeys(names, "cpu"), "model.layers.0": "cpu"}
+        model = load_pruned(
+            exported.path,
+            device_map={**device_map, "model.layers.1": "disk"},
+            offload_folder=tmp_path,
+        )
         assert model.model.layers[1].mlp.experts.down_proj.is_meta
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
+
+    @pytest.mark.parametrize("mode", ["uniform", "ragged"])
+    def test_whole_experts_go_as_well(self, neuron_source, mode, tmp_path):
+        source = neuron_source(BY_NAME["flex_olmo"])
+        kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
+        plan = with_fewer_experts(source, kept)
+        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
+        wanted = logits_of(
+            physically_pruned(zeroed(source.model, source.case, plan), source.case, kept)
+        )
+        model, info = load_pruned(tmp_path / "out", output_loading_info=True)
+        assert not any(info.values()), info
+        assert (logits_of(model) - wanted).abs().max() <= CLOSE
+        verified(tmp_path / "out", source=source.path)
 
     def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
         exported = width_export(BY_NAME["olmoe"], "ragged")
@@ -284,13 +325,11 @@ class TestQuantised:
     @pytest.fixture
     def quantised(self, tmp_path):
         tiny_model(BY_NAME["qwen3_moe"]).save_pretrained(tmp_path / "source")
-        edit_tensors(
-            tmp_path / "source" / "model.safetensors",
-            lambda held: (
-                held
-                | {f"{name}_scale_inv": torch.ones(1, 1) for name in held if ".experts." in name}
-            ),
-        )
+        file = tmp_path / "source" / "model.safetensors"
+        tensors = load_file(file)
+        for name in [tensor for tensor in tensors if ".experts." in tensor]:
+            tensors[f"{name}_scale_inv"] = torch.ones(1, 1)
+        save_file(tensors, file, metadata={"format": "pt"})
         return load_model_index(str(tmp_path / "source"))
 
     def test_are_refused(self, quantised, tmp_path):
@@ -312,15 +351,17 @@ OLMOE = BY_NAME["olmoe"]
 def test_the_balancing_loss_is_off_beside_other_widths(neuron_source, tmp_path, asked):
     source = neuron_source(OLMOE)
     plan = fit_plan(source.plan, source.described)
-    path = shutil.copytree(source.path, tmp_path / "source") / "config.json"
-    config = json.loads(path.read_text()) | {"output_router_logits": asked}
-    path.write_text(json.dumps(config))
-    model = load_model_index(str(path.parent))
+    config = json.loads((source.path / "config.json").read_text())
+    config["output_router_logits"] = asked
+    path = shutil.copytree(source.path, tmp_path / "source")
+    (path / "config.json").write_text(json.dumps(config))
+    model = load_model_index(str(path))
     widths = plan_widths(model, plan, WidthChoice(WidthMode.UNIFORM))
     written = json.loads(pruned_config(model, plan, HeadPlan(), widths))
     # The widest expert keeps 13 neurons, and widths are multiples of 8.
     assert written == {**config, "intermediate_size": 16, "output_router_logits": False}
-    assert pruned_config(model, plan, HeadPlan(), None) == path.read_bytes()
+    unchanged = pruned_config(model, plan, HeadPlan(), None)
+    assert unchanged == (path / "config.json").read_bytes()
 
 
 def test_a_plan_of_whole_experts_has_no_widths(neuron_source):
@@ -334,25 +375,27 @@ def test_a_plan_of_whole_experts_has_no_widths(neuron_source):
 
 @pytest.mark.parametrize(("second", "stock"), [((0, 1, 4), True), ((0, 1, 2, 4), False)])
 def test_plain_transformers_reads_one_number_of_experts(neuron_source, tmp_path, second, stock):
-    source = neuron_source(OLMOE)
-    plan = with_fewer_experts(source, {0: (0, 1, 4), 1: second})
-    choice = WidthChoice(WidthMode.UNIFORM)
-    option = width_option(source.described, fit_plan(plan, source.described), choice)
+    model = neuron_source(OLMOE).described
+    neurons = {0: {1: (0, 2, 3)}}
+    kept = {0: (0, 1, 4), 1: second}
+    plan = PruningPlan(model_ref(model), kept, granularity="neuron", kept_neurons=neurons)
+    option = width_option(model, fit_plan(plan, model), WidthChoice(WidthMode.UNIFORM))
     assert option.stock is stock
-    export(source.described, plan, tmp_path / "out", widths=choice)
+    export(model, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM))
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config.get("per_layer_num_experts") is None) is stock
     assert ("auto_map" not in config) is stock
-    assert verified(tmp_path / "out", source=source.path).level == "logits"
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "olmoe"])
 def test_zeros_in_place_of_neurons_where_the_width_stays(neuron_source, tmp_path, name):
-    source, choice = neuron_source(BY_NAME[name]), WidthChoice(WidthMode.UNIFORM)
+    source = neuron_source(BY_NAME[name])
+    layer = BY_NAME[name].sparse[0]
     # One expert loses all but five neurons; the others keep all 24, and so does the width.
-    neurons = {BY_NAME[name].sparse[0]: {1: (0, 2, 3, 9, 23)}}
-    plan = keeping_neurons(source.described, neurons)
-    manifest = export(source.described, plan, tmp_path / "out", widths=choice)
+    plan = keeping_neurons(source.described, {layer: {1: (0, 2, 3, 9, 23)}})
+    manifest = export(
+        source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode.UNIFORM)
+    )
     verified(tmp_path / "out", source=source.path, level="bytes")
     # Gate, up and down of that expert; of gpt_oss gate and up in one, their bias, and down.
     assert sum(shard.cut for shard in manifest.shards) == 3

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from exports import (
@@ -10,9 +11,11 @@ from exports import (
     edit_tensors,
     export,
     failed,
+    keeping_neurons,
     shards_of,
     verified,
 )
+from neuron_cases import Exported
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -25,13 +28,18 @@ from builders import edit_json, tiny_checkpoint
 from families.configs import BY_NAME
 from families.tiny_models import redraw, tiny_config
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.surgery.checks import check_against_source
 from pruning.surgery.forward_checks import check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import verify_export
 
+GLM = BY_NAME["glm4_moe"]
+
 
 @pytest.fixture
 def out(checkpoint, tmp_path):
+    """An export of an OLMoE."""
     export(checkpoint("olmoe").path, (1, 3, 4), tmp_path / "out")
     return tmp_path / "out"
 
@@ -86,6 +94,39 @@ def test_a_tensor_that_no_class_knows_fails_at_load(out):
     accept_changes(out)
     assert failed(out, level="bytes") == {}
     assert failed(out, level="load") == {"load": f"transformers reports 1 unexpected keys: {name}"}
+
+
+@pytest.fixture
+def grown(neuron_source, tmp_path):
+    """An export whose experts have 20 neurons, so shared ones of 48 are filled up to 60."""
+    source = neuron_source(GLM)
+    neurons = {layer: {e: tuple(range(20)) for e in range(7)} for layer in (1, 2)}
+    plan = keeping_neurons(source.described, neurons)
+    widths = WidthChoice(WidthMode.UNIFORM, 4)
+    export(source.described, plan, tmp_path / "out", widths=widths)
+    return Exported(source, tmp_path / "out", "uniform")
+
+
+def test_shared_experts_that_grew_are_verified_byte_by_byte(grown):
+    described = grown.source.described
+    verified(grown.path, source=grown.source.path, level="bytes")
+    manifest = read_manifest(grown.path)
+    # An element kept, one among the zeros; of `up` the last row, of `down` the end of row 2.
+    places = {"up": (0, 59 * 16), "down": (1, 2 * 60 + 50)}
+    for projection, elements in places.items():
+        name = f"model.layers.1.mlp.shared_experts.{projection}_proj.weight"
+        entry = open_checkpoint(grown.path).tensors[name]
+        assert entry.shape == ((60, 16) if projection == "up" else (16, 60))
+        for element in elements:
+            file = np.memmap(grown.path / entry.shard, np.uint8, "r+")
+            file[entry.start + 4 * element] ^= 1
+            (_, check) = drain(check_against_source(grown.path, manifest, described))
+            file[entry.start + 4 * element] ^= 1
+            assert not check.ok
+            assert check.detail == (
+                f"{name} is not the plan's cut of the source's {name}: byte {4 * element} of the "
+                "tensor is the first that differs"
+            )
 
 
 OLMOE = BY_NAME["olmoe"]
@@ -144,17 +185,23 @@ def mxfp4(tmp_path_factory):
         scales = torch.randint(122, 126, shape, generator=seeded, dtype=torch.uint8)
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
     save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    settings = {"modules_to_not_convert": ["self_attn", "router", "lm_head"]}
-    edit_json(path / "config.json", quantization_config={"quant_method": "mxfp4", **settings})
+    quantise(path, quant_method="mxfp4", modules_to_not_convert=["self_attn", "router", "lm_head"])
     return path
+
+
+def quantise(path, **settings):
+    edit_json(path / "config.json", quantization_config=settings)
+
+
+def export_kept(source, out, kept):
+    described = load_model_index(str(source))
+    layers = [layer.index for layer in described.layers]
+    export(described, PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True))), out)
 
 
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
-    described = load_model_index(str(mxfp4))
-    layers = [layer.index for layer in described.layers]
-    plan = PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True)))
-    export(described, plan, tmp_path / "out")
+    export_kept(mxfp4, tmp_path / "out", kept)
     report = verified(tmp_path / "out", source=mxfp4)
     assert (report.level, report.max_abs_diff) == ("logits", 0)
 
