@@ -25,7 +25,7 @@ from pruning.benchmarks.record import BenchmarkStore
 from pruning.measures.names import DEFAULT_MEASURES
 from pruning.measures.result import RIGHT
 from pruning.plan.bits import FORMATS, OWN
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
 from pruning.planning.make import PLAN_FILE
@@ -125,20 +125,22 @@ def _programs(model: MoEModel, plan: PruningPlan, has_own_widths: bool) -> Reade
 
 
 def verdict_of(
-    loaded: Loaded, shown: CurrentPlan, num_bytes: int | None = None
+    loaded: Loaded,
+    shown: CurrentPlan,
+    sizes: tuple[int, int] | None = None,
+    by: Readers | None = None,
 ) -> ShipVerdict | None:
-    """The verdict on the export of the plan on screen, of `num_bytes` where options change them.
+    """The verdict on the export of the plan on screen, see `ship_verdict`.
 
-    None for weights in fewer bits, which are only simulated, and if nothing is changed.
+    `sizes` are its bytes before and after, and `by` loads it, where options of the export decide.
     """
-    if shown.plan.bits or changes_nothing(shown.plan, loaded.model):
-        return None
     study = loaded.study
     records, _ = study.records(BenchmarkStore)
-    digest, by = shown.plan.digest, programs(loaded, shown)
+    digest, by = shown.plan.digest, by or programs(loaded, shown)
+    before, after = sizes or (loaded.model.checkpoint.nbytes, bytes_after(loaded, shown))
     evidence = Evidence(
-        before=loaded.model.checkpoint.nbytes,
-        after=bytes_after(loaded, shown) if num_bytes is None else num_bytes,
+        before=before,
+        after=after,
         losses=study.losses,
         plain=by.plain,
         special=by.special,
@@ -156,7 +158,7 @@ def verdict_words(verdict: ShipVerdict) -> str:
 
 def verdict_part(verdict: ShipVerdict, *, red: bool) -> None:
     """A line for each reason against shipping, or for each other one."""
-    lines = [_line(reason) for reason in verdict.reasons if (reason.light is Light.RED) == red]
+    lines = [_line(reason) for reason in verdict.ordered if (reason.light is Light.RED) == red]
     if lines:
         st.markdown("  \n".join(lines))
 

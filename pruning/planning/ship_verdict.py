@@ -16,7 +16,7 @@ def recorded_verdict(
     store: StatsStore,
     export: tuple[int, Readers],
     predicted: LossIncrease | None = None,
-) -> ShipVerdict:
+) -> ShipVerdict | None:
     """The verdict from what a statistics folder holds.
 
     `export` is the bytes of the weights that it writes, and the programs that load it.

@@ -10,7 +10,7 @@ from typing import Final
 
 from analysis.model.moe_model import MoEModel
 from pruning.plan.bits import FORMATS
-from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan import PruningPlan, changes_nothing, fit_plan, removes_nothing
 from pruning.plan.sizes import format_bytes
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.plan_facts import PlanFacts, plan_facts
@@ -154,6 +154,11 @@ class ShipVerdict:
     reasons: tuple[Reason, ...]
 
     @property
+    def ordered(self) -> tuple[Reason, ...]:
+        """The reasons, the worst first."""
+        return tuple(sorted(self.reasons, key=lambda reason: -_ORDER.index(reason.light)))
+
+    @property
     def light(self) -> Light:
         """That of the worst reason."""
         return max((reason.light for reason in self.reasons), key=_ORDER.index)
@@ -181,8 +186,7 @@ class ShipVerdict:
     @property
     def lines(self) -> tuple[str, ...]:
         """A line for each reason, the worst first: `red, Size: ...`."""
-        ordered = sorted(self.reasons, key=lambda reason: -_ORDER.index(reason.light))
-        return tuple(f"{reason.light}, {reason.about}: {reason.words}" for reason in ordered)
+        return tuple(f"{reason.light}, {reason.about}: {reason.words}" for reason in self.ordered)
 
     @property
     def numbers(self) -> dict[str, object]:
@@ -211,12 +215,17 @@ class Evidence:
     predicted: LossIncrease | None = None
 
 
-def ship_verdict(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> ShipVerdict:
-    """The verdict on the export of a plan of the model."""
+def ship_verdict(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> ShipVerdict | None:
+    """The verdict on the export of a plan of the model.
+
+    None for weights in fewer bits, which no export has, and for a plan that changes nothing.
+    """
     complete = fit_plan(plan, model)
+    if complete.bits or changes_nothing(complete, model):
+        return None
     return ShipVerdict(
         (
-            _size(evidence),
+            _size(complete, model, evidence),
             _against_random(complete, model, evidence),
             _engines(evidence),
             *_against_four_bits(complete, evidence),
@@ -225,12 +234,14 @@ def ship_verdict(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> Ship
     )
 
 
-def _size(evidence: Evidence) -> Reason:
+def _size(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> Reason:
     words = f"{format_bytes(evidence.after)} instead of {format_bytes(evidence.before)}"
     if evidence.after < evidence.before:
         saved = 1 - evidence.after / evidence.before
         return Reason("Size", Light.GREEN, f"{words}, {saved:.0%} smaller")
-    return Reason("Size", Light.RED, words, "saves no bytes")
+    # Fewer experts per token are not meant to save any.
+    light = Light.AMBER if removes_nothing(plan, model) else Light.RED
+    return Reason("Size", light, words, "saves no bytes")
 
 
 def _against_random(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> Reason:
@@ -250,10 +261,11 @@ def _against_random(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> R
         words = f"{loss.words}, not measured on {', '.join(loss.missing)}"
         return Reason(about, Light.AMBER, words, "loss measured in part")
     if against is None:
-        if not loss.facts.removed:
-            return Reason(about, Light.GREEN, loss.words)
         words = f"{loss.words}; Random at this sparsity was not measured the same way"
         return Reason(about, Light.AMBER, words, "not compared with Random")
+    if against.chance.mean_spread is None:
+        words = f"{loss.words}{_beside_random(against)}, in a single draw"
+        return Reason(about, Light.AMBER, words, "one draw of Random")
     if against.is_within_spread:
         words = f"{loss.words}{_beside_random(against)}, within one SD of its draws"
         return Reason(about, Light.AMBER, words, "hardly better than Random")
@@ -265,25 +277,37 @@ def _beside_random(against: AgainstRandom | None) -> str:
 
 
 def _against_four_bits(plan: PruningPlan, evidence: Evidence) -> Iterator[Reason]:
-    """Whether the original in four bits is smaller and loses less; nothing where it is unknown."""
+    """Whether the original in four bits is as small and loses as little; nothing if unknown.
+
+    Only what was measured on the same corpora is compared.
+    """
     loss = loss_of(evidence.losses, plan.digest)
-    if loss is None or loss.way or plan.bits:
-        return
     in_bits = original_in_bits(evidence.losses)
-    for bits in FOUR_BITS:
-        rival = in_bits.get(bits)
-        nbytes = rival.facts.bytes_after if rival else None
-        if rival is None or nbytes is None:
-            continue
-        rival_words = f"{format_bytes(nbytes)} at {rival.mean:+z.3f}"
-        label = FORMATS[bits].label
-        if nbytes <= evidence.after and rival.mean <= loss.mean:
-            words = f"the original in {label} is smaller and loses less: {rival_words}"
-            yield Reason("Fewer bits", Light.AMBER, words, f"{label} alone is better")
-            return
-        words = f"not beaten by the original in {label}: {rival_words}"
-        yield Reason("Fewer bits", Light.GREEN, words)
+    rivals = [
+        (FORMATS[bits].label, rival, rival.facts.bytes_after)
+        for bits in FOUR_BITS
+        if loss
+        and not loss.way
+        and (rival := in_bits.get(bits))
+        and rival.facts.bytes_after
+        and rival.change.keys() == loss.change.keys()
+    ]
+    if loss is None or not rivals:
         return
+    label, rival, nbytes = min(rivals, key=lambda by_format: by_format[1].mean)
+    better = [
+        by_format
+        for by_format in rivals
+        if by_format[2] <= evidence.after and by_format[1].mean <= loss.mean
+    ]
+    if better:
+        label, rival, nbytes = min(better, key=lambda by_format: by_format[1].mean)
+        words = f"the original in {label} is no larger and loses no more"
+        light, short = Light.AMBER, f"{label} alone is as good"
+    else:
+        words, light, short = f"not beaten by the original in {label}", Light.GREEN, ""
+    words += f": {format_bytes(nbytes)} at {rival.mean:+z.3f}"
+    yield Reason("Fewer bits", light, words, short)
 
 
 def _benchmarks(evidence: Evidence) -> Reason:

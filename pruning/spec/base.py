@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 from itertools import repeat as endlessly
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -410,9 +410,13 @@ _ALSO_CALLED = {"loss": "nll", "perplexity": "ppl", "fp16": "float16", "fp32": "
 _KINDS = {dict: "keys with values", list: "a list", bool: "true or false"}
 
 
+_MOST_WHOLE: Final = 10**15  # larger numbers stay 1e+300
+
+
 def _whole(value: Any) -> Any:
     """0 for 0.0: a number as people type it."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_short = isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE
+    return int(value) if is_short else value
 
 
 def plain_problem(problem: Any) -> str:

@@ -75,7 +75,7 @@ class ExportSettings:
     dequantise: bool = False  # write FP8 in BF16
     cost: PlanCost | None = None  # of the plan, if plans of the model were measured; for the card
     # The verdict on an export of these bytes that these programs load.
-    judge: Callable[[int, Readers], ShipVerdict] | None = None
+    judge: Callable[[int, Readers], ShipVerdict | None] | None = None
     # Reads the record of the plan's repair and checks its files; required for a repaired plan.
     read_repair: Callable[[PruningPlan], StoredRepair | None] | None = None
     keep_list: bool = False  # also write KEEP_LIST_NAME: layer -> original ids of the kept experts

@@ -164,10 +164,10 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
 
 def _judge(
     plan: PruningPlan, model: MoEModel, store: StatsStore
-) -> Callable[[int, Readers], ShipVerdict]:
+) -> Callable[[int, Readers], ShipVerdict | None]:
     """The verdict on an export of a plan, by its bytes and the programs that load it."""
 
-    def judged(num_bytes: int, readers: Readers) -> ShipVerdict:
+    def judged(num_bytes: int, readers: Readers) -> ShipVerdict | None:
         return recorded_verdict(plan, model, store, (num_bytes, readers))
 
     return judged

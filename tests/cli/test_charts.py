@@ -29,6 +29,7 @@ from app.charts.chart import Chart
 from app.charts.listing import CHARTS, get_chart
 from app.charts.published import PAPER_CHARTS
 from app.loaded import loaded_of
+from app.pages.explore import PARTS
 from app.tables.spreadsheets import csv_text
 from pruning.actions.listing import SENTENCES
 from pruning.requests.ranking import DrawRequest
@@ -205,7 +206,8 @@ class TestChart:
         files = page.rglob("*.py") if page.is_dir() else [page.with_suffix(".py")]
         texts = [file.read_text(encoding="utf-8") for file in files]
         assert texts
-        assert any(f'"{name}"' in text for text in texts) != chart.at_end
+        assert any(f'"{name}"' in text for text in texts) != (chart.at_end or bool(chart.part))
+        assert not chart.part or chart.part in PARTS
 
     def test_its_sentence_is_one_line(self, name):
         assert re.fullmatch(r"\S.{20,}[.)]", drawn(name).alt)

@@ -144,7 +144,10 @@ def _check(
     Returns whether the export can start. What holds without a warning is folded, but for the
     folder, and so is what does not speak against shipping.
     """
-    plan, verdict = current_plan.plan, verdict_of(loaded, current_plan, choice.num_bytes)
+    plan = current_plan.plan
+    sizes = _bytes_before(loaded.model, choice), choice.num_bytes
+    by = readers(choice.verdicts(loaded.model, plan))
+    verdict = verdict_of(loaded, current_plan, sizes, by)
     if verdict:
         verdict_part(verdict, red=True)
     place = _place_finding(request, loaded.model)
@@ -169,9 +172,7 @@ def _is_meant(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> bool:
 
     Not if bfloat16 of FP8 was asked for, which takes twice the bytes.
     """
-    # In a width mode the size is that of the files.
-    before = model.checkpoint.nbytes if choice.widths is None else _file_bytes(model)
-    growth = growth_words(before, choice.num_bytes)
+    growth = growth_words(_bytes_before(model, choice), choice.num_bytes)
     if not growth or choice.refused:
         return True
     st.warning(f"The export is {growth}.", icon=":material/warning:")
@@ -180,8 +181,10 @@ def _is_meant(model: MoEModel, plan: PruningPlan, choice: ExportChoice) -> bool:
     )
 
 
-def _file_bytes(model: MoEModel) -> int:
-    """Bytes of a checkpoint's shards, headers included."""
+def _bytes_before(model: MoEModel, choice: ExportChoice) -> int:
+    """Bytes of the original's weights; in a width mode those of its files, headers included."""
+    if choice.widths is None:
+        return model.checkpoint.nbytes
     return sum(shard.size for shard in model.checkpoint.shards)
 
 

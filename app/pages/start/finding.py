@@ -166,7 +166,7 @@ def _ship_part(
 ) -> None:
     """The best plan of the other kind of layers, and the way to Export.
 
-    Where the plan runs, the line on top says.
+    What speaks against shipping it, the line on top says.
     """
     if current_plan.plan.bits:
         st.text("An export has the weights as they are, and engines' own tools give fewer bits.")

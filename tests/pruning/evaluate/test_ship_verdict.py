@@ -114,12 +114,40 @@ def test_what_is_not_known_is_amber(plan, model):
 def test_four_bits_win_where_they_are_no_larger_and_lose_no_more(plan, model):
     own = loss(plan.digest, {"a": 0.2, "b": 0.4})
     verdict = judged(plan, model, own, *RANDOM, FOUR_BITS)
-    assert verdict.in_one_line == "Check before shipping: 4 bits alone is better"
+    assert verdict.in_one_line == "Check before shipping: 4 bits alone is as good"
     # Smaller than four bits, or a lower loss: not beaten.
     assert lights(judged(plan, model, own, *RANDOM, FOUR_BITS, after=499))["Fewer bits"] is GREEN
     better = loss(plan.digest, {"a": 0.05, "b": 0.05})
     assert lights(judged(plan, model, better, *RANDOM, FOUR_BITS))["Fewer bits"] is GREEN
     assert "Fewer bits" not in lights(judged(plan, model, own, *RANDOM))
+    # The best of both formats counts, and only what was measured on the same corpora.
+    mx = loss("m", {"a": 0.3, "b": 0.3}, removed=0.0, bits="mxfp4", bytes_after=400)
+    large = loss("o", {"a": 0.0, "b": 0.0}, removed=0.0, bits="4", bytes_after=700)
+    (reason,) = (
+        reason
+        for reason in judged(plan, model, own, *RANDOM, large, mx).reasons
+        if reason.about == "Fewer bits"
+    )
+    assert (reason.light, "MXFP4" in reason.words) == (AMBER, True)
+    on_one = loss(plan.digest, {"a": 0.9})
+    assert "Fewer bits" not in lights(judged(plan, model, on_one, *RANDOM, FOUR_BITS))
+
+
+def test_what_has_no_verdict_and_what_is_never_green(plan, model):
+    assert judged(keep_all(model), model) is None
+    assert judged(replace(plan, bits="4"), model) is None
+    fewer = replace(keep_all(model), top_k=2)
+    own = loss(fewer.digest, {"a": 9.0, "b": 9.0}, removed=0.0, top_k=2)
+    found = lights(judged(fewer, model, own, *RANDOM, after=1000))
+    assert (found["Size"], found["Quality"]) == (AMBER, AMBER)
+    elsewhere = replace(loss(plan.digest, {"a": 0.1, "b": 0.1}), way="bfloat16")
+    assert lights(judged(plan, model, elsewhere, *RANDOM))["Quality"] is AMBER
+    # A single draw has no spread: a hair below it is no proof.
+    close = loss(plan.digest, {"a": 0.9, "b": 0.9})
+    assert lights(judged(plan, model, close, RANDOM[0]))["Quality"] is AMBER
+    one = replace(plan, provenance=replace(plan.provenance, criterion="random"))
+    drawn = loss(one.digest, {"a": 0.1, "b": 0.1}, criterion="random")
+    assert lights(judged(one, model, drawn))["Quality"] is AMBER
 
 
 def test_the_worst_reason_decides_and_comes_first(plan, model):
