@@ -65,8 +65,8 @@ def _multiply_by_norms(
             # Split into gate and up if both lie along one axis.
             norms, parts = np.sqrt(squares), where.parts
             alternate = [norms[part::parts] for part in range(parts)]
-            for word in alternate if where.interleaved else np.split(norms, parts):
-                scores[expert][:] *= word
+            for factor in alternate if where.interleaved else np.split(norms, parts):
+                scores[expert][:] *= factor
 
 
 def _blocks(

@@ -79,10 +79,8 @@ def _draw(loaded: Loaded, granularity: str) -> Drawing:
     name = ranking.criterion
     record = record_of(records, granularity, name, ranking.corpora)
     if record is None:
-        rankings = [record.ranked for record in records if record.ranked.granularity == granularity]
-        others = sorted(
-            {ranking.criterion for ranking in rankings if ranking.how.order == "saliency"}
-        )
+        measured = [bins.ranked for bins in records if bins.ranked.granularity == granularity]
+        others = sorted({order.criterion for order in measured if order.how.order == "saliency"})
         advice = f"--criterion takes those that were: {', '.join(others)}" if others else "none was"
         raise StatsError(
             f"{loaded.choices.ranking_criterion.label} was not measured against the loss of "

@@ -23,7 +23,7 @@ Row = tuple[str, str]  # what a person types, and what it means
 
 def paragraphs(text: str) -> tuple[list[str], str]:
     """The paragraphs of a command's help, each on one line, and its example."""
-    every = [" ".join(word.split()) for word in text.split("\n\n")]
+    every = [" ".join(lines.split()) for lines in text.split("\n\n")]
     examples = [
         paragraph.removeprefix(EXAMPLE) for paragraph in every if paragraph.startswith(EXAMPLE)
     ]

@@ -38,11 +38,11 @@ def evaluation_tables(
     for number, (name, cells) in enumerate(tables.items()):
         title = "\n" * (number > 0) + name
         yield Table(title, columns, cells, last[1:], (*labels, "original loss"))
-    for name, corpus in corpora.items():
+    for name, first in corpora.items():
         yield Note(
-            f"{name}: {corpus.count.words}, {corpus.corpus['drawn']}; {corpus.settings['dtype']}"
+            f"{name}: {first.count.words}, {first.corpus['drawn']}; {first.settings['dtype']}"
         )
-        yield Note(f"{name}: [] {corpus.count.interval_words}")
+        yield Note(f"{name}: [] {first.count.interval_words}")
     for name, record in zip(names, records, strict=True):
         if answers := record.right_answers:
             where = f"{name}, {record.corpus['name']}"

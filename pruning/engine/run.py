@@ -132,7 +132,7 @@ def _as_lines(record: EvaluationRecord) -> list[str]:
     """A record and its numbers, to share with other processes."""
     model, where = record.model.identity, record.where
     blocks = chain.from_iterable(
-        number.blocks(model, plan, where, number.made) for plan, number in record.numbers.items()
+        sums.blocks(model, plan, where, sums.made) for plan, sums in record.numbers.items()
     )
     return [
         record.to_line() if record.is_measured else "",

@@ -131,7 +131,7 @@ class PlanLoss(LossIncrease):
             else self.sample_facts[name]["num_documents"]
             for name in self.change
         ]
-        counts = (document for document in documents if document is not None)
+        counts = (count for count in documents if count is not None)
         return SampleCount(self.num_samples, min(counts, default=None))
 
     @property
@@ -298,7 +298,9 @@ def record_ways(records: Sequence[EvaluationRecord]) -> list[str]:
     dtype = max(dtypes, key=lambda name: (dtypes[name], name), default="")
     plans: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     examples: dict[tuple[str, str], EvaluationRecord] = {}
-    for record in [record for record in records if record.settings["dtype"] == dtype]:
+    for record in records:
+        if record.settings["dtype"] != dtype:
+            continue
         key = (record.corpus["name"], record.corpus["digest"])
         plans[key].add(record.plan_digest)
         examples[key] = record

@@ -173,7 +173,7 @@ class Measuring:
             self._runs.forget()
             ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
-                done, total = (count * len(points) for count in at)
+                done, total = (batch * len(points) for batch in at)
                 yield Progress("measuring sensitivity", done + place, total, "points")
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.

@@ -195,9 +195,9 @@ def _sections_of(kind: type[Request]) -> Mapping[str, type[Section]]:
     """The fields of a request that are sections."""
     kinds = {name: field.annotation for name, field in kind.model_fields.items()}
     return {
-        name: kind
-        for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, Section)
+        name: section
+        for name, section in kinds.items()
+        if isinstance(section, type) and issubclass(section, Section)
     }
 
 

@@ -291,8 +291,7 @@ def model_card(  # noqa: PLR0913
         contents = contents.dequantised()
     found = verdicts(contents)
     readers = (
-        f"| {verdict.engine} | {verdict.reads} | {in_markdown(verdict.reason)} |"
-        for verdict in found
+        f"| {reader.engine} | {reader.reads} | {in_markdown(reader.reason)} |" for reader in found
     )
     serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
     before, after = model.checkpoint.nbytes, sizes.bytes_after if num_bytes is None else num_bytes

@@ -195,10 +195,11 @@ class TestCriterion:
         else:
             rest = BY_NAME[criterion.name]
         times = {"sum": 2, "mean": 1}.get(rest.split()[-1] if rest else "")
-        if times:
-            columns = list(criterion.columns(gate))
-            twice = criterion.score(table.assign(**(2 * table[columns])), gate)
-            np.testing.assert_allclose(twice, times * criterion.score(table, gate), rtol=1e-12)
+        if times is None:
+            pytest.skip("its score is no sum and no mean of its columns")
+        columns = list(criterion.columns(gate))
+        twice = criterion.score(table.assign(**(2 * table[columns])), gate)
+        np.testing.assert_allclose(twice, times * criterion.score(table, gate), rtol=1e-12)
 
     def test_the_larger_score_is_kept_unless_its_row_says_so(self, criterion, table, gate):
         scores = criterion.score(table, gate)

@@ -140,7 +140,7 @@ CHARTED = {
         "corpus granularity candidate repaired_on removed bytes loss full change esap "
         "esap_low esap_high",
         "evaluate",
-        "demo",
+        "",
     ),
     "loss-bins": Row(BINS, "bins", RUN),
     "sizes": Row("part before after params_before params_after", "calibrate", RUNS),
@@ -233,7 +233,7 @@ class TestChart:
 
     def test_its_file_names_the_model_the_statistics_and_the_program(self, name):
         drawing = drawn(name)
-        assert "demo" in drawing.about
+        assert drawing.about.startswith(f"demo {load_model_index('demo').identity[:8]} | ")
         assert CHARTED[name].of in drawing.about
         assert f"moe-prune-studio {tool_version()}" in drawing.about
         footer = drawing.exported().layout.annotations[-1].text.replace("<br>", " ")

@@ -168,7 +168,7 @@ def test_bytes_and_several_corpora_are_refined_as_one_plan(
     costs = [curves_of(point, 3, "nll").measured for point in points]
     assert len(costs) == 2
     known = {
-        counts: over([of[counts] for of in costs])
+        counts: over([by_counts[counts] for by_counts in costs])
         for counts in costs[0].keys() & costs[1].keys()
         if sum(counts) == sum(removed) and not any(number % 2 for number in counts)
     }

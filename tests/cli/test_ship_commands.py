@@ -1,5 +1,6 @@
 """export, verify."""
 
+import html
 import json
 import shlex
 import shutil
@@ -36,6 +37,30 @@ def test_the_folder_of_an_export_stands_for_its_plan(works, refused, exported, t
     assert tree(here / "again") == tree(exported)
     edit_json(exported / "moeprune_manifest.json", plan_digest="0")
     assert "half/moeprune_manifest.json: It is damaged" in refused("plans", "show", "half")
+
+
+def test_dry_run_card_and_decision_page_have_the_verdict_of_the_plan(works, tiny, stats, here):
+    words = ("--plan", "plan.json", "--stats-dir", stats)
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "50%", "--stats-dir", stats)
+    verdict = json.loads(works("export", tiny, "half", *words, "--dry-run", "--json"))["result"][
+        "verdict"
+    ]
+    assert verdict["headline"] == "Check before shipping"
+    works("export", tiny, "half", *words)
+    works("report", tiny, *words, "-o", "decision.html")
+    card = (here / "half" / "README.md").read_text()
+    page = html.unescape((here / "decision.html").read_text())
+    assert f"**{verdict['headline']}**" in card
+    for reason in verdict["reasons"]:
+        assert f"- {reason['light']}, {reason['about']}: " in card
+        assert f"{reason['about']} ({reason['light']}): {reason['words']}" in page
+    assert {reason["about"] for reason in verdict["reasons"]} == {
+        *("Size", "Quality", "Engines", "Benchmarks")
+    }
+    # What no export has, and what changes nothing, has none.
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "0", "--stats-dir", stats, "--force")
+    empty = json.loads(works("export", tiny, "all", *words, "--dry-run", "--json"))
+    assert "verdict" not in empty["result"]
 
 
 def test_export_writes_a_checkpoint_that_transformers_loads(exported, here):

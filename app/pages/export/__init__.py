@@ -78,7 +78,7 @@ def _sizes_part(
     part = st.expander("Kept experts by layer", key="export.kept", on_change="rerun")
     if part.open:
         ids = current_plan.plan.kept
-        words = [", ".join(map(str, id_)) for id_ in ids.values()]
+        words = [", ".join(map(str, experts)) for experts in ids.values()]
         part.dataframe({"layer": list(ids), "kept": words}, hide_index=True)
 
 

@@ -75,7 +75,7 @@ def _default_name(loaded: Loaded, current_plan: CurrentPlan) -> str:
 def _free_name(root: Path, name: str) -> str:
     """The name, numbered if the folder exists."""
     names = (name, *(f"{name[:95]}-{number}" for number in range(2, _MOST_NUMBERED)))
-    return next((name for name in names if not (root / name).exists()), name)
+    return next((free for free in names if not (root / free).exists()), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,8 @@ def _check(
     place = _place_finding(request, loaded.model)
     findings = list(_findings(request, loaded.model, plan, choice))
     folded = [finding for finding in findings if finding.ok and not finding.warns]
-    for finding in (place, *(finding for finding in findings if finding not in folded)):
+    shown = [finding for finding in findings if finding not in folded]
+    for finding in (place, *shown):
         st.markdown(finding.as_markdown())
     label = "Verdict, compatibility, and the checks that hold"
     part = st.expander(label, key="export.engines.part", on_change="rerun")
