@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Set
@@ -31,6 +32,7 @@ from typing import Any
 import pandas as pd
 import torch
 from servers import an_unused_port
+from tqdm import tqdm
 
 from analysis.calibration import partial
 from analysis.files.content import file_sha256
@@ -190,6 +192,8 @@ def _begin(words: list[str], folder: Path, variables: Mapping[str, str]) -> int:
         os.dup2(output, 2)
         # Saved after every batch, so that many kills find something to resume from.
         partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
+        # All forks share tqdm's lock, which stays locked behind one that is killed with it.
+        tqdm.set_lock(threading.RLock())
         sys.argv = ["moeprune", *words]
         moeprune()
     except SystemExit as ended:
