@@ -353,6 +353,12 @@ class Loaded:
         """The plan on screen; for a command, that of the spec."""
         return self.shown.plan if self.shown else self.study.plan_of(self.first)
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Both plans in a few words."""
+        file = self.shown.file if self.shown else ""
+        return file or _in_words(self.first), _in_words(self.second)
+
     # Checks before drawing.
 
     def routed_criterion(self) -> Criterion:
@@ -373,6 +379,13 @@ class Loaded:
                 f"The sparsity {self.sparsity} removes no expert, so there is nothing to "
                 f"show; the least that removes one per layer is {least:.4g}."
             )
+
+
+def _in_words(ranking: Ranking) -> str:
+    source = corpora_words(ranking.choice.corpora) or criterion_badge(ranking.criterion)
+    gate = ", renormalized" if ranking.gate != "applied" else ""
+    amount = next(iter(ranking.spec.budget.amounts.values()), "")
+    return f"{ranking.criterion.label}, {source}{gate}, {amount}"
 
 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:

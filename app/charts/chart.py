@@ -16,12 +16,9 @@ import plotly.graph_objects as go
 from analysis.files.own_package import tool_version
 from app.charts.theme import add_provenance
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
-from pruning.planning.choice import corpora_words
-from pruning.planning.ranking import criterion_badge
 
 if TYPE_CHECKING:
     from app.loaded import Loaded
-    from pruning.planning.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def of_corpora(loaded: Loaded, *facts: str) -> str:
 
 def of_both_plans(loaded: Loaded) -> str:
     """The line of a chart of both plans."""
-    a, b = both_names(loaded)
+    a, b = loaded.names
     choices = (loaded.first.choice, loaded.second.choice)
     runs = dict.fromkeys(run.manifest.run_id for choice in choices for run in choice.runs)
     return made_by(model_fact(loaded), f"A: {a}", f"B: {b}", ", ".join(runs))
@@ -119,16 +116,3 @@ def plan_fact(loaded: Loaded) -> str:
     origin, repair = loaded.shown.plan.provenance, loaded.shown.plan.repair
     words = loaded.shown.file or ", ".join(filter(None, (origin.criterion, origin.schedule)))
     return f"{words}, repaired" if repair else words
-
-
-def both_names(loaded: Loaded) -> tuple[str, str]:
-    """Both plans in a few words."""
-    file = loaded.shown.file if loaded.shown else ""
-    return file or _in_words(loaded.first), _in_words(loaded.second)
-
-
-def _in_words(ranking: Ranking) -> str:
-    source = corpora_words(ranking.choice.corpora) or criterion_badge(ranking.criterion)
-    gate = ", renormalized" if ranking.gate != "applied" else ""
-    amount = next(iter(ranking.spec.budget.amounts.values()), "")
-    return f"{ranking.criterion.label}, {source}{gate}, {amount}"

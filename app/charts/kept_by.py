@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.foreign_text import in_html
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.chart import Drawing, both_names, chart, of_both_plans
+from app.charts.chart import Drawing, chart, of_both_plans
 from app.charts.theme import ink, paper, series_color, themed
 from app.charts.traces import (
     STILL_LEGEND,
@@ -43,13 +43,13 @@ _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 @chart("kept-by", "compare")
 def draw(loaded: Loaded) -> Drawing:
     """Which recipe keeps which expert."""
-    return _drawing(loaded.comparison, loaded, both_names(loaded))
+    return _drawing(loaded.comparison, loaded, loaded.names)
 
 
 def draw_plan_pair(a: Loaded, b: Loaded) -> Drawing:
     """Which of the plans on screen of A and of B keeps which expert."""
     comparison = Comparison(*(decision(side.first, side.shown_plan) for side in (a, b)))
-    return replace(_drawing(comparison, a, (both_names(a)[0], both_names(b)[0])), name="kept-by")
+    return replace(_drawing(comparison, a, (a.names[0], b.names[0])), name="kept-by")
 
 
 def _drawing(comparison: Comparison, loaded: Loaded, names: Names) -> Drawing:

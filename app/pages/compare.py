@@ -6,7 +6,6 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.chart import both_names
 from app.literal import literal
 from app.loaded import Loaded
 from app.widgets.charts import ranks_from_one, show_named, table_with_csv
@@ -49,7 +48,7 @@ def conclusion(loaded: Loaded) -> str:
     losses = [loss_of(known, plan.in_own_bits.unrepaired.digest) for plan in plans]
     first, second = losses
     apart = right_apart(first, second) if first and second else None
-    for name, loss in zip(both_names(loaded), losses, strict=True):
+    for name, loss in zip(loaded.names, losses, strict=True):
         measured = [loss.words] if loss else []
         measured += [in_short(loss)] if loss and loss.right and not apart else []
         words.append(f"{literal(name)}: {literal('; '.join(measured)) or 'loss not measured'}")

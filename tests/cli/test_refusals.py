@@ -35,6 +35,7 @@ def places(here, tmp_path, models, corpora, stats, tiny, monkeypatch):
     (here / "model").symlink_to(tiny)
     red, blue = corpora
     folders = {"here": here, "root": tmp_path, "shipped": SHIPPED_STATS, "stats": stats}
+    folders["cache"] = tmp_path / "home" / "cache"
     return {**folders, "tiny": tiny, "other": models / "other", "red": red, "blue": blue}
 
 
