@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analysis.errors import UserError
 from app.console import out
+from app.first_paint import FirstPaint
 from app.widgets.login import Login, check_address, is_loopback, publish, read_login, secrets_files
 
 HERE = Path(__file__).parent
@@ -163,7 +164,7 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     # Streamlit checks the host of its sockets only; check pages and files here.
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
     refusals = Middleware(Refusals, own=login.origin if login else "")
-    middleware = [Middleware(SecurityHeaders), hosts, refusals]
+    middleware = [Middleware(SecurityHeaders), hosts, refusals, Middleware(FirstPaint)]
     dashboard = st.App(HERE / "pages" / "main.py", middleware=middleware)
     host = f"[{address}]" if ":" in address else address
     out.print(f"MoE Prune Studio: http://{host}:{chosen}")

@@ -18,7 +18,7 @@ from app.charts.traces import annotation
 
 _NOBODY = "#e9eef1"
 _ROOMY = 16  # letters that fit a cell at the default font size
-# At the least width (see `page_style`), at the default and the small font size; longer are cut.
+# At the least width (see `page.css`), at the default and the small font size; longer are cut.
 _LETTERS_OF_A_ROW, _NARROW_LETTERS_OF_A_ROW = 78, 160
 
 

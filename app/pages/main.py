@@ -53,7 +53,7 @@ def draw_page() -> None:
 
 
 st.set_page_config(
-    page_title="MoE Prune Studio",
+    page_title="MoE Prune Studio",  # of the login; then of the page
     # Our own icon: Streamlit would fetch a material icon from the internet.
     page_icon=str(Path(__file__).parents[1] / "static" / "favicon.png"),
     layout="wide",
@@ -67,6 +67,7 @@ pages = [
 ]
 pages.append(page_at(FIRST, draw_page, is_bare=False, is_listed=False))  # as links may spell it
 page = st.navigation(pages, position="top")
+st.set_page_config(page_title=f"{page.title} - MoE Prune Studio")
 entry = PAGES[page.url_path or FIRST]
 heading = st.empty()
 carry_over(page.url_path)

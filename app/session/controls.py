@@ -63,6 +63,7 @@ from pruning.planning.choice import (
     schedule_label,
 )
 from pruning.schedules import SCHEDULES
+from pruning.schedules.shares import PATTERNS
 from pruning.spec.spec import PlanSpec, spec_of
 
 _OTHERS_LOSE: Final = " The others lose more, so that the budget holds."
@@ -71,6 +72,11 @@ _SUMMARIES: Final = "  \n".join(
     for name in SCHEDULE_NAMES
     if name in SCHEDULES
 )
+
+
+def _option_words(schedule: str) -> str:
+    """A schedule among others; of a pattern, whose name does not say so, which layers lose more."""
+    return f"{schedule_label(schedule)}{' layers lose more' if schedule in PATTERNS else ''}"
 
 
 def _text_look(example: str, width: int = 150) -> Fields:
@@ -227,7 +233,7 @@ CONTROLS: Final = (
         "found by a search on the model itself.  \n**By hand**: counts set on the Plan page, "
         "starting from any schedule.",
         options=SCHEDULE_NAMES,
-        words=schedule_label,
+        words=_option_words,
         group="schedule",
         of="expert",
         meaning=SCHEDULE,

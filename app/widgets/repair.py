@@ -115,7 +115,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     tokens = one_of(tokens, _TOKENS, DEFAULT_REPAIR_TOKENS)
     nbytes, runs = loaded.model.checkpoint.nbytes, list(loaded.runs.values())
     if time := repair_seconds(tokens, nbytes, runs):
-        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, with the start.")
+        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
     request = new_repair_request(loaded, current_plan, corpora, tokens, skips)
     command = shown_request(request).command((current_plan.file_name,))

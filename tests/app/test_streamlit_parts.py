@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
+from app.first_paint import SCRIPTS
 from app.server import HEADERS
 
 ROOT = Path(__file__).parents[2] / "app"
@@ -29,18 +30,21 @@ ELEMENTS = {
     "stCaptionContainer",
     "stCode",
     "stColumn",
+    "stElementContainer",
     "stExpandSidebarButton",
     "stExpander",
     "stHeader",
     "stLayoutWrapper",
     "stMain",
     "stMainBlockContainer",
+    "stMarkdownContainer",
     "stMetric",
     "stMetricDelta",
     "stMetricValue",
     "stMultiSelectTagsContainer",
     "stPlotlyChart",
     "stSidebar",
+    "stSkeleton",
     "stSkipToContent",
     "stTable",
     "stVerticalBlock",
@@ -96,3 +100,8 @@ def test_its_page_has_a_script_inline_that_the_policy_admits():
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert scripts
     assert HEADERS["Content-Security-Policy"].count("'sha256-") == len(scripts)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_is_fetched_with_the_page_is_there(name):
+    assert len(list((STATIC / "static" / "js").glob(f"{name}.*.js"))) == 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 import numpy as np
 import streamlit as st
@@ -33,6 +34,7 @@ from pruning.records.quality import loss_of
 
 MAP = "explore.map"
 STRATIFICATION = "stratification"
+_FULL: Final = 6  # layers
 # What stands above the parts: the map, in one of its modes, or the stratification.
 VIEWS: Mapping[str, str] = {
     **{str(mode): words for mode, words in MODES.items()},
@@ -147,7 +149,8 @@ def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan])
         )
         for ranking, plan in ranked
     ]
-    place = st.container()
+    # So many layers fill the height of the map, which `page.css` keeps for it.
+    place = st.container(key="explore.full" if len(layers) >= _FULL else None)
     with st.popover("Order and data", icon=":material/tune:"):
         arrangement = view_switch("Order", "order", ORDERS)
         strata = StrataChoice(tuple(ranking.criterion.name for ranking, _ in ranked))

@@ -159,7 +159,7 @@ def sides_part(loaded: Loaded, sides: ScheduleComparison) -> None:
                 "most": NumberColumn(width=52),
                 "on disk": TextColumn(width=68),
                 "overlap with uniform": NumberColumn(
-                    "as uniform",
+                    "shared with uniform",
                     width=74,
                     format="percent",
                     help="Share of the pruned experts that uniform also prunes.",
@@ -242,7 +242,7 @@ def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: ScheduleCompari
                 width=94, format="percent", min_value=0, max_value=1, color="primary"
             ),
             "locked": CheckboxColumn(width=66, help="Not changed by edits of other layers."),
-            "against uniform": NumberColumn("to uniform", width=78, format="%+d"),
+            "against uniform": NumberColumn("difference from uniform", width=78, format="%+d"),
             "experts": NumberColumn(width=64),
             # With one count for all layers the sidebar shows it; save the room.
             "top_k": NumberColumn(width=54) if differs else None,

@@ -290,7 +290,7 @@ def _say_if_known(search: KnownSearch | None, section: SearchSection) -> bool:
     if search.result.is_finished or section.generations < generations:
         st.text(
             f"{search.search_id} is this search ({generations} generations). Add generations, "
-            "change the seed, or choose it above."
+            "change the seed, or choose it in **Search**."
         )
         return True
     tried = len(search.result.entries)

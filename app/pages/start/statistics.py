@@ -28,8 +28,8 @@ from pruning.spec.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 _TOKENS = (8_192, 16_384, 65_536, 262_144, 524_288, 1_048_576)
 _PACKINGS: Final[dict[Packing, str]] = {
-    "auto": "end to end; rows of token ids unchanged",
-    "concatenate": "end to end",
+    "auto": "documents joined; token ids as given",
+    "concatenate": "documents joined",
     "pack": "packed, without cross-attention",
     "pad": "one per sequence",
 }

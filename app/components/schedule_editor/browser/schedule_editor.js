@@ -54,7 +54,7 @@ function moved(view) {
   const { ghost } = view.model;
   if (!ghost) return "";
   const away = sum(view.counts.map((count, i) => Math.max(0, count - ghost[i])));
-  return away === 0 ? "as uniform" : `${away} moved away from uniform`;
+  return away === 0 ? "no difference from uniform" : `${away} moved away from uniform`;
 }
 
 function paintTools(view) {
@@ -81,7 +81,7 @@ function readout(view) {
   if (ghost) {
     const away = count - ghost[index];
     const sign = away > 0 ? "+" : "\u2212";
-    parts.push(away ? `uniform ${ghost[index]}, ${sign}${Math.abs(away)}` : "as uniform");
+    parts.push(away ? `uniform ${ghost[index]}, ${sign}${Math.abs(away)}` : "no difference from uniform");
   }
   if (view.gesture && view.gesture.index === index) {
     const others = view.counts.filter((n, i) => i !== index && n !== view.gesture.base[i]).length;
