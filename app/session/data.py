@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import streamlit as st
@@ -66,6 +67,17 @@ def shown_stats_dir() -> Path | None:
     return None if stats_dir == default_stats_dir() else shown_path(stats_dir)
 
 
+def user() -> str | None:
+    """The logged-in user; None without a login."""
+    return str(getattr(st.user, "email", None) or "") or None
+
+
+def texts_folder() -> Path:
+    """Where the texts lie that this person added; those of others are not theirs to see."""
+    owner = sha256(name.encode()).hexdigest()[:16] if (name := user()) else "local"
+    return settings().state_dir / "texts" / owner
+
+
 def model_choices() -> list[ModelChoice]:
     """The demo, then the checkpoints directly below the models folder, by name."""
     choices = [ModelChoice(DEMO_MODEL, DEMO_CHECKPOINT)] if DEMO_CHECKPOINT.is_dir() else []
@@ -80,12 +92,17 @@ def model_choices() -> list[ModelChoice]:
 
 
 def corpus_files() -> list[str]:
-    """Text files directly below the models folder, by name; links are ignored for safety."""
-    root = settings().models_root
-    if root is None:
-        return []
-    paths = (path for glob in _TEXTS for path in root.glob(glob))
-    return sorted(str(path) for path in paths if not path.is_symlink())
+    """Texts that were added, then those directly below the models folder, each by name.
+
+    Links are ignored for safety.
+    """
+    return [
+        str(path)
+        for folder in (texts_folder(), settings().models_root)
+        if folder is not None
+        for path in sorted(path for glob in _TEXTS for path in folder.glob(glob))
+        if not path.is_symlink()
+    ]
 
 
 def _files_of(choice: ModelChoice) -> tuple[str, str, int]:
@@ -167,7 +184,9 @@ def usual_corpora(loaded: Loaded) -> list[str]:
 
 
 def corpus_label(text: str) -> str:
-    """Display name of a corpus; marks those that are downloaded."""
+    """Display name of a corpus: a file without its folder; marks those that are downloaded."""
+    if text in corpus_files():
+        return Path(text).name
     return f"{text} (from the hub)" if text in PRESETS else text
 
 

@@ -9,12 +9,12 @@ import streamlit as st
 from analysis.errors import JobError, UserError
 from app.errors import show_error
 from app.jobs.kinds import KINDS, kind_of
-from app.jobs.model import Job
+from app.jobs.model import Job, JobState
 from app.jobs.slurm import Runner, open_store, runner_of
 from app.jobs.store import JobStore
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.data import settings, shown_checkpoint, shown_stats_dir
+from app.session.data import settings, shown_checkpoint, shown_stats_dir, user
 from app.session.prompts import remember_words
 from app.settings import shown_path
 from pruning.requests.model import ActionRequest
@@ -40,11 +40,6 @@ def runner() -> Runner:
     return runner_of(settings(), job_store())
 
 
-def user() -> str | None:
-    """The logged-in user; None without a login."""
-    return str(getattr(st.user, "email", None) or "") or None
-
-
 def own_model(loaded: Loaded) -> dict[str, Any]:
     """`model` and `stats_dir` of a job's request."""
     return {"model": str(loaded.model.checkpoint.path), "stats_dir": settings().stats_dir}
@@ -57,6 +52,25 @@ def shown_request(request: Asked) -> Asked:
         update={key: _SHOWN[key](value) for key, value in values.items()}
     )
     return displayed
+
+
+def last_export(loaded: Loaded) -> Job | None:
+    """The most recently ended export of this model, finished or failed; None if there is none."""
+    path = str(loaded.model.checkpoint.path)
+    ended = [
+        job
+        for job in job_store().list(kinds=("export",))
+        if job.state in (JobState.DONE, JobState.FAILED, JobState.LOST)
+        and job.request.get("model") == path
+    ]
+    return max(ended, key=lambda job: job.finished_at or 0.0, default=None)
+
+
+def active_job(loaded: Loaded, kind: str) -> Job | None:
+    """The newest job of a kind that runs or waits for this model, of anybody; None without one."""
+    path = str(loaded.model.checkpoint.path)
+    jobs = (job for job in job_store().list(kinds=(kind,)) if not job.is_finished)
+    return next((job for job in jobs if job.request.get("model") == path), None)
 
 
 def queued_key(kind: str) -> str:

@@ -8,12 +8,15 @@ import streamlit as st
 from analysis.corpora.spec import corpus_name
 from analysis.criteria import CRITERIA
 from analysis.stats.groups import groups_for
+from app.jobs.kinds import kind_of
+from app.jobs.model import Job
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import one_of
 from app.widgets.controls import choose
+from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform, show_command
 from app.widgets.url_values import say_unknown
 from pruning.requests.calibration import CalibrateRequest
@@ -42,10 +45,11 @@ def offer_job(
     *,
     sent: bool,
     plan: CurrentPlan | None = None,
-) -> None:
-    """Queue the job if its form was submitted, and show the equivalent commands.
+) -> Job | None:
+    """Queue the job if its form was submitted; show its progress, and the equivalent commands.
 
-    `about` goes into the title. A plan that the job needs has its own command line.
+    Returns the last job of its kind of this session while it is active. `about` goes into the
+    title. A plan that the job needs has its own command line.
     """
     shell_request: Any = shown_request(request)
     commands = [shell_request.command()]
@@ -54,7 +58,9 @@ def offer_job(
         commands = [*made_by, shell_request.command((plan.file_name,))]
     if sent:
         queue(request, about, commands[-1])
+    job = own_job_part(kind_of(request))
     show_command("\n".join(commands))
+    return job
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:

@@ -8,11 +8,12 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from analysis.errors import UserError
+from analysis.errors import JobError, UserError
 from app.charts.search import measure_label
 from app.jobs.kinds import KINDS, told
 from app.jobs.model import ACTIVE, Job, JobState
-from app.session.job_queue import change_job, job_store, queued_job, runner, user
+from app.session.data import user
+from app.session.job_queue import change_job, job_store, queued_job, runner
 from app.session.search_data import read_cached
 from app.widgets.links import link_to
 from app.widgets.notes import show_command
@@ -58,14 +59,22 @@ def own_job_part(kind: str) -> Job | None:
     if job.is_finished:
         st.text(job.error or f"The job was {job.state}.")
         return None
-    st.fragment(in_a_sentence()(_own_progress), run_every=1.0)(kind)
+    progress_part(job)
     return job
 
 
-def _own_progress(kind: str) -> None:
+def progress_part(job: Job) -> None:
+    """Draw the progress of a job; the page is drawn again when it ends."""
+    st.fragment(in_a_sentence()(_progress), run_every=1.0)(job.id)
+
+
+def _progress(job_id: str) -> None:
     runner().tick()
-    job = queued_job(kind)
-    if job is None or job.is_finished:
+    try:
+        job = job_store().get(job_id)
+    except JobError:  # removed meanwhile
+        st.rerun()
+    if job.is_finished:
         st.rerun()
     st.progress(job.fraction, text=progress_text(job))
 

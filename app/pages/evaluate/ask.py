@@ -7,6 +7,7 @@ import streamlit as st
 
 from analysis.files.shipped import DEMO_MODEL
 from app.charts.evaluations import plan_name
+from app.jobs.model import Job
 from app.loaded import Loaded
 from app.session.data import records_of
 from app.session.job_queue import own_model
@@ -15,7 +16,6 @@ from app.session.state import one_of
 from app.widgets.answers import answers_part
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_job
-from app.widgets.job_panel import own_job_part
 from pruning.actions.ask import AskRequest
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.spec.base import validated
@@ -32,8 +32,7 @@ def ask_part(loaded: Loaded) -> None:
         "first difference is highlighted."
     )
     with st.container(border=True):
-        _question(loaded)
-        job = own_job_part("ask")
+        job = _question(loaded)
     every = sorted(records_of(loaded, AnswerStore), key=lambda record: record.created_at)[::-1]
     if job is not None and job.request.get("prompt"):
         return  # an older answer would stand below the new prompt
@@ -50,7 +49,8 @@ def ask_part(loaded: Loaded) -> None:
         _answers(records)
 
 
-def _question(loaded: Loaded) -> None:
+def _question(loaded: Loaded) -> Job | None:
+    """Draw the form; return the question that is being answered."""
     current_plan = loaded.shown
     prompt = st.text_area(
         "Prompt",
@@ -62,10 +62,10 @@ def _question(loaded: Loaded) -> None:
     length = st.select_slider("Max new tokens", _LENGTHS, value=64, key="ask.tokens")
     if current_plan is None:
         st.text("There is no plan; see the bar above.")
-        return
+        return None
     if not prompt.strip():
         st.text("Enter a prompt.")
-        return
+        return None
     fields = {
         **own_model(loaded),
         "prompt": prompt,
@@ -74,7 +74,7 @@ def _question(loaded: Loaded) -> None:
     }
     sent = st.button("Ask both", type="primary", icon=":material/forum:", key="ask.send")
     about = " ".join(prompt.split())[:60]
-    offer_job(loaded, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
+    return offer_job(loaded, validated(AskRequest, fields), about, sent=sent, plan=current_plan)
 
 
 def _names(records: Sequence[AnswerRecord]) -> dict[str, str]:

@@ -43,6 +43,7 @@ from app.widgets.job_form import (
     sweep_fields,
 )
 from app.widgets.notes import inform, say_if_demo
+from app.widgets.own_texts import add_text_part
 from app.widgets.plan_bar import (
     loss_of_plan,
     loss_words,
@@ -109,6 +110,7 @@ _COLUMNS: Final = {
 _OF_REPAIR: Final = ("repaired_on", "repair_tokens")
 _REPAIRED: Final = {False: "", True: " (repaired)"}
 _PLAN: Final = "plan"
+_CORPORA: Final = "evaluate.corpora"
 _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 
 
@@ -393,11 +395,16 @@ def _corpora_field(loaded: Loaded) -> tuple[str, ...]:
         "Held-out corpora",
         held_out_corpora(loaded),
         default=usual_corpora(loaded)[:1],
-        key="evaluate.corpora",
+        key=_CORPORA,
         format_func=corpus_label,
         placeholder="Choose a corpus",
     )
+    add_text_part("evaluate.text", _take_text)
     return tuple(corpora)
+
+
+def _take_text(path: str) -> None:
+    st.session_state[_CORPORA] = [*st.session_state.get(_CORPORA, ()), path]
 
 
 def _common_fields(records: Sequence[EvaluationRecord]) -> dict[str, Any]:

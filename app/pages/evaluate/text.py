@@ -19,13 +19,13 @@ from app.components.token_text import chosen_token, token_text
 from app.loaded import CurrentPlan, Loaded
 from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
-from app.session.job_queue import own_model
+from app.session.job_queue import own_model, queued_job
 from app.session.prompts import chosen_records, own_last
 from app.widgets.charts import chart_files, chart_selection, show_chart, show_named
 from app.widgets.controls import choose
 from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
-from app.widgets.job_panel import own_job_part
+from app.widgets.job_panel import progress_part
 from app.widgets.notes import inform
 from app.widgets.url_values import say_unknown
 from pruning.actions.ask import AskRequest
@@ -49,8 +49,9 @@ _MOST_LOST: Final = 3
 def text_part(loaded: Loaded) -> None:
     """The text with its tokens, the experts of the chosen one, and the other plans."""
     st.markdown("**Where does the plan lose this text?**")
-    job = own_job_part("ask")
-    if job is not None and job.request.get("text"):
+    job = queued_job("ask")
+    if job is not None and not job.is_finished and job.request.get("text"):
+        progress_part(job)
         return  # another text would stand below the one that is scored
     every = records_of(loaded, LensStore)
     titles = {record.record_id: record.asked.title for record in every}

@@ -11,10 +11,10 @@ import streamlit as st
 from analysis.errors import UserError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from app.jobs.model import Job, JobState
+from app.jobs.model import JobState
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.job_queue import job_store
+from app.session.job_queue import last_export
 from app.widgets.notes import show_command
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.sizes import format_bytes
@@ -22,18 +22,6 @@ from pruning.serving.commands import serve_commands, serve_gguf
 from pruning.serving.engines import contents_of, equal_cut, load_code, verdicts
 from pruning.serving.gguf import gguf_path
 from pruning.surgery.padding import plan_padding
-
-
-def last_export(loaded: Loaded) -> Job | None:
-    """The most recently ended export of this model, finished or failed; None if there is none."""
-    path = str(loaded.model.checkpoint.path)
-    ended = [
-        job
-        for job in job_store().list(kinds=("export",))
-        if job.state in (JobState.DONE, JobState.FAILED, JobState.LOST)
-        and job.request.get("model") == path
-    ]
-    return max(ended, key=lambda job: job.finished_at or 0.0, default=None)
 
 
 def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
