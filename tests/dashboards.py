@@ -22,6 +22,7 @@ class Dashboard:
     root: Path
     port: int = field(default_factory=an_unused_port)
     server: Server | None = None
+    models: Path | None = None  # whose checkpoints it offers
 
     @property
     def url(self) -> str:
@@ -44,7 +45,11 @@ class Dashboard:
         }
         (self.root / "stats").mkdir(exist_ok=True)
         self.server = start_server(
-            ["app", "--port", self.port, "--stats-dir", "stats", "--export-root", "exports"],
+            [
+                *("app", "--port", self.port, "--stats-dir", "stats"),
+                *("--export-root", "exports"),
+                *(("--models-root", self.models) if self.models else ()),
+            ],
             log=self.root / "server.log",
             environment=environment,
             cwd=self.root,

@@ -30,7 +30,7 @@ from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import load_recipe
 from pruning.requests.recipe_steps import evaluate_request
-from pruning.serving.commands import serve_commands
+from pruning.serving.commands import serve_commands, served_by
 from pruning.serving.engines import contents_of, verdicts
 from pruning.spec.base import command_line, option_words
 
@@ -135,7 +135,7 @@ def report_of(recipe: Recipe, path: Path, steps: Sequence[Step], exported: Path)
     made = json.loads(comparison_of(path).read_text())["evaluations"][0]["made"]
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     folder = str(recipe.export.out) if recipe.export else ""
-    serving = serve_commands(served, folder, model.dtype) if folder else []
+    serving = serve_commands(served_by(served, folder, model.dtype)) if folder else []
     before, after = sizes.bytes_before, sizes.bytes_after
     seconds = [(f"`{step.command}`", f"{step.seconds / 60:.1f}") for step in steps]
     checks = f"{result['level']}, {result['checks']} checks" if result.get("verified") else "no"

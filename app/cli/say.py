@@ -32,7 +32,7 @@ from pruning.plan.widths import WidthChoice
 from pruning.planning.count_plan import CountPlan
 from pruning.requests.following import commands_after_checks, with_weights
 from pruning.requests.plan import SpecRequest
-from pruning.serving.commands import serve_commands, serve_gguf
+from pruning.serving.commands import serve_commands, serve_gguf, served_by
 from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
 from pruning.serving.gguf import gguf_path
 from pruning.spec.base import command_line, option_words
@@ -268,7 +268,7 @@ def say_export(
     removes = equal_cut(manifest.plan, padded=manifest.padded)
     found = verdicts(replace(contents, removes=removes))
     note(summary(found))
-    serving = serve_commands(found, str(folder), exported.dtype, tried_only=True)
+    serving = serve_commands(served_by(found, str(folder), exported.dtype, tried_only=True))
     for line in serving:
         note_command(line)
     numbers = {**result, "folder": str(folder), "serve": serving}

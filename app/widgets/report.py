@@ -50,7 +50,9 @@ def report_part(loaded: Loaded, page: str) -> None:
             _figures(loaded, page, views, command)
 
 
-def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None:
+def decision_button(
+    loaded: Loaded, current_plan: CurrentPlan, key: str, label: str = "For decisions"
+) -> None:
     """Download of the one-page report on a plan as it is exported; `key` is the widget's."""
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
@@ -76,7 +78,7 @@ def decision_button(loaded: Loaded, current_plan: CurrentPlan, key: str) -> None
         return decision_html(replace(decision, answers=pair, warning=warning, ship=ship))
 
     file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
-    download_button("For decisions", page, file, key, icon=icon)
+    download_button(label, page, file, key, icon=icon)
 
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:

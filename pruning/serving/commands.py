@@ -4,7 +4,7 @@
 """
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,33 +67,53 @@ def outtype_of(dtype: str) -> str:
     return _OUTTYPES.get(dtype, "bf16")
 
 
-def serve_commands(
-    verdicts: Iterable[Verdict], path: str, dtype: str, *, tried_only: bool = False
-) -> list[str]:
-    """Commands that serve the folder, engine by engine, then those that ask a server.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How an engine serves one checkpoint."""
 
-    Not of engines that fail or compute wrong results, and with `tried_only` of no others than were
-    tried. `dtype` is that of most weights, see `outtype_of`.
+    verdict: Verdict
+    commands: tuple[str, ...]  # in order; the last one serves
+    request: str  # asks the server
+
+    @property
+    def note(self) -> str:
+        """Whether it was tried, and what it needs."""
+        needs = self.verdict.condition.split()[0] if self.verdict.condition else ""
+        return f"{self.verdict.reads}{f'; {needs} for a CPU only' if needs else ''}"
+
+
+def served_by(
+    verdicts: Iterable[Verdict], path: str, dtype: str, *, tried_only: bool = False
+) -> list[Served]:
+    """The engines that serve the folder, and how.
+
+    Not those that fail or compute wrong results, and with `tried_only` no others than were tried.
+    `dtype` is that of most weights, see `outtype_of`.
     """
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
-    lines: list[str] = []
-    requests: dict[str, None] = {}  # engines that listen on the same port are asked alike
-    for verdict in verdicts:
-        is_served = verdict.reads not in (Reads.FAILS, Reads.WRONG)
-        if (
-            verdict.engine not in SERVING
-            or not is_served
-            or (tried_only and verdict.reads is not Reads.TRIED)
-        ):
-            continue
-        serving = SERVING[verdict.engine]
-        options = f" {verdict.options}" if verdict.options else ""
-        note = f"  # {verdict.engine}, {verdict.reads}"
-        note += f"; {verdict.condition.split()[0]} for a CPU only" if verdict.condition else ""
-        first, *others = (
-            line.format(**names, options=options, outtype=outtype_of(dtype))
-            for line in serving.commands
+    others = () if tried_only else tuple(set(Reads) - {Reads.FAILS, Reads.WRONG})
+    return [
+        Served(
+            verdict,
+            tuple(
+                line.format(
+                    **names,
+                    options=f" {verdict.options}" if verdict.options else "",
+                    outtype=outtype_of(dtype),
+                )
+                for line in serving.commands
+            ),
+            REQUEST.format(port=serving.port),
         )
-        lines += [first + note, *others]
-        requests[REQUEST.format(port=serving.port)] = None
-    return [*lines, *requests]
+        for verdict in verdicts
+        if (serving := SERVING.get(verdict.engine)) and verdict.reads in (Reads.TRIED, *others)
+    ]
+
+
+def serve_commands(served: Sequence[Served]) -> list[str]:
+    """Command lines that serve, engine by engine, then those that ask a server, each once."""
+    lines = []
+    for engine in served:
+        first, *others = engine.commands
+        lines += [f"{first}  # {engine.verdict.engine}, {engine.note}", *others]
+    return [*lines, *dict.fromkeys(engine.request for engine in served)]

@@ -24,7 +24,7 @@ from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.size_words import growth_words
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
 from pruning.plan.widths import WidthPlan
-from pruning.serving.commands import serve_commands
+from pruning.serving.commands import serve_commands, served_by
 from pruning.serving.engines import contents_of, load_code, verdicts
 from pruning.surgery.dequantising import BF16
 from pruning.surgery.padding import Padding
@@ -293,7 +293,7 @@ def model_card(  # noqa: PLR0913
     readers = (
         f"| {reader.engine} | {reader.reads} | {in_markdown(reader.reason)} |" for reader in found
     )
-    serving = serve_commands(found, _PLACE, BF16 if in_bf16 else model.dtype)
+    serving = serve_commands(served_by(found, _PLACE, BF16 if in_bf16 else model.dtype))
     before, after = model.checkpoint.nbytes, sizes.bytes_after if num_bytes is None else num_bytes
     growth = growth_words(before, after)
     text = _CARD.format(

@@ -260,7 +260,8 @@ def test_the_option_without_which_an_engine_is_wrong_is_shown(open_page, tmp_pat
     test = open_page("export", "latent", criterion="random")
     assert texts(test.error) == []
     option = """--compilation-config '{"custom_ops": ["none"]}'"""
-    assert f"--model '{out}' --port 8000 {option}" in texts(test.code)[2]
+    served = test.segmented_control(key="program").set_value("vLLM").run()
+    assert f"--model '{out}' --port 8000 {option}" in texts(served.code)[1]
     assert any(f"vLLM (on a CPU only with {option})" in text for text in texts(test.markdown))
 
 
@@ -273,9 +274,19 @@ def test_success_leads_with_place_code_servers_and_all_checks(open_page, tmp_pat
     assert code[0] == str(out)
     assert f'name = "{out}"' in code[1]
     assert "AutoModelForCausalLM.from_pretrained(name)" in code[1]
-    assert f"python -m vllm.entrypoints.openai.api_server --model '{out}'" in code[2]
-    assert f"convert_hf_to_gguf.py '{out}' --outfile model.gguf --outtype f32" in code[2]
-    assert "llama-server --model model-Q8_0.gguf" in code[2]
+    # A program's commands, in order, then what asks it.
+    test.segmented_control(key="program").set_value("llama.cpp").run()
+    commands, request = texts(test.code)[1:3]
+    assert f"convert_hf_to_gguf.py '{out}' --outfile model.gguf --outtype f32" in commands
+    assert commands.endswith("llama-server --model model-Q8_0.gguf --port 8080")
+    assert request.startswith("curl localhost:8080/v1/completions ")
+    assert [text for text in texts(test.text) if text.startswith("logits: equal")]
+    # What comes next.
+    assert any(button.proto.label == "Decision page" for button in test.get("download_button"))
+    later = test.button(key="export.benchmark").click().run()
+    assert not later.exception
+    assert later.session_state["results"] == "benchmarks"
+    test = open_page("export", "plain", criterion="random")
     assert table_with(test, "holds")["check"].tolist() == ["logits", "hashes"]
     (form,) = (expander for expander in test.expander if "again" in expander.label)
     assert [button.key for button in form.button] == ["export.start"]

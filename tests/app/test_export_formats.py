@@ -64,7 +64,8 @@ def test_a_gguf_file_is_offered_where_the_converter_is_at_hand(
     request = written(queued_jobs()[0])
     file = request.out.with_name(f"{request.out.name}-q8_0.gguf")
     assert file.read_text().endswith("--outtype q8_0")
-    assert f"llama-server --model {file} --port 8080" in texts(test.run().code)
+    test.run().segmented_control(key="program").set_value("llama.cpp").run()
+    assert f"llama-server --model {file} --port 8080" in texts(test.code)
     # What llama.cpp cannot run is refused before the job.
     upload(test, "uneven.json", uneven(load_model_index("demo")).to_json())
     assert any("No GGUF file: llama.cpp, fails" in text for text in texts(test.markdown))

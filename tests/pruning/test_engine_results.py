@@ -12,7 +12,7 @@ from engines.checkpoints import ENGINE_CASES, engine_case, save
 from safetensors.torch import load_file, save_file
 
 from analysis.model.opening import load_model_index
-from pruning.serving.commands import REQUEST, SERVING, serve_commands
+from pruning.serving.commands import REQUEST, SERVING, serve_commands, served_by
 from pruning.serving.engine_results import CUTS, ENGINES, causes, results
 from pruning.serving.engine_traits import MLA, traits_of
 from pruning.serving.engines import Contents, Reads, contents_of, summary, verdicts
@@ -103,7 +103,9 @@ def test_the_condition_of_a_row_travels_with_it(name):
         assert vllm.condition in vllm.reason
         assert vllm.condition in summary(found.values())
         (line,) = (
-            line for line in serve_commands(found.values(), "out", "BF16") if "vllm." in line
+            line
+            for line in serve_commands(served_by(found.values(), "out", "BF16"))
+            if "vllm." in line
         )
         words = shlex.split(line, comments=True)
         assert json.loads(words[words.index("--compilation-config") + 1]) == {
@@ -122,7 +124,7 @@ def test_what_gives_other_tokens_is_called_wrong_and_has_no_command():
         begins = "wrong results in: " if row.differs else "fails in: "
         assert label in summary(found.values()).partition(begins)[2].partition(";")[0]
         begins = SERVING[label].commands[0].partition("{")[0]
-        lines = serve_commands(found.values(), "out", "BF16")
+        lines = serve_commands(served_by(found.values(), "out", "BF16"))
         assert not any(line.startswith(begins) for line in lines)
 
 
@@ -135,7 +137,8 @@ def test_what_an_engine_only_rounds_is_served_and_said():
     assert verdict.reads is Reads.TRIED
     assert f"{row.equal} of 64 greedy tokens" in verdict.reason
     assert "rounds activations to 8 bits" in verdict.reason
-    assert any("convert_hf" in line for line in serve_commands(found.values(), "out", "U8"))
+    lines = serve_commands(served_by(found.values(), "out", "U8"))
+    assert any("convert_hf" in line for line in lines)
     # Of a variant that was not tried nothing is known.
     variant = Contents((3, 3), row.model_type, removes=row.cut, traits=(*row.traits, "soft caps"))
     assert by_engine(variant)["llama.cpp"].reads is Reads.NOT_TRIED
@@ -171,7 +174,7 @@ def test_the_converter_is_told_of_no_prediction_heads_where_it_would_look_for_th
         traits = rows[f"llama.cpp-{kind}-experts"].traits
         for heads in ((), ("prediction heads",)):
             contents = Contents((3, 3), kind, removes="experts", traits=(*traits, *heads))
-            lines = serve_commands(verdicts(contents), "out", "F16")
+            lines = serve_commands(served_by(verdicts(contents), "out", "F16"))
             (line,) = (line for line in lines if "convert_hf" in line)
             assert "--outtype f16" in line
             assert ("--no-mtp" in line) is (is_told and not heads)

@@ -2,13 +2,11 @@
 
 import streamlit as st
 
-from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.pages.export.finished import finished_part
 from app.pages.export.form import form_part, form_place, one_or_range
 from app.pages.export.options import ExportChoice
-from app.session.job_queue import job_store
 from app.session.plan_data import export_option, neuron_sizes
 from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
@@ -23,9 +21,6 @@ from pruning.planning.ranking import criterion_badge
 def draw(loaded: Loaded) -> None:
     """The page."""
     refusal_part()
-    counts = job_store().counts(("export",))
-    if is_writing := any(state in counts for state in ACTIVE):
-        job_panel("export")
     loaded = in_own_bits(loaded, "An export has")
     if (current := loaded.shown) is None:
         pass  # the plan bar shows why
@@ -33,7 +28,7 @@ def draw(loaded: Loaded) -> None:
         _export_of_neurons(loaded, current)
     else:
         report = loaded.study.sizes(current.plan)
-        is_written = finished_part(loaded, current.plan)
+        is_written = finished_part(loaded, current)
         form_column, sizes_column = st.columns(2)
         with form_column:
             with form_place(is_written=is_written):
@@ -42,8 +37,7 @@ def draw(loaded: Loaded) -> None:
                 _plan_part(current, report, choice)
         with sizes_column, st.container(border=True):
             _sizes_part(loaded, current, report, choice)
-    if not is_writing:
-        job_panel("export")
+    job_panel("export")
 
 
 def _plan_part(current_plan: CurrentPlan, report: SizeReport, choice: ExportChoice) -> None:
@@ -87,7 +81,7 @@ def _export_of_neurons(loaded: Loaded, current_plan: CurrentPlan) -> None:
     sizes = neuron_sizes(loaded, current_plan)
     neuron_metrics(loaded, sizes)
     option = export_option(loaded, current_plan.plan)
-    with form_place(is_written=finished_part(loaded, current_plan.plan)):
+    with form_place(is_written=finished_part(loaded, current_plan)):
         form_part(loaded, current_plan, sizes.report, option)
     with st.container(border=True):
         width_modes_part(loaded, sizes)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import streamlit as st
 
@@ -13,20 +13,25 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import CurrentPlan, Loaded
 from app.session.job_queue import last_export
+from app.widgets.controls import view_switch
+from app.widgets.links import go_to, page_at
 from app.widgets.notes import show_command
-from pruning.plan.plan import PruningPlan, fit_plan
+from app.widgets.report import decision_button
+from pruning.plan.plan import fit_plan
 from pruning.plan.sizes import format_bytes
-from pruning.serving.commands import serve_commands, serve_gguf
+from pruning.serving.commands import LLAMA_CPP, serve_gguf, served_by
 from pruning.serving.engines import contents_of, equal_cut, load_code, verdicts
 from pruning.serving.gguf import gguf_path
 from pruning.surgery.padding import plan_padding
 
+_TRANSFORMERS: Final = "transformers"
 
-def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
+
+def finished_part(loaded: Loaded, current: CurrentPlan) -> bool:
     """Show the last export of this model, in full if it is of this plan; whether it is."""
-    job = last_export(loaded)
+    job, plan = last_export(loaded), current.plan
     if job is None:
         return False
     if job.state is not JobState.DONE:
@@ -52,12 +57,8 @@ def finished_part(loaded: Loaded, plan: PruningPlan) -> bool:
             st.markdown(f"It is repaired, {literal(repair)}.")
         use_column, proof_column = st.columns(2, gap="large")
         with use_column:
-            _use_part(export_model, equal_cut(plan, padded=is_padded), result["out"])
-            if gguf := result.get("gguf"):
-                show_command(
-                    serve_gguf(gguf_path(Path(result["out"]), gguf["type"])),
-                    heading=f"Serve its GGUF file, {format_bytes(gguf['bytes'])}",
-                )
+            _use_part(export_model, equal_cut(plan, padded=is_padded), result)
+            _next_part(loaded, current)
         with proof_column:
             _proof_part(result)
     return True
@@ -71,14 +72,44 @@ def _load_export(out: str) -> MoEModel | None:
         return None
 
 
-def _use_part(export_model: MoEModel, removes: str, out: str) -> None:
-    """Folder, loading and serving of the export; `removes` as `equal_cut` has it."""
-    contents = replace(contents_of(export_model), removes=removes)
+def _use_part(export_model: MoEModel, removes: str, result: Mapping[str, Any]) -> None:
+    """Folder, and how a program loads or serves the export; `removes` as `equal_cut` has it."""
+    contents, out = replace(contents_of(export_model), removes=removes), result["out"]
     show_command(out)
-    st.markdown("**Load it**")
-    st.code(load_code(export_model, contents, json.dumps(out)), language="python", wrap_lines=True)
-    if commands := serve_commands(verdicts(contents), out, export_model.dtype):
-        show_command(*commands, heading="Serve it")
+    served = {
+        engine.verdict.engine: engine
+        for engine in served_by(verdicts(contents), out, export_model.dtype)
+    }
+    programs = (_TRANSFORMERS, *served)
+    program = view_switch("Program", "program", {name: name for name in programs})
+    if program == _TRANSFORMERS:
+        code = load_code(export_model, contents, json.dumps(out))
+        st.code(code, language="python", wrap_lines=True)
+        return
+    engine = served[program]
+    gguf = result.get("gguf") if program == LLAMA_CPP else None
+    if gguf:
+        st.caption(f"Its GGUF file, {format_bytes(gguf['bytes'])}, is written.")
+        show_command(serve_gguf(gguf_path(Path(out), gguf["type"])))
+    else:
+        st.caption(f"Of exports of this kind: {engine.note}.")
+        show_command(*engine.commands)
+    st.caption("While it runs, this asks it:")
+    show_command(engine.request)
+
+
+def _next_part(loaded: Loaded, plan: CurrentPlan) -> None:
+    """What one does with an export: benchmark it, and show what was decided."""
+    with st.container(horizontal=True):
+        if st.button(
+            "Benchmark this",
+            key="export.benchmark",
+            icon=":material/speed:",
+            on_click=st.session_state.update,
+            args=({"results": "benchmarks"},),
+        ):
+            go_to(page_at("evaluate"))
+        decision_button(loaded, plan, "export.decision", "Decision page")
 
 
 def _proof_part(result: Mapping[str, Any]) -> None:
@@ -86,9 +117,12 @@ def _proof_part(result: Mapping[str, Any]) -> None:
     if not (verify := result.get("verify")):
         return
     checks = sorted(verify["checks"], key=lambda check: check["name"] != "logits")
+    telling = next(iter(checks), {"name": "", "detail": ""})
     passed = sum(bool(check["ok"]) for check in checks)
     st.markdown(f"**Proof**: {passed} of {len(checks)} checks hold")
     st.text(f"Level {verify['level']}, {verify['reason']}")
+    # In full, as the table cuts it off.
+    st.text(f"{telling['name']}: {telling['detail']}")
     st.dataframe(
         {
             "check": [check["name"] for check in checks],

@@ -17,8 +17,9 @@ from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.pages.export.options import ExportChoice, options_part
 from app.session.data import settings, shown_model
-from app.session.job_queue import job_store, queue, shown_request
+from app.session.job_queue import active_job, job_store, queue, shown_request
 from app.widgets.charts import reasons_table
+from app.widgets.job_panel import progress_part
 from app.widgets.notes import show_command
 from app.widgets.plan_bar import verdict_of, verdict_part
 from pruning.plan.heads import HeadChoice
@@ -85,10 +86,11 @@ class _Finding:
     ok: bool
     text: str
     warns: bool = False
+    icon: tuple[str, str] = ("red", "cancel")  # colour and name, unless it is ok
 
     def as_markdown(self) -> str:
         """Markdown of the check."""
-        color, icon = ("green", "check_circle") if self.ok else ("red", "cancel")
+        color, icon = ("green", "check_circle") if self.ok else self.icon
         if self.ok and self.warns:
             color, icon = "orange", "warning"
         return f":{color}[:material/{icon}:] {self.text}"
@@ -131,6 +133,9 @@ def form_part(
         commands.append(shown_request(export_request).command((current_plan.file_name,)))
     with place:
         _start(request)
+    if (job := active_job(loaded, "export")) is not None:
+        with checks:
+            progress_part(job)
     with rare:
         show_command(*commands)
     return choice
@@ -156,7 +161,7 @@ def _check(
     shown = [finding for finding in findings if finding not in folded]
     for finding in (place, *shown):
         st.markdown(finding.as_markdown())
-    label = "Verdict, compatibility, and the checks that hold"
+    label = "What loads it, and how it is checked"
     part = st.expander(label, key="export.engines.part", on_change="rerun")
     with part:
         if verdict:
@@ -236,7 +241,7 @@ def _place_finding(request: ExportRequest, model: MoEModel) -> _Finding:
     place = f"{settings().export_root.name}/{out.name}"
     exports = job_store().list(kinds=("export",))
     if any(job.request.get("out") == str(out) for job in exports if not job.is_finished):
-        return _Finding(False, f"{place} is being written, see Jobs")
+        return _Finding(False, f"{place} is being written", icon=("blue", "hourglass_top"))
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return _Finding(True, f"{place} is new")
     try:

@@ -95,7 +95,7 @@ def _calibrate(loaded: Loaded) -> None:
     request = CalibrateRequest(**own_model(loaded), corpus=corpus)
     with st.container(horizontal=True):
         if st.button(
-            "Calibrate",
+            "Run calibration",
             key="step.calibrate",
             type="secondary" if loaded.runs else "primary",
             icon=":material/play_arrow:",
@@ -133,10 +133,10 @@ def _evaluate(loaded: Loaded) -> None:
     _heading(3, "Evaluate", is_done=loss is not None, done=f"{loss.mean:+z.2f}" if loss else "")
     plan = loaded.shown
     if plan is None:
-        st.text("What the plan costs, on held-out text.")
+        st.text("What the plan costs, on held-out corpora.")
     elif not _progress(loaded, "evaluate") and loss is None:
         names = ", ".join(corpus_label(corpus) for corpus in usual_corpora(loaded))
-        st.text(f"Original and plan run on held-out text{f': {names}' if names else ''}.")
+        st.text(f"Original and plan run on {names or 'held-out corpora'}.")
         measure_button(loaded, plan, "step.measure", type="primary")
     link_to("evaluate", "Evaluate", "insights")
 
