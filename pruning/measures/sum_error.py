@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -101,6 +101,30 @@ class SumError(IdentityKey):
         medians, draws = (np.mean(column, axis=0) for column in zip(*drawn.values(), strict=True))
         return _band(medians, draws), by_corpus
 
+    def terms(self) -> dict[str, Any]:
+        """What the medians of `bands` are computed from, as plain JSON.
+
+        Of a plan, on each corpus: the sum over layers of its `costs` between its `levels`; the mean
+        log ratio, which is `prior` * exp(-distance / `reach`) to the `shares` of each pair times
+        `pull`, or `own` where the plan is that of a pair; then exp(ratio) * (sum + `least`) -
+        `least`.
+        """
+        corpora = []
+        for curve in self.curves.curves:
+            pairs = self._pairs[curve.corpus]
+            own = pairs.log_ratios - pairs.pull / np.diag(pairs.precision)
+            corpora.append(
+                {
+                    "corpus": curve.corpus,
+                    "levels": [layer.removed.tolist() for layer in curve.layers],
+                    "costs": [costs.mean(axis=1).tolist() for costs in curve.by_sample],
+                    "shares": pairs.shares.tolist(),
+                    "pull": pairs.pull.tolist(),
+                    "own": own.tolist(),
+                }
+            )
+        return {"corpora": corpora, "prior": _PRIOR**2, "reach": _REACH, "least": _LEAST}
+
     def measured(self, removed: Removed) -> float:
         """The mean over all corpora of the curves; NaN if it was not measured on one of them."""
         measured = self.known.get(removed, {})
@@ -147,10 +171,7 @@ class SumError(IdentityKey):
         if not count:
             prior = np.hypot(_PRIOR, _NOISE)
             return LogRatio(np.zeros(len(plans)), np.full(len(plans), prior), freedom)
-        precision = np.linalg.inv(
-            _PRIOR**2 * _correlation(pairs.shares, pairs.shares) + np.diag(pairs.noise)
-        )
-        pull = precision @ pairs.log_ratios
+        precision, pull = pairs.precision, pairs.pull
         cross = _PRIOR**2 * _correlation(_shares(curves, plans), pairs.shares)
         mean = cross @ pull
         variance = _PRIOR**2 + _NOISE**2 - np.sum(cross @ precision * cross, axis=1)
@@ -180,6 +201,8 @@ class _Pairs(NamedTuple):
     shares: FloatArray  # (pairs, layers)
     log_ratios: FloatArray  # (pairs,)
     noise: FloatArray  # (pairs,) variance of each log ratio, with that of samples
+    precision: FloatArray  # (pairs, pairs) inverse of the covariance of the log ratios
+    pull: FloatArray  # (pairs,) precision @ log_ratios
 
 
 def _pairs(curves: Curves, known: Mapping[Removed, Mapping[str, float]]) -> _Pairs:
@@ -191,8 +214,11 @@ def _pairs(curves: Curves, known: Mapping[Removed, Mapping[str, float]]) -> _Pai
     # By samples: what a document adds to the log ratios of all pairs is no noise of each.
     samples = sums.var(axis=0, ddof=min(1, len(sums) - 1)) / len(sums)
     noise = _NOISE**2 + samples / _above_zero(means) ** 2
-    places = {plan: place for place, plan in enumerate(measured)}
-    return _Pairs(places, _shares(curves, plans), log_ratios, noise)
+    places, shares = {plan: place for place, plan in enumerate(measured)}, _shares(curves, plans)
+    covariance = _PRIOR**2 * _correlation(shares, shares) + np.diag(noise)
+    precision = np.asarray(np.linalg.inv(covariance), np.float64)
+    pull = np.asarray(precision @ log_ratios, np.float64)
+    return _Pairs(places, shares, log_ratios, noise, precision, pull)
 
 
 def _texts(sums: FloatArray, documents: Sequence[int] | None) -> Texts:

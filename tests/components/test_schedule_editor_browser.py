@@ -5,14 +5,18 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from allocations import choices_of
 from playwright.sync_api import Locator, Page, expect
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
+from pruning.measures.curves import Curve, Curves, Sensitivity
+from pruning.measures.sum_error import SumError
 from pruning.plan.constraints import Constraints
 from pruning.plan.units import expert_units
+from pruning.planning.predicted import predict
 from pruning.schedules import from_counts
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +36,7 @@ body { margin: 20px; width: 900px }</style>
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 
 
-def data_of(layers, counts, seen=None, locked=()):
+def data_of(layers, counts, seen=None, locked=(), terms=None):
     return {
         "model": "id",
         "layers": list(range(layers)),
@@ -48,6 +52,7 @@ def data_of(layers, counts, seen=None, locked=()):
         "locked": list(locked),
         "budget": sum(counts),
         "seen": seen,
+        "terms": terms,
     }
 
 
@@ -368,3 +373,44 @@ def test_a_layer_moved_there_and_back_leaves_nothing_behind(in_browser):
     # Six more: the five others give one each, and the first of them, by the tie, one more.
     assert answers[1] == [14, 15, 22, 15, 15, 15]
     assert answers[-1] == [16] * 6
+
+
+def test_the_prediction_that_follows_a_drag_is_that_of_python(page):
+    """Of a known plan too, whose own measurement does not count; and each layer alone."""
+    rng, levels = np.random.default_rng(5), np.array([0, 16, 64, 112])
+    curves = []
+    for corpus in ("a", "b"):
+        steps = rng.uniform(-0.01, 0.4, size=(6, 4, 3)).cumsum(axis=1)
+        by_sample = tuple(np.vstack([np.zeros(3), step[1:]]) for step in steps)
+        layers = tuple(Curve(levels, rows.mean(axis=1)) for rows in by_sample)
+        curves.append(Curves(layers, {}, corpus=corpus, samples=3, by_sample=by_sample))
+    plans = [tuple(map(int, plan)) for plan in rng.integers(0, 113, size=(40, 6))]
+    known = {plan: {"a": rng.uniform(0, 2), "b": rng.uniform(0, 2)} for plan in plans[:9]}
+    error = SumError(Sensitivity(tuple(curves), "nll"), known)
+    plans += [(0,) * 6, (112,) * 6]
+    expected = [predict(error, plan).mean for plan in plans]
+    calls = "([terms, plans]) => import('./predict.js').then(({predictedLoss, lossAlone}) => "
+    losses = page.evaluate(
+        f"{calls} plans.map(plan => predictedLoss(terms, plan)))", [error.terms(), plans]
+    )
+    assert losses == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    alone = page.evaluate(f"{calls} plans[0].map((n, i) => lossAlone(terms, i, n)))",
+                          [error.terms(), plans])  # fmt: skip
+    by_hand = [
+        np.mean([np.interp(n, levels, rows.by_sample[i].mean(axis=1)) for rows in curves])
+        for i, n in enumerate(plans[0])
+    ]
+    assert alone == pytest.approx(by_hand, rel=1e-9)
+    # While a bar is held, before anything is sent.
+    draw(page, 6, [64] * 6, terms=error.terms())
+    bar = bars(page).nth(2).bounding_box()
+    page.mouse.move(bar["x"] + 5, bar["y"] + 150)
+    page.mouse.down()
+    page.mouse.move(bar["x"] + 5, bar["y"] + 60, steps=4)
+    removed = tuple(128 - count for count in shown(page))
+    assert removed != (64,) * 6
+    assert sent(page) == []
+    told = f"predicted loss {predict(error, removed).mean:+.2f}".replace("-", "\u2212")
+    expect(page.locator(".moved")).to_contain_text(told)
+    expect(page.locator(".alone path")).to_have_count(6)
+    page.mouse.up()

@@ -40,6 +40,7 @@ class Bars:
     locked: frozenset[int] = frozenset()  # locked layers
     # layer -> experts that a uniform schedule keeps; None if impossible
     ghost: Mapping[int, int] | None = None
+    terms: Mapping[str, Any] | None = None  # of predictions, see `SumError.terms`
 
 
 def bars_payload(bars: Bars, last_stamp: int | None) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def bars_payload(bars: Bars, last_stamp: int | None) -> dict[str, Any]:
         "counts": [bars.kept[layer.index] for layer in layers],
         "ghost": bars.ghost and [bars.ghost[layer.index] for layer in layers],
         "locked": sorted(bars.locked),
+        "terms": bars.terms,
         "budget": units.size - bars.budget.total,  # experts kept
         "seen": last_stamp,
     }

@@ -1,6 +1,8 @@
 """The Plan page: editor, savings, schedules side by side, files."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,8 +35,9 @@ from app.widgets.links import link_to
 from app.widgets.notes import card, saved_metric
 from app.widgets.plan_bar import plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
+from pruning.measures.sum_error import SumError
 from pruning.plan.budget import count_budget
-from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.sizes import SizeReport, format_bytes, format_count
 from pruning.plan.super_experts import super_note
 from pruning.plan.units import expert_units
@@ -102,8 +105,17 @@ def editor_part(
         budget = count_budget(units, removed)
     locked = frozenset() if current_plan.file else locked_layers(layers)
     remember_screen(OnScreen(loaded.model.identity, units, budget, kept, locked))
-    bars = Bars(loaded.model.identity, units, budget, kept, locked, ghost)
+    terms = None if current_plan.file else _terms(loaded, current_plan.plan)
+    bars = Bars(loaded.model.identity, units, budget, kept, locked, ghost, terms)
     schedule_editor(bars, key=EDITOR, on_edit=editor_edited)
+
+
+def _terms(loaded: Loaded, plan: PruningPlan) -> Mapping[str, Any] | None:
+    """What the browser predicts the loss of moved bars from; None if it cannot be predicted."""
+    if plan.repair or plan.bits or loaded.sensitivity is None:
+        return None
+    error = loaded.study.sum_error(loaded.ranking)
+    return None if error is None else loaded.study.cached(SumError.terms, error)
 
 
 def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:

@@ -1,6 +1,8 @@
 // Draws the editor: one column per layer, with its bar, lock and name, and the overview of all
 // layers. Strings from Python become text, never markup.
 
+import { lossAlone } from "./predict.js";
+
 export const PLOT_PX = 290;
 export const TARGET_PX = 26; // width of a clickable column; at least 24
 const NUMBER_PX = 22; // narrowest column that shows its number
@@ -71,8 +73,34 @@ export function paintAxis(view) {
   view.layers.style.setProperty("--gap", `${heightOf(view.model, gap)}px`);
 }
 
+// What each layer alone loses with every number of its experts, as a line across its column: the
+// further to the right, the more, up to the most that any layer loses.
+function sensitivityLines({ layers, rules, terms }) {
+  if (!terms) return [];
+  const losses = layers.map((_, index) => {
+    const counts = Array.from({ length: rules.sizes[index] + 1 }, (_, count) => count)
+      .filter((count) => count >= rules.low[index]);
+    return counts.map((count) => [count, lossAlone(terms, index, rules.sizes[index] - count)]);
+  });
+  const most = Math.max(...losses.flat().map(([, loss]) => loss), 1e-9);
+  return losses.map((points) => {
+    const svg = document.createElementNS(SVG, "svg");
+    const path = document.createElementNS(SVG, "path");
+    const steps = points.map(([count, loss]) => [
+      (100 * Math.max(0, loss)) / most, PLOT_PX - heightOf({ rules }, count),
+    ]);
+    path.setAttribute("d", `M${steps.map(([x, y]) => `${x.toFixed(2)} ${y.toFixed(2)}`).join("L")}`);
+    setAttributes(svg, {
+      class: "alone", viewBox: `0 0 100 ${PLOT_PX}`, preserveAspectRatio: "none", "aria-hidden": true,
+    });
+    svg.append(path);
+    return svg;
+  });
+}
+
 export function buildColumns(view) {
   const { layers, rules, floors, ghost } = view.model;
+  const sensitivity = sensitivityLines(view.model);
   view.columns = layers.map((layer, index) => {
     const track = element("div", "track");
     track.style.height = `${heightOf(view.model, rules.sizes[index])}px`;
@@ -83,7 +111,8 @@ export function buildColumns(view) {
     };
     const lines = [at("floor", floors[index]), ...(ghost ? [at("ghost", ghost[index])] : [])];
     const [bar, value] = [element("div", "bar"), element("div", "value")];
-    const column = element("div", "column", track, bar, ...lines, value);
+    const curve = sensitivity.slice(index, index + 1);
+    const column = element("div", "column", track, bar, ...lines, ...curve, value);
     column.style.height = `${PLOT_PX}px`;
     setAttributes(column, {
       role: "slider",

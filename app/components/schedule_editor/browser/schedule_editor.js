@@ -7,8 +7,10 @@ import {
   setAttributes, TARGET_PX,
 } from "./bars.js";
 import { historyOf, remember, sameState, step } from "./history.js";
+import { lossAlone, predictedLoss } from "./predict.js";
 import { clamp, move, reach, sum } from "./rebalance.js";
 
+const SAME = "no difference from uniform";
 const DRAG_PX = 3; // less is a click
 const HINT =
   "Drag a bar, or move with the arrow keys: up and down change a layer, left and right choose " +
@@ -54,7 +56,16 @@ function moved(view) {
   const { ghost } = view.model;
   if (!ghost) return "";
   const away = sum(view.counts.map((count, i) => Math.max(0, count - ghost[i])));
-  return away === 0 ? "no difference from uniform" : `${away} moved away from uniform`;
+  return away === 0 ? SAME : `${away} moved away from uniform`;
+}
+
+const signed = (loss) => `${loss < 0 ? "\u2212" : "+"}${Math.abs(loss).toFixed(2)}`;
+const removedOf = (view) => view.counts.map((count, i) => view.model.rules.sizes[i] - count);
+
+// The loss of the bars as they stand, which answers while one is dragged.
+function expected(view) {
+  const { terms } = view.model;
+  return terms ? `predicted loss ${signed(predictedLoss(terms, removedOf(view)))}` : "";
 }
 
 function paintTools(view) {
@@ -64,7 +75,7 @@ function paintTools(view) {
   const text = `${kept} of ${all} experts kept`;
   if (view.budgetText.textContent !== text) view.budgetText.textContent = text;
   view.badge.title = kept === budget ? "The budget is spent exactly" : `The budget is ${budget}`;
-  const note = [moved(view), rules.step > 1 ? `steps of ${rules.step}` : ""];
+  const note = [expected(view), moved(view), rules.step > 1 ? `steps of ${rules.step}` : ""];
   view.moved.textContent = note.filter(Boolean).join(" \u00b7 ");
   view.undo.disabled = view.history.past.length === 0;
   view.redo.disabled = view.history.future.length === 0;
@@ -73,7 +84,7 @@ function paintTools(view) {
 function readout(view) {
   const index = view.hovered ?? view.active;
   if (index === null || index === undefined || index >= view.counts.length) return HINT;
-  const { layers, rules, ghost } = view.model;
+  const { layers, rules, ghost, terms } = view.model;
   const [count, size] = [view.counts[index], rules.sizes[index]];
   const parts = [
     `layer ${layers[index]} keeps ${count} of ${size} (${Math.round((100 * count) / size)}%)`,
@@ -81,8 +92,9 @@ function readout(view) {
   if (ghost) {
     const away = count - ghost[index];
     const sign = away > 0 ? "+" : "\u2212";
-    parts.push(away ? `uniform ${ghost[index]}, ${sign}${Math.abs(away)}` : "no difference from uniform");
+    parts.push(away ? `uniform ${ghost[index]}, ${sign}${Math.abs(away)}` : SAME);
   }
+  if (terms) parts.push(`alone it loses ${signed(lossAlone(terms, index, size - count))}`);
   if (view.gesture && view.gesture.index === index) {
     const others = view.counts.filter((n, i) => i !== index && n !== view.gesture.base[i]).length;
     if (others) parts.push(`${others} other layer${others > 1 ? "s" : ""} changed`);
@@ -284,11 +296,12 @@ function toolbar(view) {
   return element("div", "toolbar", view.badge, view.moved, edits, sizes);
 }
 
-function legend(hasGhost) {
+function legend({ ghost, terms }) {
   const entries = [
     ["bar", "kept"],
     ["track", "pruned"],
-    ...(hasGhost ? [["ghost", "uniform schedule"]] : []),
+    ...(ghost ? [["ghost", "uniform schedule"]] : []),
+    ...(terms ? [["alone", "loss if this layer alone kept so many"]] : []),
     ["floor", "floor: what the router needs"],
   ];
   const items = entries.map(([kind, caption]) => {
@@ -373,7 +386,8 @@ function mount(root) {
   return view;
 }
 
-const shapeOf = ({ layers, rules, floors, ghost }) => JSON.stringify([layers, rules, floors, ghost]);
+const shapeOf = ({ layers, rules, floors, ghost, terms }) =>
+  JSON.stringify([layers, rules, floors, ghost, terms]);
 
 function update(view, model) {
   view.late = null;
@@ -391,7 +405,7 @@ function update(view, model) {
   if (isNew) {
     buildColumns(view);
     paintAxis(view);
-    view.legendPlace.replaceChildren(legend(model.ghost));
+    view.legendPlace.replaceChildren(legend(model));
     view.layers.setAttribute("aria-label", "Experts kept in each layer");
     view.focus = Math.min(view.focus, model.layers.length - 1);
   }
