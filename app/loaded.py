@@ -30,6 +30,8 @@ from pruning.planning.comparing import SpecPair, decision, pair_of, second_spec,
 from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
+from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
+from pruning.records.right_of_plans import in_short
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import DrawRequest, SecondRequest
 from pruning.requests.repair import RepairRequest
@@ -386,6 +388,27 @@ def _in_words(ranking: Ranking) -> str:
     gate = ", renormalized" if ranking.gate != "applied" else ""
     amount = next(iter(ranking.spec.budget.amounts.values()), "")
     return f"{ranking.criterion.label}, {source}{gate}, {amount}"
+
+
+def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
+    """Measured loss of the plan on screen, and of Random at its sparsity."""
+    losses = loaded.study.losses
+    loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
+    if loss is None or loss.way or loss.missing or loss.facts.bits:
+        return loss, None
+    return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
+
+
+def loss_text(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
+    """Loss of the plan on screen: measured (see `loss_of_plan`), else predicted."""
+    if loss is None:
+        return loaded.predicted.words if loaded.predicted else "loss not measured"
+    words = loss.words
+    if loss.missing:
+        words += f", not measured on {', '.join(loss.missing)}"
+    elif chance is not None and not loss.is_random:
+        words += f", {loss.random_name} {chance.mean:+z.2f}"
+    return f"{words}; {in_short(loss)}" if loss.right else words
 
 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:

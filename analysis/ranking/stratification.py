@@ -97,3 +97,16 @@ def random_separation(
         for seed in range(_DRAWS)
     ]
     return pd.concat(draws).groupby("layer", as_index=False)[["spread", "gap"]].mean()
+
+
+@most_results(32)
+def random_gaps(criterion: Criterion, stats: WeightStats) -> FloatArray:
+    """(layers, experts - 1): `gap` of `random_separation` if a layer keeps 1, 2, ... experts."""
+    draws = []
+    for seed in range(_DRAWS):
+        saliency = signed_score(criterion, random_weights(stats, seed))
+        order = keeping_order(saliency, stats.grid)
+        ordered = np.take_along_axis(relative(saliency), order, axis=1)
+        draws.append(ordered[:, :-1] - ordered[:, 1:])
+    gaps: FloatArray = np.mean(draws, axis=0)
+    return gaps

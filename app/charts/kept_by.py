@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from app.loaded import Loaded
 
 # Colours of both and neither, on the light and the dark page.
-_NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
+NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # With more experts, cells are two pixels wide and strokes would blur.
 _WIDEST_STROKED: Final = 256
@@ -69,7 +69,7 @@ def kept_by_map(
     codes[place] = [FATES.index(fate) for fate in table["kept_by"]]
     ranks = np.zeros((*shape, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
-    both, neither = _NEUTRAL[dark]
+    both, neither = NEUTRAL[dark]
     colors = (both, series_color(0, dark), series_color(1, dark), neither)
     traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
     has_strokes = width <= _WIDEST_STROKED

@@ -39,7 +39,7 @@ DASHES: Final = ("solid", "longdash", "dashdot", "dash", "longdashdot")  # "dot"
 PATTERNS: Final = ("", "/", ".", "x", "-", "\\", "+", "|")
 
 CLEAR: Final = "rgba(0,0,0,0)"
-_GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
+GRID: Final = {False: "#d8e0e5", True: "#2b383f"}
 # Colours of the light and of the dark theme. Text, and lines that must be read:
 ink: Final = {False: "#17242d", True: "#e6eef2"}.__getitem__
 # Secondary elements: chance lines, hatches, footers; still 4.5:1 on the page.
@@ -205,8 +205,8 @@ def _layout(dark: bool) -> dict[str, Any]:
 def _axis(dark: bool, changes: Mapping[str, Any] | None) -> dict[str, Any]:
     theme = {
         "automargin": True,
-        "gridcolor": _GRID[dark],
-        "linecolor": _GRID[dark],
+        "gridcolor": GRID[dark],
+        "linecolor": GRID[dark],
         "ticks": "",
         "tickfont": {"size": SMALL_SIZE, "color": muted(dark)},
         "title": {"font": {"color": ink(dark), "size": FONT_SIZE}, "standoff": 8},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analysis.cache_keys import cache_of_one_run
 from analysis.criteria import Criterion, get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Weighing
@@ -16,6 +17,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.sparsity import as_percent
 from analysis.numbers.words import counted
+from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
@@ -26,7 +28,7 @@ from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import less_in_words
-from pruning.plan.sizes import size_report
+from pruning.plan.sizes import format_bytes, size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.widths import WidthChoice
 from pruning.planning.ranking import weights_measured
@@ -185,11 +187,19 @@ def report(
     """Write figures with their sentences and numbers as one HTML page that opens offline.
 
     With --plan one printed page: what it saves, what it loses against Random and the original.
+    With --story the findings of the page Story, live.
 
     Example: moeprune report demo --plan plan.json
     """
     from app.report.page import report_html, report_of, views_of
 
+    if request.story:
+        if plan is not None or request.views:
+            raise PlanError(
+                "--story tells all its findings of a plan of options; leave out --plan and --view."
+            )
+        _report_story(request, out_file)
+        return
     if plan is not None and request.views:
         raise PlanError("--view is for figures, and a page on a --plan has none; leave one out.")
     if plan is not None:
@@ -205,6 +215,36 @@ def report(
         note(f"left out: {'; '.join(titles)}: {reason}")
     count = len(page.sections)
     finish(f"{out_file}: {counted(count, 'figure')}", {"file": str(out_file), "figures": count})
+
+
+def _report_story(request: ReportRequest, out_file: Path) -> None:
+    from app.loaded import loaded_of
+    from app.report.story import story_spec
+    from app.report.story_page import story_html, story_page
+
+    model, store = (
+        load_model_index(request.model, revision=request.revision),
+        stats_store(request.stats_dir),
+    )
+    corpora = list(run_by_corpus(store.of_model(model.identity, "routed")))
+    spec = story_spec(request.plan, corpora)
+    follow(weights_measured(spec.ranking.rule, model, store))
+    loaded = loaded_of(request.model_copy(update={"plan": spec}), model, store)
+    loaded = replace(loaded, study=replace(loaded.study, cached=cache_of_one_run()))
+    page = story_page(loaded, request.title)
+    if page.story["percent"] != 100 * loaded.fraction:
+        note(
+            f"{loaded.sparsity} is no step of the slider, which begins at {page.story['percent']}%"
+        )
+    content = story_html(page).encode()
+    write_durably(out_file, content)
+    for slide in page.missing:
+        note(f"left out: {slide['title']}: {slide['missing']}")
+    count = len(page.story["slides"]) - len(page.missing)
+    finish(
+        f"{out_file}: {counted(count, 'finding')}, {format_bytes(len(content))}",
+        {"file": str(out_file), "findings": count, "bytes": len(content)},
+    )
 
 
 def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None:

@@ -69,7 +69,7 @@ def report_of(loaded: Loaded, views: Sequence[Chart], title: str = DEFAULT_TITLE
     for place, word in enumerate(words[:-1]):
         if word == "--stats-dir":
             words[place + 1] = Path(words[place + 1]).name
-    return Report(title, _facts(loaded), shlex.join(words), tuple(sections), omitted)
+    return Report(title, facts_of(loaded), shlex.join(words), tuple(sections), omitted)
 
 
 def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
@@ -82,7 +82,8 @@ def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
     return pair.report_command(names, "report.html")
 
 
-def _facts(loaded: Loaded) -> dict[str, str]:
+def facts_of(loaded: Loaded) -> dict[str, str]:
+    """What a report is about, name -> value."""
     model = loaded.model
     experts = f"{len(model.layers)} layers of {experts_text(model.layers)} experts"
     shape = f"{experts}, top-{model.layers[0].top_k}"

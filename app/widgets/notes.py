@@ -9,11 +9,11 @@ import streamlit as st
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
+from app.report.sentences import DEMO_NOTE
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
 
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
-DEMO_NOTE: Final = "A small model trained for this demo; its rankings are its own."
 
 
 def inform(text: str) -> None:

@@ -13,7 +13,7 @@ from analysis.errors import UserError
 from analysis.model.moe_model import MoEModel
 from app.errors import show_error
 from app.literal import literal
-from app.loaded import CurrentPlan, Loaded
+from app.loaded import CurrentPlan, Loaded, loss_of_plan, loss_text
 from app.session.data import held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.plan_data import bytes_after
@@ -29,8 +29,7 @@ from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
 from pruning.planning.make import PLAN_FILE
-from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
-from pruning.records.right_of_plans import in_short
+from pruning.records.quality import PlanLoss, RandomLoss
 from pruning.records.verdict import (
     QUALITY,
     Evidence,
@@ -235,26 +234,9 @@ def _answers_count(loaded: Loaded, corpora: Sequence[str]) -> bool:
     return has_check and any(loss.right for loss in loaded.study.losses)
 
 
-def loss_of_plan(loaded: Loaded) -> tuple[PlanLoss | None, RandomLoss | None]:
-    """Measured loss of the plan on screen, and of Random at its sparsity."""
-    losses = loaded.study.losses
-    loss = loss_of(losses, loaded.shown.plan.digest) if loaded.shown else None
-    if loss is None or loss.way or loss.missing or loss.facts.bits:
-        return loss, None
-    return loss, random_at(losses, loss.facts.removed or 0.0, loss.facts.granularity)
-
-
 def loss_words(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) -> str:
-    """Loss of the plan on screen: measured (see `loss_of_plan`), else predicted."""
-    if loss is None:
-        predicted = loaded.predicted
-        return literal(predicted.words) if predicted else "loss not measured"
-    words = literal(loss.words)
-    if loss.missing:
-        words += f", not measured on {literal(', '.join(loss.missing))}"
-    elif chance is not None and not loss.is_random:
-        words += f", {loss.random_name} {chance.mean:+z.2f}"
-    return f"{words}; {in_short(loss)}" if loss.right else words
+    """`loss_text` in Markdown."""
+    return literal(loss_text(loaded, loss, chance))
 
 
 def prediction_error(loaded: Loaded) -> str:

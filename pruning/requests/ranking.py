@@ -206,6 +206,9 @@ class ReportRequest(DrawRequest):
         Option("View of `moeprune plot --list`; repeatable; default: all of a model.", ("--view",)),
     ] = ()
     title: Annotated[str, Option("Heading of the page.")] = "Pruning report"
+    story: Annotated[
+        bool, Option("Write the findings of the page Story instead, to click through offline.")
+    ] = False
 
 
 class PlotRequest(DrawRequest):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from analysis.criteria import CRITERIA
 from analysis.numbers.arrays import rescale
 from analysis.ranking.stratification import (
+    random_gaps,
     random_separation,
     random_weights,
     relative,
@@ -122,3 +123,18 @@ def test_random_weights_have_the_shapes_and_scales_of_each_layer():
     assert (made["l1"] / made["numel"]).mean() == pytest.approx(3 * np.sqrt(2 / np.pi), rel=0.05)
     zero = random_weights(WeightStats(stats.manifest, stats.table.assign(l2_squared=0.0)), 0).table
     assert not zero[["l1", "l2_squared"]].any(axis=None)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_gaps_of_random_weights_at_every_cut_are_those_of_one(count):
+    drawn = {
+        name: np.random.default_rng(size).normal(0, SCALES[name], (8, size))
+        for name, size in SIZES.items()
+    }
+    stats = weights_of(drawn)
+    for name in ("aimer", "magnitude"):
+        criterion = CRITERIA[name]
+        gaps = random_gaps(criterion, stats)
+        assert gaps.shape == (1, 7)
+        (row,) = random_separation(criterion, stats, [count]).to_dict("records")
+        assert gaps[0, count - 1] == pytest.approx(row["gap"], rel=1e-9)

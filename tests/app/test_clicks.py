@@ -15,11 +15,11 @@ def _pages():
     """What a click calls, before the controls are drawn and the plan is made of them."""
     import streamlit
 
+    from app.loaded import loss_of_plan
     from app.pages.explore.corpora import _apply_clicked_variant
     from app.pages.start.finding import _take_clicked
     from app.session.plan_data import bytes_after
     from app.widgets.chosen_plan import chosen_plan
-    from app.widgets.plan_bar import loss_of_plan
 
     clicks = {
         "loss-by-size": lambda loaded, _: _take_clicked(loaded),

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from analysis.cache_keys import most_results
+from analysis.cache_keys import key_of, most_results
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
-from app.session.keeping import key_of, remembered
+from app.session.keeping import remembered
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
 from pruning.study import Study

@@ -12,7 +12,9 @@ import pytest
 from page_texts import loaded_on
 from plotly.offline import get_plotlyjs
 from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
 
+import app.cli
 from analysis.cache_keys import uncached
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
@@ -20,6 +22,7 @@ from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
 from app.loaded import loaded_of
 from app.report.page import report_html, report_of, views_of
+from app.report.story_page import story_html, story_page
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
 
@@ -90,6 +93,19 @@ def test_what_cannot_be_drawn_is_left_out_with_the_reason():
     assert reason in report_html(report)
 
 
+def test_a_report_draws_stratification_as_plot_does_with_the_same_verdict(tmp_path):
+    loaded = scene_of(corpora=("demo-code",))
+    ((_, drawing),) = report_of(loaded, views_of(["stratification"])).sections
+    file = tmp_path / "stratification.csv"
+    words = ["demo", "--criterion", "reap", "--calibrated-on", "demo-code", "-o", str(file)]
+    answer = CliRunner().invoke(app.cli.cli, ["plot", "stratification", *words])
+    assert answer.exit_code == 0, answer.output
+    assert drawing.alt in " ".join(answer.output.split())
+    assert re.match(r"AIMER separates experts by \d.* random weights by .* chance\.", drawing.alt)
+    written = pd.read_csv(file)
+    pd.testing.assert_frame_equal(drawing.table, written, check_dtype=False, rtol=1e-6)
+
+
 def test_names_are_text(tmp_path, demo_checkpoint):
     hostile = tmp_path / "<script>alert(1)<|script>&<img src=x onerror=alert(2)>"
     shutil.copytree(demo_checkpoint, hostile)
@@ -100,6 +116,10 @@ def test_names_are_text(tmp_path, demo_checkpoint):
     assert "<img" not in outside
     assert "</script><b>" not in page
     assert "&lt;img src=x onerror" in outside
+    story = story_html(story_page(loaded, "</script><b>"))
+    assert story.count("</script>") == 2  # of its data and of its script
+    assert "<img" not in story
+    assert "&lt;/script&gt;&lt;b&gt;" in story
 
 
 @pytest.mark.parametrize("page_name", PAGES)

@@ -20,7 +20,7 @@ from app.charts.evaluations import (
 from app.charts.traces import signed
 from app.choices import ResultChoice
 from app.literal import literal
-from app.loaded import CurrentPlan, Loaded
+from app.loaded import CurrentPlan, Loaded, loss_of_plan
 from app.pages.evaluate.right import question_choice, right_column, right_table
 from app.session.data import (
     corpus_label,
@@ -45,7 +45,6 @@ from app.widgets.job_form import (
 from app.widgets.notes import inform, say_if_demo
 from app.widgets.own_texts import add_text_part
 from app.widgets.plan_bar import (
-    loss_of_plan,
     loss_words,
     losses_table,
     measure_button,

@@ -11,17 +11,18 @@ from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
 from app.charts.overlap import pair_overlaps
 from app.literal import literal
-from app.loaded import CurrentPlan, Loaded
+from app.loaded import CurrentPlan, Loaded, loss_of_plan
+from app.report.sentences import headline
 from app.session.data import records_of
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.measured_plan import open_measured, why_not_clickable, why_not_shown
+from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.answers import answers_part, pruned_answer
 from app.widgets.charts import chart_selection, show_chart
-from app.widgets.headline import headline
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan, programs, quality_warning
+from app.widgets.plan_bar import programs, quality_warning
 from pruning.actions.ask import AskRequest
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import schedule_words
@@ -45,7 +46,8 @@ _EXCERPT: Final = 36  # characters of an answer
 def finding_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Headline, loss by size, answers to a prompt; what suffers, why, and the way to Export."""
     losses, (loss, chance) = loaded.study.losses, loss_of_plan(loaded)
-    st.title(headline(loaded, current_plan, loss, chance), anchor=False)
+    after = bytes_after(loaded, current_plan)
+    st.title(headline(loaded, current_plan, after), anchor=False)
     quality_warning(loaded)
     chart_column, words_column = st.columns([3, 2])
     with chart_column:

@@ -8,7 +8,7 @@ import streamlit as st
 from analysis.errors import UserError
 from analysis.files.shipped import DEMO_MODEL
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import Loaded, loss_of_plan
 from app.pages.story.findings import (
     Finding,
     budget,
@@ -18,14 +18,13 @@ from app.pages.story.findings import (
     shipping,
     stratification,
 )
+from app.report.sentences import DEMO_NOTE
 from app.session.measured_plan import show_plan
 from app.session.plan_state import forget_import
 from app.session.state import page_before
 from app.widgets.charts import large_chart
 from app.widgets.controls import view_switch
 from app.widgets.links import FIRST, link_to
-from app.widgets.notes import DEMO_NOTE
-from app.widgets.plan_bar import loss_of_plan
 
 # Value in the URL -> name and function, in the order of the story.
 FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import fmean
 from typing import Any, TypeVar
 
 import streamlit as st
@@ -16,12 +15,12 @@ from app.charts.chart import Drawing, of_corpora
 from app.charts.corpus_losses import corpus_losses
 from app.charts.listing import CHARTS
 from app.charts.schedules import sides
-from app.charts.sizes import size_text
 from app.charts.stratification import SCALES
 from app.charts.variant_losses import VARIANT_MAPS
 from app.choices import BLEND, CONSTANT, StrataChoice
 from app.literal import literal
-from app.loaded import CurrentPlan, Loaded
+from app.loaded import CurrentPlan, Loaded, loss_of_plan, loss_text
+from app.report import sentences
 from app.session.controls import asked_spec
 from app.session.data import loaded_for
 from app.session.plan_data import bytes_after, current_plan, neuron_sizes
@@ -34,9 +33,8 @@ from app.session.state import (
     page_choices,
     slider_steps,
 )
-from app.widgets.headline import headline
 from app.widgets.links import link_to
-from app.widgets.plan_bar import loss_of_plan, loss_words, programs
+from app.widgets.plan_bar import loss_words, programs
 from app.widgets.report import decision_button
 from pruning.plan.units import NeuronScope
 from pruning.planning.choice import (
@@ -46,8 +44,7 @@ from pruning.planning.choice import (
     schedule_label,
     scopes_of,
 )
-from pruning.records.quality import PlanLoss, loss_of
-from pruning.records.right_of_plans import right_apart
+from pruning.records.quality import loss_of
 from pruning.search.store import SEARCH
 
 Value = TypeVar("Value")
@@ -84,12 +81,6 @@ def _other(
     return replace(other, shown=plan), plan, changed
 
 
-def _loss(loaded: Loaded) -> PlanLoss | None:
-    """The measured loss of the plan, if it compares with those of other plans."""
-    loss = loss_of_plan(loaded)[0]
-    return None if loss is None or loss.way or loss.missing else loss
-
-
 def _choose(
     label: str,
     key: str,
@@ -118,10 +109,7 @@ def saving(loaded: Loaded) -> Finding:
         width=560,
     )
     other, plan, changed = _other(loaded, {"sparsity": percent})
-    loss, chance = loss_of_plan(other)
-    words = headline(other, plan, loss, chance)
-    if loss is None:
-        words += f" {loss_words(other, loss, chance).capitalize()}."
+    words = literal(sentences.saving(other, plan, bytes_after(other, plan)))
     try:
         chart = CHARTS["loss-by-size"].draw(other)
     except UserError:  # nothing was evaluated
@@ -136,16 +124,16 @@ def criteria(loaded: Loaded) -> Finding:
         return _neuron_criteria(loaded, own)
     chosen = _exponents(_rival(loaded, own.exponents))
     if chosen == CONSTANT:
-        words = f"{chosen} gives every expert the same score, so no plan follows from it."
-        return Finding(words, _variants(loaded, chosen))
+        return Finding(sentences.SAME_SCORE, _variants(loaded, chosen))
     if chosen == own.exponents:
-        words = f"{own.label} is the criterion of the plan; choose other exponents to compare."
-        return Finding(words, _variants(loaded, chosen))
+        return Finding(sentences.own_criterion(own.label), _variants(loaded, chosen))
     other, _, changed = _other(loaded, exponent_controls(chosen))
     chart = kept_by.draw_plan_pair(other, loaded)
     count = int((chart.table["kept_by"] == "only A").sum())
     label = other.choices.ranking_criterion.label
-    sentence = f"{label} keeps {count} experts that {own.label} drops{_instead(other, loaded)}."
+    sentence = sentences.disagreement(
+        label, own.label, f"{count:,} experts", _instead(other, loaded)
+    )
     # Once it is used, it is compared with the plan that it replaced.
     return Finding(sentence, chart, changed, _toggles(own.exponents or _rival(loaded, chosen)))
 
@@ -181,13 +169,8 @@ def _variants(loaded: Loaded, marked: tuple[int, int, int]) -> Drawing:
 
 def _instead(mine: Loaded, theirs: Loaded) -> str:
     """The losses of both plans, if they were measured."""
-    if not ((loss := _loss(mine)) and (other := _loss(theirs))):
-        return ""
-    words = f": loss {loss.mean:+z.2f} instead of {other.mean:+z.2f}"
-    if right_apart(loss, other) is None:
-        return words
-    shares = (fmean(answers.share for answers in one.right.values()) for one in (loss, other))
-    return f"{words}, right answers {' instead of '.join(f'{share:.0%}' for share in shares)}"
+    losses = (sentences.comparable(loss_of_plan(one)[0]) for one in (mine, theirs))
+    return sentences.instead_of(*losses)
 
 
 def _neuron_criteria(loaded: Loaded, own: Criterion) -> Finding:
@@ -197,9 +180,9 @@ def _neuron_criteria(loaded: Loaded, own: Criterion) -> Finding:
     name = _choose("Instead", "neurons", rivals, criterion_label, rivals[0])
     other, _, changed = _other(loaded, {"neurons": name})
     gone, same = neuron_cut.pruned(loaded), neuron_cut.pruned(other)
-    sentence = (
-        f"{criterion_label(name)} keeps {int((gone & ~same).sum()):,} neurons that {own.label} "
-        f"drops{_instead(other, loaded)}."
+    units = f"{int((gone & ~same).sum()):,} neurons"
+    sentence = sentences.disagreement(
+        criterion_label(name), own.label, units, _instead(other, loaded)
     )
     return Finding(sentence, CHARTS["neurons-kept"].draw(other), changed, {"story.neurons": family})
 
@@ -226,26 +209,17 @@ def corpora(loaded: Loaded) -> Finding:
     measured = {}
     for name in options:
         loss = loss_of(losses, _other(loaded, {"corpus": name})[1].plan.digest)
-        if loss is not None and not (loss.way or loss.missing):
-            measured[name] = loss
+        if comparable_loss := sentences.comparable(loss):
+            measured[name] = comparable_loss
     if corpus in measured:
-        loss = measured[corpus]
-        words = _by_corpus(loss.change, "+z.2f")
-        text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else literal(corpus)
-        sentence = f"Calibrated on {text}, {own.label} adds {words}."
-        if loss.right:
-            shares = {name: answers.share for name, answers in loss.right.items()}
-            sentence += f" Right answers: {_by_corpus(shares, '.0%')}."
+        text = f"all {len(loaded.runs)} corpora" if corpus == BLEND else corpus
+        sentence = literal(sentences.calibrated_on(text, own.label, measured[corpus]))
         changes = {name: plan_loss.change for name, plan_loss in measured.items()}
         chart = corpus_losses(changes, corpus, of_corpora(loaded, "loss increase"))
         return Finding(sentence, chart, changed)
     by_neuron = loaded.choices.spec.by_neuron
     chart = CHARTS["neuron-overlap" if by_neuron else "overlap"].draw(other)
-    return Finding(f"{literal(chart.alt)} Losses are not measured.", chart, changed)
-
-
-def _by_corpus(values: Mapping[str, float], form: str) -> str:
-    return ", ".join(f"{value:{form}} on {literal(name)}" for name, value in values.items())
+    return Finding(literal(sentences.not_measured(chart.alt)), chart, changed)
 
 
 def budget(loaded: Loaded) -> Finding:
@@ -256,11 +230,9 @@ def budget(loaded: Loaded) -> Finding:
     options = [name for name in SCHEDULE_NAMES if name in set(counts["schedule"])]
     name = _choose("Schedule", "schedule", options, schedule_label)
     other, plan, changed = _other(loaded, {"schedule": name})
-    kept = plan.kept.values()
-    low, high = min(kept), max(kept)
-    spread = f"{low} experts in every layer" if low == high else f"{low} to {high} experts a layer"
-    sentence = f"{schedule_label(name)} keeps {spread}; {loss_words(other, *loss_of_plan(other))}."
-    return Finding(sentence, CHARTS["schedules"].draw(other), changed)
+    loss = loss_text(other, *loss_of_plan(other))
+    sentence = sentences.spread_of_budget(schedule_label(name), plan.kept.values(), loss)
+    return Finding(literal(sentence), CHARTS["schedules"].draw(other), changed)
 
 
 def _scopes(loaded: Loaded) -> Finding:
@@ -289,12 +261,9 @@ def shipping(loaded: Loaded) -> Finding:
     other, plan, changed = _other(
         loaded, {key: even if is_even else uneven if usual == even else usual}
     )
-    where = f"loads in {programs(other, plan).words or 'no engine that was tried'}"
-    before, after = loaded.model.checkpoint.nbytes, bytes_after(other, plan)
-    sentence = (
-        f"{size_text(after)} instead of {size_text(before)}, "
-        f"{loss_words(other, *loss_of_plan(other))}; {where}."
-    )
+    sizes = loaded.model.checkpoint.nbytes, bytes_after(other, plan)
+    loss = loss_text(other, *loss_of_plan(other))
+    sentence = sentences.shipped(sizes, loss, programs(other, plan).words)
     decision_button(other, plan, "report.story")
     link_to("export", "Export", "output")
-    return Finding(sentence, CHARTS["sizes"].draw(other), changed)
+    return Finding(literal(sentence), CHARTS["sizes"].draw(other), changed)
