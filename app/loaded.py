@@ -26,7 +26,15 @@ from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.repair_reference import tokens_words, variant_words
 from pruning.plan.units import Units
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
-from pruning.planning.comparing import SpecPair, decision, pair_of, second_spec, with_counts_of
+from pruning.planning.comparing import (
+    SpecPair,
+    decision,
+    order_asked_of,
+    pair_of,
+    plan_held,
+    second_spec,
+    with_counts_of,
+)
 from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
@@ -77,6 +85,11 @@ class CurrentPlan:
         return name + variant_words(fitted, ranked, *changes, tokens=repair.tokens)
 
     @property
+    def own_file(self) -> str:
+        """A file that no other plan has, where two are named."""
+        return self.file or f"plan-{self.plan.in_own_bits.unrepaired.digest[:8]}.json"
+
+    @property
     def file_name(self) -> str:
         """The file that holds it, or that its commands write."""
         return self.repaired_by.writes if self.repaired_by else self.file or PLAN_FILE
@@ -105,6 +118,7 @@ class Loaded:
     study: Study
     choices: Choices
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
+    beside: CurrentPlan | None = None  # a whole plan as the second one; None: it is by the baseline
     search: KnownSearch | None = None  # the search on screen; None: that of the controls
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
@@ -123,6 +137,9 @@ class Loaded:
     @cached_property
     def both(self) -> SpecPair:
         """The plan, and the one that it is compared with."""
+        if self.beside:
+            b = self.study.request(self._beside_ranking.spec)
+            return SpecPair(self.request, b, self.beside_file)
         pair = pair_of(self.choices.second or self.second_by(), self.request.plan)
         if pair.a.plan.by_neuron or not pair.a.plan.spread.is_measured:
             return pair
@@ -310,7 +327,25 @@ class Loaded:
     @cached_property
     def second(self) -> Ranking:
         """The ranking of the second plan."""
-        return self.study.ranking(self.both.b.plan)
+        return self._beside_ranking if self.beside else self.study.ranking(self.both.b.plan)
+
+    @property
+    def second_plan(self) -> PruningPlan:
+        """The second plan."""
+        return self.beside.plan if self.beside else self.study.plan_of(self.second)
+
+    @cached_property
+    def _beside_ranking(self) -> Ranking:
+        """The ranking of the whole second plan, which a file may only name."""
+        if self.beside is None:
+            raise PlanError("There is no second plan.")
+        asked = self.beside.ranking
+        return asked or self.study.ranking(order_asked_of(self.beside.plan, self.model))
+
+    @property
+    def beside_file(self) -> str:
+        """The file of the whole second plan in command lines."""
+        return self.beside.own_file if self.beside else ""
 
     @cached_property
     def calibrated(self) -> dict[str, ExpertStats]:
@@ -348,7 +383,7 @@ class Loaded:
     def comparison(self) -> Comparison:
         """The plan (A) compared with the second (B)."""
         a = decision(self.first, self.shown_plan)
-        return Comparison(a, decision(self.second, self.study.plan_of(self.second)))
+        return Comparison(a, decision(self.second, self.second_plan))
 
     @property
     def shown_plan(self) -> PruningPlan:
@@ -358,6 +393,12 @@ class Loaded:
     @property
     def names(self) -> tuple[str, str]:
         """Both plans in a few words."""
+        if self.beside:
+            names = (CurrentPlan(self.shown_plan) if self.shown is None else self.shown).name
+            a, b = names or _in_words(self.first), self.beside.name or _in_words(self.second)
+            plans = (self.shown_plan, self.beside.plan)
+            ids = [f" ({plan.digest[:8]})" if a == b else "" for plan in plans]
+            return a + ids[0], b + ids[1]
         file = self.shown.file if self.shown else ""
         return file or _in_words(self.first), _in_words(self.second)
 
@@ -414,6 +455,10 @@ def loss_text(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:
     """What charts of two plans are drawn from."""
     spec, ranking = request.plan, request.plan.ranking
-    b = second_spec(spec, request).ranking.rule
-    choices = Choices(spec, b, corpora=ranking.corpora, gate=ranking.gate, second=request)
-    return Loaded(Study.of(request, model, store), choices)
+    beside = None if request.with_plan is None else plan_held(request.with_plan, model)
+    b = order_asked_of(beside, model) if beside else second_spec(spec, request)
+    choices = Choices(
+        spec, b.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, second=request
+    )
+    loaded = Loaded(Study.of(request, model, store), choices)
+    return replace(loaded, beside=CurrentPlan(beside)) if beside else loaded

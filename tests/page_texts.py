@@ -27,6 +27,42 @@ def by_hand(counts, layers=range(6)):
     return [f"{layer}={count}" for layer, count in zip(layers, counts.split("."), strict=True)]
 
 
+# Kind of plan -> its URL.
+PLANS = {
+    "unified": {
+        **{"criterion": "squared-gate-energy", "gate": "renormalized", "sparsity": "25%"},
+        "corpora": ["demo-code:80", "demo-stories:50"],
+    },
+    "rules": {
+        "schedule": "frequency",
+        "protect": "0",
+        "multiple_of": "4",
+        "corpora": "demo-stories",
+    },
+    "super experts": {"criterion": "aimer", "keep_super": "True", "corpora": "demo-math"},
+    "shrunk": {"shrink": "40%", "criterion": "aimer", "schedule": "late", "top_k": "2"},
+    "by hand": {"set": by_hand("20.20.20.12.12.12"), "locked": "0"},
+    "by hand, locked": {
+        **{"set": by_hand("6.5.5.7.5.20"), "locked": "0,5", "sparsity": "75%"},
+        **{"criterion": "0,1,2", "corpora": "demo-stories"},
+    },
+    "measured": {
+        **{"schedule": "measured", "sparsity": "40%", "criterion": "ean"},
+        "corpora": ALL_CORPORA,
+    },
+    "searched": {"searched": "demo-frequency"},
+    "neurons": {
+        **{"granularity": "neuron", "criterion": "neuron-norms", "neuron_scope": "expert"},
+        **{"params_share": "40%", "multiple_of": "8", "pin": ["3:5", "2:1-2"]},
+    },
+    "uneven neurons": {
+        **{"granularity": "neuron", "neuron_scope": "global", "sparsity": "30%", "drop": "2:7"},
+        "width_mode": "per-layer",
+    },
+    "measured neurons": {"granularity": "neuron", "schedule": "measured", "sparsity": "40%"},
+}
+
+
 def refusal_of_link(test):
     """Why the page does not show the plan of its URL; empty if it does."""
     said = [text for text in texts(test.warning) if text.startswith("The URL asks for what")]

@@ -13,9 +13,7 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Weighing
 from analysis.errors import PlanError
 from analysis.files.durable import write_durably
-from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.numbers.sparsity import as_percent
 from analysis.numbers.words import counted
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.store import stats_store
@@ -26,11 +24,12 @@ from app.cli.say import say_notes
 from app.console import finish, follow, note, show_table
 from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
-from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan
 from pruning.plan.size_words import less_in_words
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.widths import WidthChoice
+from pruning.planning.comparing import asked_of
 from pruning.planning.ranking import weights_measured
 from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.evaluation import EvaluationStore
@@ -39,7 +38,14 @@ from pruning.records.quality import stored_losses
 from pruning.requests.following import export_command
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.serving.engines import contents_of, readers, verdicts
-from pruning.spec.base import Option, command_line, flat_fields, flat_values, option_words
+from pruning.spec.base import (
+    Option,
+    command_line,
+    flat_fields,
+    flat_values,
+    option_words,
+    repeated,
+)
 from pruning.spec.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
 
@@ -65,6 +71,7 @@ def _list_views(lists_views: bool) -> None:
 def plot(
     request: PlotRequest,
     *,
+    plans: tuple[Path, ...] = (),
     view: View,
     plan_file: Annotated[
         options.Plan | None,
@@ -98,7 +105,7 @@ def plot(
         chart = chart_view.draw(block_of(request.model, request.block))
     else:
         panels = tuple(map(get_criterion, request.panels))
-        loaded = _loaded(request, chart_view.granularity, plan_file, panels)
+        loaded = _loaded(request, plans, chart_view.granularity, plan_file, panels)
         choice = PathChoice(
             DEFAULT_PATHS if request.top_m is None else request.top_m,
             Weighing(request.weights, request.transitions),
@@ -122,7 +129,9 @@ def plot(
     shared = [name for name in flat_fields(ReportRequest) if name in values]
     if values.get("sparsity") == HALF:
         shared.remove("sparsity")
-    words = ("--view", chart_view.name, *(option_words(request, only=shared) if shared else ()))
+    second = repeated("--with-plan", map(str, plans))
+    words = [*option_words(request, only=shared)] if shared else []
+    words = ["--view", chart_view.name, *words, *second]
     finish(
         f"{chart.alt}\n{path}: {chart_view.title}",
         {"file": str(path), "says": chart.alt},
@@ -132,18 +141,22 @@ def plot(
 
 def _loaded(
     request: DrawRequest,
+    plans: Sequence[Path] = (),
     granularity: str = EXPERT_GRANULARITY,
     plan_file: Path | None = None,
     panels: Sequence[Criterion] = (),
 ) -> "Loaded":
-    """What charts of a plan are drawn from, and of further criteria; the granularity is theirs."""
+    """What charts of a plan are drawn from, and of further criteria; the granularity is theirs.
+
+    `plans` has the file of the second plan, if it is of one.
+    """
     from app.loaded import loaded_of
 
     described = load_model_index(request.model, revision=request.revision)
     plan = read_plan(plan_file, described, request.stats_dir) if plan_file else None
     spec = request.plan
     if plan and plan.provenance.spec:
-        spec = _ordered(spec, _asked_of(plan, described))
+        spec = _ordered(spec, asked_of(plan, described))
     elif not spec.ranking.criterion:
         spec = spec.changed(criterion=_USUAL[granularity], granularity=granularity)
     store = stats_store(request.stats_dir)
@@ -152,6 +165,8 @@ def _loaded(
         follow(weights_measured(criterion, described, store))
     if plan and plan_file:
         loaded = replace(loaded, shown=CurrentPlan(plan, file=plan_file.name))
+    if loaded.beside:
+        loaded = replace(loaded, beside=replace(loaded.beside, file=plans[0].name))
     say_notes(loaded.run_notes)
     return loaded
 
@@ -164,20 +179,11 @@ def _ordered(spec: PlanSpec, asked: PlanSpec) -> PlanSpec:
     return spec if is_told else spec.changed(corpora=asked.ranking.corpora)
 
 
-def _asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
-    """What was asked of a plan; counts that came from a file, as the sparsity that they have."""
-    spec = PlanSpec.recorded(plan.provenance.spec)
-    if spec.spread.schedule_file is None:
-        return spec
-    removed = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))
-    share = as_percent(removed, model.num_experts)
-    return spec.changed(schedule="uniform", schedule_file=None, sparsity=share, remove=None)
-
-
 @command(ReportRequest)
 def report(
     request: ReportRequest,
     *,
+    plans: tuple[Path, ...] = (),
     plan: Annotated[
         options.Plan | None,
         Option("Write one page for decision makers on this plan.json, without figures."),
@@ -205,7 +211,7 @@ def report(
     if plan is not None:
         _report_decision(request, plan, out_file)
         return
-    loaded = _loaded(request)
+    loaded = _loaded(request, plans)
     views = views_of(request.views, loaded.choices.spec.ranking.criterion)
     page = report_of(loaded, views, request.title)
     if not page.sections:

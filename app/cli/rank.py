@@ -34,7 +34,13 @@ from app.cli.files import write_table
 from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.plan.plan import PruningPlan
-from pruning.planning.comparing import decision, pair_of, with_counts_of
+from pruning.planning.comparing import (
+    decision,
+    order_asked_of,
+    pair_of,
+    plan_held,
+    with_counts_of,
+)
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking
 from pruning.requests.following import free_name, plan_command, usual_budget
@@ -276,17 +282,27 @@ def _planned(request: SpecRequest) -> tuple[Ranking, PruningPlan]:
 
 @command(CompareRequest)
 def compare(
-    request: CompareRequest, *, out_file: options.OutTable = Path("comparison.csv")
+    request: CompareRequest,
+    *,
+    plans: tuple[Path, ...] = (),
+    out_file: options.OutTable = Path("comparison.csv"),
 ) -> None:
-    """Compare the plans of two criteria: which experts both keep, one, or neither; writes CSV.
+    """Compare two plans: which experts both keep, one, or neither; writes CSV.
 
     Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
     --calibrated-on demo-code
     """
     pair = pair_of(request, request.plan)
     first, a = _planned(pair.a)
-    pair = with_counts_of(a, pair)
-    second, b = _planned(pair.b)
+    if request.with_plan is None:
+        pair = with_counts_of(a, pair)
+        second, b = _planned(pair.b)
+        following = [pair.b.command(out=free_name("b.json"))]
+    else:
+        model = load_model_index(request.model, revision=request.revision)
+        b = plan_held(request.with_plan, model)
+        second = follow(_ranking(pair.b.model_copy(update={"plan": order_asked_of(b, model)})))
+        following = [command_line("plans", "show", str(plans[0]), "--model", request.model)]
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)
     for side, ranking in zip("AB", sides, strict=True):
@@ -306,5 +322,5 @@ def compare(
         f"{out_file}: {agreed:.1%} of {len(comparison.table())} decisions are equal",
         {"file": str(out_file), "agreement": agreed, "jaccard": comparison.jaccard},
         pair.a.command(out=free_name("a.json")),
-        pair.b.command(out=free_name("b.json")),
+        *following,
     )

@@ -67,10 +67,7 @@ def _no_model(context: Any) -> str:
     model = Path(str(context.params.get("model") or ""))
     if model.suffix != ".json" or model.name == CONFIG_NAME:
         return ""
-    use = f" MODEL comes first: `{context.command_path} MODEL --plan {model}`."
-    if context.command.name == "compare":
-        use = " `moeprune plans diff A B` compares plans, `moeprune compare MODEL` criteria."
-    return f"{model} is no model.{use}"
+    return f"{model} is no model. MODEL comes first: `{context.command_path} MODEL --plan {model}`."
 
 
 def _right_option(name: str, context: Any) -> str:

@@ -1,5 +1,7 @@
 """Compare: two recipes side by side, where they disagree, and by how much."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import streamlit as st
@@ -8,18 +10,22 @@ from streamlit.column_config import NumberColumn
 from analysis.ranking.compare import FATES, Comparison
 from app.literal import literal
 from app.loaded import Loaded
-from app.widgets.charts import ranks_from_one, show_named, table_with_csv
+from app.session.chosen_expert import open_expert
+from app.widgets.charts import chosen_rows, ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
+from app.widgets.pinned_table import pinned_part
 from pruning.measures.right_answers import points_words
 from pruning.records.quality import loss_of
 from pruning.records.right_of_plans import in_short, right_apart, right_share
 
 _ROWS_SHOWN: Final = 200
+_EXPERTS: Final = "compare.experts"
 
 
 def draw(loaded: Loaded) -> None:
     """The page."""
+    pinned_part(loaded)
     if loaded.choices.spec.by_neuron:
         inform(
             "Compare sets whole experts side by side; choose **Experts** under **Model and plan**."
@@ -37,15 +43,26 @@ def draw(loaded: Loaded) -> None:
         show_named("agreement", loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
-    show_command(loaded.both.command(), heading="The same from the command line")
+    show_command(*_commands(loaded), heading="The same from the command line")
+
+
+def _commands(loaded: Loaded) -> list[str]:
+    """The lines that make the second plan, if it is whole, and compare both."""
+    if loaded.beside is None:
+        return [loaded.both.command()]
+    makes = loaded.both.b.command(out=loaded.beside_file)
+    return [makes, loaded.both.command()]
 
 
 def conclusion(loaded: Loaded) -> str:
     """Measured losses of both, and how often they decide alike; returns their right answers."""
     known, words = loaded.study.losses, []
-    a = loaded.shown.plan if loaded.shown else loaded.study.plan_of(loaded.first)
-    plans = (a, loaded.study.plan_of(loaded.second))
-    losses = [loss_of(known, plan.in_own_bits.unrepaired.digest) for plan in plans]
+    plans = (loaded.shown_plan, loaded.second_plan)
+    is_whole = loaded.beside is not None
+    a = plans[0]
+    losses = [
+        loss_of(known, (plan if is_whole else plan.in_own_bits.unrepaired).digest) for plan in plans
+    ]
     first, second = losses
     apart = right_apart(first, second) if first and second else None
     for name, loss in zip(loaded.names, losses, strict=True):
@@ -56,7 +73,7 @@ def conclusion(loaded: Loaded) -> str:
     if apart:
         shares = " and ".join(f"{right_share(loss):.0%}" for loss in losses if loss)
         right = f"Right answers of A less B: {points_words(apart)} ({shares})."
-    if a.repair or a.bits:
+    if (a.repair or a.bits) and not is_whole:
         caveat = " Neither is repaired or in fewer bits here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "
@@ -91,15 +108,21 @@ def comparison_metrics(comparison: Comparison) -> None:
 def listed_experts(comparison: Comparison) -> None:
     """Table of the experts that only one recipe keeps."""
     table = comparison.disagreements()
-    st.markdown("**Experts that only one recipe keeps**, largest difference first.")
+    st.markdown(
+        "**Experts that only one recipe keeps**, largest difference first; choose a row to open it."
+    )
     if table.empty:
         inform("The recipes keep the same experts.")
         return
+    places = list(zip(table["layer"], table["expert"], strict=True))
     table_with_csv(
         table,
         "disagreements",
         f"{len(table)} experts that only one recipe keeps",
         shown=ranks_from_one(table.head(_ROWS_SHOWN)),
+        key=_EXPERTS,
+        on_select=partial(_open_chosen, places),
+        selection_mode="single-row",
         column_config={
             "kept_by": "kept by",
             "rank_a": "rank A",
@@ -111,3 +134,11 @@ def listed_experts(comparison: Comparison) -> None:
     if len(table) > _ROWS_SHOWN:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
     st.text("Ranks in the file count from 0, as on the command line.")
+
+
+def _open_chosen(places: Sequence[tuple[int, int]]) -> None:
+    """Open the page of the expert in the chosen row."""
+    for row in chosen_rows(_EXPERTS):
+        if row < len(places):
+            layer, expert = places[row]
+            open_expert((int(layer), int(expert)))

@@ -112,7 +112,9 @@ def _recipes(loaded: Loaded) -> dict[str, str]:
     if loaded.shown is not None and loaded.shown.file:
         return {"Plan": f"{loaded.shown.file} ({plan_fact(loaded)})"}
     if loaded.shown is not None and loaded.shown.ranking is not None:
-        return {"Plan": _in_words(loaded.shown.ranking.spec, "criterion", "corpora", "gate")}
+        spec = loaded.shown.ranking.spec
+        second = {"Compared with": loaded.names[1]} if loaded.beside else {}
+        return {"Plan": _in_words(spec, "criterion", "corpora", "gate"), **second}
     a, b = loaded.both.a.plan, loaded.both.b.plan
     words = ("criterion", "corpora", "gate")
     return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}

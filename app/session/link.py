@@ -13,8 +13,10 @@ from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.session.controls import BESIDE, USUAL, asked_spec, controls_for
 from app.session.data import losses_of
+from app.session.pins import MOST_PINS, Pin, left_out, parse_pin
 from app.session.plan_state import LOST
-from app.session.state import Page
+from app.session.repairs import AS_PRUNED, REPAIR
+from app.session.state import PINNED, PLAN_WORDS, Controls, Page
 from pruning.planning.choice import MOST_TEXT
 from pruning.records.quality import PlanLoss, losses_at
 from pruning.search.store import SEARCH
@@ -45,17 +47,63 @@ def open_link(model: MoEModel, corpora: Sequence[str]) -> None:
         st.session_state.update(USUAL)
     if is_first and not names_a_plan:
         st.session_state.update(_best_controls(model, corpora))
+        _say_lost(_take_pins(model, corpora))
     elif is_first or (names_a_plan and context is not None and context.is_history_navigation):
-        link = _Link.of_url(model, corpora)
+        link = Link.of(_url(), model, corpora)
         controls, problems = link.controls()
+        problems += _take_pins(model, corpora)
         st.session_state.update(controls)
-        words = " ".join(["The URL asks for what is not here.", *problems])
-        st.session_state[LOST] = words if problems else ""
+        _say_lost(problems)
+
+
+def _say_lost(problems: Sequence[str]) -> None:
+    words = " ".join(["The URL asks for what is not here.", *problems])
+    st.session_state[LOST] = words if problems else ""
+
+
+def _url() -> dict[str, list[str]]:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def _take_pins(model: MoEModel, corpora: Sequence[str]) -> list[str]:
+    """Pin the plans of the URL; a line on each that no controls ask for.
+
+    Those of other models wait until their model is shown.
+    """
+    texts = list(dict.fromkeys(st.query_params.get_all(PINNED)))
+    by_name: dict[tuple[str, str], str] = {}
+    problems = []
+    for place, text in enumerate(texts[:MOST_PINS], 1):
+        try:
+            pin = parse_pin(text)
+            if pin.model == model.name:
+                controls_of_pin(pin, model, corpora)
+        except UserError as error:
+            problems.append(left_out(place, str(error)))
+        else:
+            by_name.setdefault((pin.model, pin.name), pin.text)
+    if len(texts) > MOST_PINS:
+        problems.append(f"The URL pins {len(texts)} plans; the first {MOST_PINS} are taken.")
+    if by_name:
+        st.session_state[PINNED] = tuple(by_name.values())
+    else:
+        st.session_state.pop(PINNED, None)
+    return problems
+
+
+def controls_of_pin(pin: Pin, model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
+    """The controls that ask for a pinned plan.
+
+    Raises:
+        PlanError: no controls ask for all of it.
+    """
+    repair = [*pin.words.get(REPAIR, ()), AS_PRUNED][0]
+    return Link.of(pin.words, model, corpora).whole_controls() | {REPAIR: repair}
 
 
 @dataclass(frozen=True)
-class _Link:
-    """What a URL asks of a plan."""
+class Link:
+    """What a URL or a pin asks of a plan."""
 
     model: MoEModel
     corpora: Sequence[str]  # the calibrated ones
@@ -63,11 +111,12 @@ class _Link:
     beside: Mapping[str, str]  # key of a control beside the spec -> its value
 
     @classmethod
-    def of_url(cls, model: MoEModel, corpora: Sequence[str]) -> "_Link":
-        """That of the browser."""
-        url = st.query_params
-        words = {name: url.get_all(name) for name in _FIELDS if name in url}
-        other_values = {name: url[name][:MOST_TEXT] for name in BESIDE if name in url}
+    def of(
+        cls, url: Mapping[str, Sequence[str]], model: MoEModel, corpora: Sequence[str]
+    ) -> "Link":
+        """That of the parameters of a URL; others say nothing of a plan."""
+        words = {name: url[name] for name in _FIELDS if name in url}
+        other_values = {name: url[name][-1][:MOST_TEXT] for name in BESIDE if name in url}
         return cls(model, corpora, words, other_values)
 
     def controls(self) -> tuple[dict[str, Any], list[str]]:
@@ -85,7 +134,16 @@ class _Link:
             message = f"{problems['criterion']} The rest of the URL changes the opening plan."
             problems = {"criterion": message, **rest}
         other_controls, more = self._of_beside()
-        return controls | other_controls, [*map(literal, problems.values()), *more]
+        return controls | other_controls, [*map(literal, [*problems.values(), *more])]
+
+    def whole_controls(self) -> dict[str, Any]:
+        """The controls that ask for all of it; a PlanError if none do."""
+        granularity = self.words.get("granularity", [""])[-1]
+        controls = self._with_all(self.words, _usual_spec(granularity, self.model, self.corpora))
+        other_controls, problems = self._of_beside()
+        if problems:
+            raise PlanError(problems[0])
+        return controls | other_controls
 
     def _of_spec(
         self, words: Mapping[str, Sequence[str]], usual: PlanSpec
@@ -138,7 +196,7 @@ class _Link:
 def _unknown(what: str, value: str, known: Sequence[str]) -> str:
     """A line on a value of the URL that does not exist, and on those that do."""
     others = f", but {', '.join(known)}" if known else ""
-    return literal(f"There is no {what} {value[:_MOST_SAID]!r} here{others}.")
+    return f"There is no {what} {value[:_MOST_SAID]!r} here{others}."
 
 
 def _usual_spec(granularity: str, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
@@ -173,18 +231,39 @@ def _has_equal_layers(loss: PlanLoss) -> bool:
     return spec is not None and spec.is_even and not spec.limits.protect
 
 
-def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None:
-    """Make the URL that of a plan; the parameters of views are left alone."""
+def link_words(
+    asked: PlanSpec, controls: Controls, model: MoEModel, corpora: Sequence[str]
+) -> dict[str, list[str]]:
+    """The parameters of a plan's URL: how it differs from the usual one, and what is beside it."""
     granularity = asked.ranking.granularity
     link = asked.differences(_usual_spec(granularity, model, corpora))
     link |= {"granularity": [granularity]} if asked.by_neuron else {}
-    is_search = st.session_state["schedule"] == SEARCH and not asked.by_neuron
-    beside = {name: str(st.session_state[name] or "") for name in BESIDE}
+    is_search = controls["schedule"] == SEARCH and not asked.by_neuron
+    beside = {name: str(controls[name] or "") for name in BESIDE}
     link |= {name: [text] for name, text in beside.items() if text and name != "searched"}
-    link |= {"searched": [beside["searched"]]} if is_search else {}
+    return link | ({"searched": [beside["searched"]]} if is_search else {})
+
+
+def pin_words(asked: PlanSpec, link: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """The same for a pin, which names what another calibration may make the usual of."""
+    amounts = {name: [str(amount)] for name, amount in asked.budget.amounts.items()}
+    ranked_by = {
+        "criterion": [asked.ranking.criterion],
+        "corpora": [*asked.ranking.corpora],
+        **amounts,
+    }
+    return {name: words for name, words in ranked_by.items() if any(words)} | dict(link)
+
+
+def write_link(asked: PlanSpec, model: MoEModel, corpora: Sequence[str]) -> None:
+    """Make the URL that of a plan and of the pins; the parameters of views are left alone."""
+    link = link_words(asked, st.session_state, model, corpora)
+    st.session_state[PLAN_WORDS] = pin_words(asked, link)
     # With the rest: before the component `history` is there, each update adds an entry for Back.
     link = link or {_OPENED: ["1"]}
-    for name in _NAMES:
+    if pinned := st.session_state.get(PINNED):
+        link |= {PINNED: [*pinned]}
+    for name in (*_NAMES, PINNED):
         if name in st.query_params and name not in link:
             del st.query_params[name]
     changed = {

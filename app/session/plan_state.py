@@ -14,13 +14,16 @@ from app.literal import literal
 from app.loaded import CurrentPlan
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, ranges
-from pruning.plan.plan import PruningPlan
+from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.plan.sizes import format_bytes
 from pruning.plan.units import Units, expert_units
 from pruning.planning.choice import HAND, counts_text, layers_in
+from pruning.records.quality import PlanLoss
 from pruning.schedules import from_counts
 
 EDITOR, TABLE = "plan.editor", "plan.table"
 REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
+_LAST_PLAN = "plan.last"  # session key: the last plan, and how it differed from the one before
 LOST = "plan.lost"  # session key: why the URL is not of the plan on screen
 
 
@@ -44,6 +47,52 @@ class NoPlan(UserError):
     def __init__(self, reason: str, ways: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         super().__init__(reason)
         self.ways = ways or {}
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A plan that was on screen, with what the bar says of it."""
+
+    plan: PruningPlan
+    nbytes: int  # of its export
+    loss: PlanLoss | None
+
+    def is_of(self, other: "Snapshot") -> bool:
+        """Whether both are of one plan, in one width."""
+        return (self.plan.digest, self.nbytes) == (other.plan.digest, other.nbytes)
+
+    def change_since(self, before: "Snapshot") -> str:
+        """How it differs from the plan before, in a few words."""
+        words = []
+        if self.plan.granularity == before.plan.granularity == EXPERT_GRANULARITY:
+            sides = [(set(before.plan.kept[n]), set(self.plan.kept[n])) for n in self.plan.kept]
+            gained = sum(len(after - kept) for kept, after in sides)
+            lost = sum(len(kept - after) for kept, after in sides)
+            words += [f"+{gained} / -{lost} experts"] if gained or lost else []
+        if not words and (more := self.nbytes - before.nbytes):
+            words.append(f"{'+' if more > 0 else '-'}{format_bytes(abs(more))}")
+        if self.loss and before.loss and _are_comparable(self.loss, before.loss):
+            words.append(f"loss {self.loss.mean - before.loss.mean:+z.2f}")
+        return ", ".join(words or ["same experts"])
+
+
+def _are_comparable(loss: PlanLoss, other: PlanLoss) -> bool:
+    """Whether two plans were measured in the same way, on the same corpora."""
+    return loss.way == other.way and loss.change.keys() == other.change.keys()
+
+
+def last_change(page: str, now: Snapshot) -> str:
+    """What the last change of the plan did, while the page on which it happened is open."""
+    last: tuple[Snapshot, str, str] = st.session_state.get(_LAST_PLAN, (now, "", ""))
+    before, place, words = last
+    if before.plan.model.identity != now.plan.model.identity:
+        place, words = "", ""
+    elif not before.is_of(now):
+        place, words = page, now.change_since(before)
+    elif place != page:
+        place, words = "", ""
+    st.session_state[_LAST_PLAN] = now, place, words
+    return words
 
 
 def sparsity_controls(percent: int) -> dict[str, str | int]:

@@ -48,6 +48,9 @@ Fields = Mapping[str, Any]
 Group = Literal["granularity", "corpus", "budget", "criterion", "schedule", "search", "limits"]
 
 UNIFIED = "unified"
+# Session keys: pinned plans, as in the URL; what the URL says of the plan on screen.
+PINNED, PLAN_WORDS = "pinned", "plan.words"
+PINNED_SECOND: Final = "plan:"  # begins the name of a pinned plan in the choice of the second one
 BITS: Final = "bits"  # in which evaluations simulate the plan; beside its spec, as a repair is
 # Criteria outside the unified family.
 OTHER = tuple(name for name, criterion in CRITERIA.items() if criterion.exponents is None)

@@ -1,7 +1,7 @@
 """A chart on a page, with its description, its numbers and its downloads."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -42,8 +42,11 @@ def show_chart(
     figure: Callable[..., go.Figure] | None = None,
     on_select: Callable[[], None] | None = None,
     with_sentence: bool = False,
+    with_files: bool = True,
 ) -> None:
     """Draw a chart with its downloads, below its sentence if `with_sentence`.
+
+    Without `with_files` the downloads are drawn elsewhere, by `chart_files`.
 
     `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
     makes the points clickable; it is called before the script and reads `chart_selection`.
@@ -59,7 +62,8 @@ def show_chart(
     else:
         drawing = (figure or chart.figure)(dark=dark)
         _plot(drawing, chart.name, chart.alt, **(selectable if on_select else {}))
-    chart_files(chart.name, lambda: chart)
+    if with_files:
+        chart_files(chart.name, lambda: chart)
 
 
 def _plot(figure: go.Figure, name: str, alt: str, **look: Any) -> None:
@@ -119,9 +123,9 @@ def chart_or_message(name: str, loaded: Loaded) -> Drawing | None:
         return None
 
 
-def chart_files(name: str, make: Callable[[], Drawing]) -> None:
+def chart_files(name: str, make: Callable[[], Drawing], label: str = "Data and downloads") -> None:
     """Downloads of the named chart, which is made when they are opened."""
-    part = st.expander("Data and downloads", key=f"data.{name}", on_change="rerun")
+    part = st.expander(label, key=f"data.{name}", on_change="rerun")
     if part.open:
         chart = make()
         with part:
@@ -134,6 +138,14 @@ def chart_files(name: str, make: Callable[[], Drawing]) -> None:
 def chart_selection(name: str) -> object:
     """The selection in the named chart, as `st.plotly_chart` returns it; None if empty."""
     return st.session_state.get(f"chart.{name}")
+
+
+def chosen_rows(key: str) -> list[int]:
+    """The rows that are chosen in the table of this key, as it was drawn or before its change."""
+    state = st.session_state.get(key)
+    selection = state.get("selection") if isinstance(state, Mapping) else None
+    rows = selection.get("rows") if isinstance(selection, Mapping) else None
+    return [row for row in rows or () if type(row) is int and row >= 0]
 
 
 def table_with_csv(

@@ -1,6 +1,6 @@
 """The chosen plan, its controls and its files, drawn on every page."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,9 +19,12 @@ from app.session.controls import TEXTS, USUAL, asked_spec, controls_for
 from app.session.data import loaded_for, shown_model, what_is_missing
 from app.session.link import write_link
 from app.session.measured_plan import show_plan
+from app.session.pinned_plans import open_pin, with_second
+from app.session.pins import add_pin, is_shown_pinned, pin_named, pin_of
 from app.session.plan_data import current_plan
 from app.session.plan_state import import_plan, keep_by_hand, sparsity_controls
 from app.session.state import (
+    PINNED_SECOND,
     apply_criterion,
     controls_on_page,
     corpora_of,
@@ -81,7 +84,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
             formula_part()
     if not neurons:
         with places["baseline"]:
-            baseline_control()
+            baseline_control(model)
     with places["schedule"]:
         draw_controls("schedule", controls)
     with places["limits"]:
@@ -94,13 +97,17 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         loaded = loaded_for(model, page_choices(asked))
         with places["schedule"]:
             loaded = loaded.choosing(search=search_input(loaded, controls))
+        if str(st.session_state.get("baseline")).startswith(PINNED_SECOND):
+            with bar:
+                loaded = with_second(loaded)
         write_link(asked, model, corpora)
     except UserError as error:
         plain = controls_on_page() | {key: USUAL[key] for key in TEXTS}
         with bar:
             no_plan(error)
         return loaded_for(model, page_choices(asked_spec(plain, model, corpora))), str(error)
-    if not neurons and page == "compare" and loaded.choices.criterion is not None:
+    has_sides = not neurons and page == "compare" and loaded.choices.criterion is not None
+    if has_sides and loaded.beside is None:
         with places["second"]:
             loaded = loaded.choosing(second=_recipe_controls(loaded))
     with st.sidebar:
@@ -113,6 +120,9 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
             no_plan(error)
             return loaded, str(error)
         loaded = plan_line(loaded)
+    if has_sides and loaded.beside:
+        with places["second"]:
+            _swap_button(swap_pinned, loaded)
     return loaded, ""
 
 
@@ -142,6 +152,29 @@ def swap(loaded: Loaded) -> None:
             state[name], state[key] = state[key], side_a[name]
 
 
+def swap_pinned(loaded: Loaded) -> None:
+    """Show the pinned plan B, and pin A in its place as the second one."""
+    b = pin_named(st.session_state.get("baseline"), loaded.model)
+    if loaded.shown is None or b is None:
+        return
+    a = pin_of(loaded.shown)
+    if not is_shown_pinned(loaded.shown):
+        add_pin(a)
+    if pin_named(a.name, loaded.model):
+        st.session_state["baseline"] = a.name
+        open_pin(loaded, b)
+
+
+def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded) -> None:
+    st.button(
+        "Swap A and B",
+        key="swap",
+        icon=":material/swap_horiz:",
+        on_click=swap_sides,
+        args=(loaded,),
+    )
+
+
 def _recipe_controls(loaded: Loaded) -> SecondRequest:
     """Draw the controls of B. A is the plan."""
     options: dict[str, Sequence[Any]] = {
@@ -160,9 +193,7 @@ def _recipe_controls(loaded: Loaded) -> SecondRequest:
             )
             for name, key in _SIDE_B.items()
         }
-    st.button(
-        "Swap A and B", key="swap", icon=":material/swap_horiz:", on_click=swap, args=(loaded,)
-    )
+    _swap_button(swap, loaded)
     values: dict[str, Any] = {}
     if side_b["corpus"] and loaded.choices.baseline.source == "routed":
         corpora = corpora_of(side_b["corpus"], controls_on_page(), list(loaded.runs))

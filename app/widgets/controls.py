@@ -7,12 +7,15 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import criterion_label
+from analysis.model.moe_model import MoEModel
 from app.components.expert_map import Arrangement, Mode
 from app.loaded import Loaded
 from app.session.controls import BESIDE, rows_on
+from app.session.pins import pin_options
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import (
     BASELINES,
+    PINNED,
     UNIFIED,
     USUAL_BASELINE,
     Control,
@@ -146,15 +149,21 @@ def formula_part() -> None:
         st.markdown(f"${criterion.formula}$", width="content")
 
 
-def baseline_control() -> None:
-    """Draw the choice of baseline, on Explore and Compare."""
-    say_unknown("Compare with", "baseline", BASELINES, criterion_words)
+def baseline_control(model: MoEModel) -> None:
+    """Draw the choice of the second plan, on Explore and Compare: pinned, or by a criterion."""
+    pinned = pin_options(model) if st.session_state.get(PINNED) else {}
+    options = (*pinned, *BASELINES)
+
+    def words(name: str) -> str:
+        return pinned.get(name) or criterion_words(name)
+
+    say_unknown("Compare with", "baseline", options, words)
     st.selectbox(
         "Compare with",
-        BASELINES,
-        index=BASELINES.index(USUAL_BASELINE),
+        options,
+        index=options.index(USUAL_BASELINE),
         key="baseline",
         bind="query-params",
-        format_func=criterion_words,
-        width=175,
+        format_func=words,
+        width=260 if pinned else 175,
     )

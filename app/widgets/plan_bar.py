@@ -16,8 +16,17 @@ from app.literal import literal
 from app.loaded import CurrentPlan, Loaded, loss_of_plan, loss_text
 from app.session.data import held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
+from app.session.pins import is_shown_pinned, toggle_shown
 from app.session.plan_data import bytes_after
-from app.session.plan_state import NoPlan, forget_import, imported_plan, why_lost
+from app.session.plan_state import (
+    NoPlan,
+    Snapshot,
+    forget_import,
+    imported_plan,
+    last_change,
+    why_lost,
+)
+from app.session.state import PINNED, page_now
 from app.widgets.charts import download_button
 from app.widgets.links import link_to
 from app.widgets.repair import repair_choice
@@ -82,14 +91,16 @@ def plan_line(loaded: Loaded) -> Loaded:
     saved = f":orange[{saved}]" if after > before else saved
     saved += ", simulated" if plan.plan.bits else ""
     verdict = verdict_of(loaded, plan)
-    ships = f" · {verdict_words(verdict)}" if verdict else ""
+    change = last_change(page_now(), Snapshot(plan.plan, after, loss))
+    # The second line is always there, so that its words move nothing.
+    ships = verdict_words(verdict) if verdict else ""
+    second_line = " · ".join(filter(None, (ships, change))) or "&nbsp;"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(
             f":orange[:material/circle:] **{literal(plan.name)}** `{plan.plan.digest[:8]}` "
             f":material/arrow_right_alt: **{format_bytes(after)}** "
-            f"({saved}) · {loss_words(loaded, loss, chance)}"
-            f"{ships}",
-            width="content",
+            f"({saved}) · {loss_words(loaded, loss, chance)}  \n{second_line}",
+            width="stretch",
         )
         if loss is None or loss.missing:
             measure_button(loaded, plan, "plan.measure", type="tertiary")
@@ -102,7 +113,23 @@ def plan_line(loaded: Loaded) -> Loaded:
                 type="tertiary",
                 help="The file is shown and exported as it is; links do not carry it.",
             )
+        else:
+            _pin_button(plan)
     return loaded
+
+
+def _pin_button(plan: CurrentPlan) -> None:
+    """Pin the plan, or remove its pin."""
+    is_pinned = PINNED in st.session_state and is_shown_pinned(plan)
+    st.button(
+        "Unpin" if is_pinned else "Pin",
+        key="plan.pin",
+        icon=":material/keep_off:" if is_pinned else ":material/keep:",
+        type="tertiary",
+        on_click=toggle_shown,
+        args=(plan,),
+        help="Pinned plans are a table on Compare; the URL carries them.",
+    )
 
 
 def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
@@ -133,20 +160,24 @@ def verdict_of(
 
     `sizes` are its bytes before and after, and `by` loads it, where options of the export decide.
     """
-    study = loaded.study
-    records, _ = study.records(BenchmarkStore)
-    digest, by = shown.plan.digest, by or programs(loaded, shown)
+    by = by or programs(loaded, shown)
     before, after = sizes or (loaded.model.checkpoint.nbytes, bytes_after(loaded, shown))
     evidence = Evidence(
         before=before,
         after=after,
-        losses=study.losses,
+        losses=loaded.study.losses,
         plain=by.plain,
         special=by.special,
-        is_benchmarked=any(record.plan_digest == digest and record.scores for record in records),
+        is_benchmarked=is_benchmarked(loaded, shown.plan),
         predicted=loaded.predicted,
     )
     return ship_verdict(shown.plan, loaded.model, evidence)
+
+
+def is_benchmarked(loaded: Loaded, plan: PruningPlan) -> bool:
+    """Whether any benchmark of the plan has scores."""
+    records, _ = loaded.study.records(BenchmarkStore)
+    return any(record.plan_digest == plan.digest and record.scores for record in records)
 
 
 def verdict_words(verdict: ShipVerdict) -> str:

@@ -1,14 +1,16 @@
 """Two plans compared: their specs, the command lines, the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.sparsity import as_percent
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
-from pruning.plan.plan import PruningPlan
+from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.planning.ranking import Ranking
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
@@ -22,6 +24,7 @@ class SpecPair:
 
     a: SpecRequest
     b: SpecRequest
+    b_file: str = ""  # that holds the second plan, if it is whole and inherits nothing
 
     def command(self, out: str = "comparison.csv") -> str:
         """The equivalent command line; it says of the second plan only what differs."""
@@ -39,6 +42,8 @@ class SpecPair:
         return [self.a.model, *option_words(self.a), *self._second()]
 
     def _second(self) -> list[str]:
+        if self.b_file:
+            return ["--with-plan", self.b_file]
         first, second = self.a.plan, self.b.plan
         words = ["--with-criterion", second.ranking.criterion]
         if second.ranking.corpora != inherited_corpora(first, second.ranking.criterion):
@@ -60,7 +65,7 @@ def second_spec(first: PlanSpec, request: SecondRequest) -> PlanSpec:
 
     Of a plan of neurons only the share: the second removes whole experts.
     """
-    criterion, budget = request.with_criterion, first.budget.amounts
+    criterion, budget = request.with_criterion or first.ranking.criterion, first.budget.amounts
     values: dict[str, Any] = {
         "criterion": criterion,
         "corpora": request.with_corpora or inherited_corpora(first, criterion),
@@ -87,6 +92,31 @@ def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
         model=request.model, revision=request.revision, plan=first, stats_dir=request.stats_dir
     )
     return SpecPair(a, a.model_copy(update={"plan": second_spec(first, request)}))
+
+
+def plan_held(content: Mapping[str, Any], model: MoEModel) -> PruningPlan:
+    """The plan of the model that the content of a plan.json holds."""
+    return fit_plan(plan_from_dict(content), model)
+
+
+def asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
+    """What was asked of a plan; counts that came from a file, as the sparsity that they have."""
+    spec = PlanSpec.recorded(plan.provenance.spec)
+    if spec.spread.schedule_file is None:
+        return spec
+    removed = model.num_experts - sum(map(len, fit_plan(plan, model).kept.values()))
+    share = as_percent(removed, model.num_experts)
+    return spec.changed(schedule="uniform", schedule_file=None, sparsity=share, remove=None)
+
+
+def order_asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
+    """`asked_of` a plan whose experts are compared; refuses one that no criterion ordered."""
+    if not plan.provenance.spec.get("ranking", {}).get("criterion"):
+        raise PlanError(
+            f"The second plan, {plan.digest[:8]}, does not say which criterion ordered its "
+            "experts; give one that `moeprune plan --criterion` made."
+        )
+    return asked_of(plan, model)
 
 
 def with_counts_of(plan: PruningPlan, pair: SpecPair) -> SpecPair:

@@ -12,7 +12,7 @@ from pruning.measures.names import MeasureName
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, nested
+from pruning.spec.base import Option, flags_of, nested
 from pruning.spec.spec import BUDGETS, PlanSpec, RankingSpec
 
 
@@ -122,17 +122,20 @@ class PathsRequest(ModelRequest):
         return self
 
 
-class SecondRequest(ModelRequest):
-    """A second plan to compare with; it inherits what it does not say."""
+WithCriterion = Annotated[
+    options.Criterion,
+    Option(
+        "Criterion of the second plan: a name, or b,alpha,beta.",
+        ("--with-criterion",),
+        takes="CRITERION",
+    ),
+]
 
-    with_criterion: Annotated[
-        options.Criterion,
-        Option(
-            "Criterion of the second plan: a name, or b,alpha,beta.",
-            ("--with-criterion",),
-            takes="CRITERION",
-        ),
-    ]
+
+class SecondRequest(ModelRequest):
+    """A second plan to compare with: of a file, or one that inherits what it does not say."""
+
+    with_criterion: WithCriterion | None = None
     with_corpora: Annotated[
         tuple[options.CalibratedOn, ...],
         Option(
@@ -152,35 +155,60 @@ class SecondRequest(ModelRequest):
             takes="FRACTION",
         ),
     ] = None
+    with_plan: Annotated[
+        dict[str, Any] | None,
+        Option("plan.json of the second plan, as it is.", ("--with-plan",), file="plan"),
+    ] = None
     stats_dir: options.StatsDir | None = None
 
 
-class CompareRequest(SecondRequest):
+class TwoPlansRequest(SecondRequest):
+    """A plan and a second one, as a person asks for them."""
+
+    plan: PlanSpec
+
+    @model_validator(mode="after")
+    def _a_file_says_all(self) -> "TwoPlansRequest":
+        others = (name for name in _OF_SECOND if name in self.model_fields_set)
+        if self.with_plan is not None and (extra := next(others, "")):
+            flag = flags_of(extra, type(self).model_fields[extra])[0]
+            raise ValueError(f"--with-plan is a whole plan; leave {flag} out")
+        return self
+
+
+_OF_SECOND = ("with_criterion", "with_corpora", "with_gate", "with_sparsity")
+
+
+class CompareRequest(TwoPlansRequest):
     """Two plans of experts to compare."""
 
     asked_by = "compare"
-    plan: PlanSpec
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_a_model(cls, values: Any) -> Any:
+        model = str(values.get("model", "")) if isinstance(values, Mapping) else ""
+        if model.endswith(".json"):
+            raise ValueError(
+                f"{model} is no model; `moeprune plans diff A B` compares plans, `moeprune compare "
+                "MODEL` criteria"
+            )
+        return values
 
     @model_validator(mode="after")
     def _ranks_experts(self) -> "CompareRequest":
         check_criterion(self.plan.ranking, self.asked_by)
+        if self.with_criterion is None and self.with_plan is None:
+            raise ValueError("name the second plan with --with-criterion or --with-plan")
         if self.plan.by_neuron:
             raise ValueError("whole experts are compared; leave --granularity out")
         return self
 
 
-class DrawRequest(SecondRequest):
+class DrawRequest(TwoPlansRequest):
     """A plan to draw figures of, half of the experts by default, and a second one."""
 
-    plan: PlanSpec
-    with_criterion: Annotated[
-        options.Criterion,
-        Option(
-            "Criterion of the second plan: a name, or b,alpha,beta.",
-            ("--with-criterion",),
-            takes="CRITERION",
-        ),
-    ] = "frequency"
+    with_criterion: WithCriterion = "frequency"
 
     @model_validator(mode="before")
     @classmethod

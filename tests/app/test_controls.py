@@ -9,6 +9,8 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from app.session.controls import BESIDE, CONTROLS, USUAL, asked_spec, controls_for
 from app.session.data import chosen_model, model_choices, runs_with_routing
+from app.session.link import controls_of_pin, link_words, pin_words
+from app.session.pins import Pin, parse_pin
 from app.session.state import Page, criterion_in, exponent_controls
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.planning.choice import HAND
@@ -23,7 +25,11 @@ ROWS = [
     if row.of in ("", granularity)
 ]
 # Row -> the control beside which it says something.
-NEEDS = {"counts": {"schedule": HAND}, "lambda": {"neurons": "camera-p"}}
+NEEDS = {
+    "counts": {"schedule": HAND},
+    "lambda": {"neurons": "camera-p"},
+    "searched": {"schedule": SEARCH},
+}
 # What a person may type; of the other texts the example in the empty field.
 TYPED = {"locked": "0-1,5", "lambda": 2.5}
 
@@ -62,6 +68,18 @@ def said(row, controls):
     return "uniform" if row.key == "schedule" and value in (SEARCH, HAND) else value
 
 
+def through_a_pin(page, spec, controls):
+    """A pin in the URL has all of it, and names what its plan is ranked by."""
+    words = pin_words(spec, link_words(spec, controls, page.model, page.corpora))
+    pin = Pin(words, "0123abcd", page.model.name)
+    assert parse_pin(pin.text) == pin
+    assert pin.words["criterion"] == [spec.ranking.criterion]
+    assert pin.words["corpora"] == list(spec.ranking.corpora)
+    back = controls_of_pin(parse_pin(pin.text), page.model, page.corpora)
+    assert asked_spec(back, page.model, page.corpora) == spec
+    assert {name: back[name] for name in BESIDE} == {name: controls[name] for name in BESIDE}
+
+
 @pytest.mark.parametrize(("granularity", "row"), ROWS)
 def test_every_value_goes_to_the_spec_through_the_url_and_back(page_of, granularity, row):
     page = page_of(granularity)
@@ -73,8 +91,10 @@ def test_every_value_goes_to_the_spec_through_the_url_and_back(page_of, granular
         linked = spec_of_words(spec.differences(usual), usual)
         back = controls_for(linked, page.model, page.corpora)
         assert linked == spec == asked_spec(back, page.model, page.corpora)
+        controls = {**page.values, **set_here}
         if row.field:
-            assert said(row, back) == said(row, {**page.values, **set_here})
+            assert said(row, back) == said(row, controls)
+        through_a_pin(page, spec, controls)
         specs.add(str(spec.to_json()))
     # It changes the plan, by a value of its own each.
     beginnings = 2 if row.key == "schedule" else 0

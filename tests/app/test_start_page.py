@@ -43,7 +43,7 @@ def bar_of(test):
 
 def verdict_in_bar(test):
     """The verdict on the plan on screen in one line, as the bar has it."""
-    return bar_of(test).rpartition(" · ")[2]
+    return bar_of(test).partition("  \n")[2].partition(" · ")[0]
 
 
 def _right_of(digest):

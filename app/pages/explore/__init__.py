@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import Criterion
 from analysis.numbers.arrays import rescale
@@ -13,6 +14,7 @@ from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.choices import StrataChoice
 from app.components.expert_map import MapPanel, Mode, expert_map, map_payload
+from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
 from app.pages.explore.corpora import blend_part, effects_part, variants_part
@@ -30,6 +32,7 @@ from app.widgets.controls import MODES, ORDERS, part_switch, view_switch
 from app.widgets.links import link_to
 from app.widgets.notes import inform, show_command
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.planning.ranking import Ranking
 from pruning.records.quality import loss_of
 
 MAP = "explore.map"
@@ -81,9 +84,11 @@ def difference_words(loaded: Loaded) -> str:
     """How many experts the two criteria decide differently, and what that costs."""
     comparison, losses = loaded.comparison, loaded.study.losses
     a, b = loaded.first.criterion.label, loaded.second.criterion.label
-    plan, other = loaded.study.plan_of(loaded.first), loaded.study.plan_of(loaded.second)
-    if loaded.shown:
-        plan = loaded.shown.plan.in_own_bits.unrepaired
+    plan, other = loaded.shown_plan, loaded.second_plan
+    if loaded.beside:
+        a, b = map(literal, loaded.names)
+    else:
+        plan = plan.in_own_bits.unrepaired
     count = comparison.count("only A")
     words = (
         f"{a} and {b} keep the same experts"
@@ -118,42 +123,64 @@ def show_plan_command(loaded: Loaded) -> None:
     link_to("export", "Export this plan", "output")
 
 
-def map_part(loaded: Loaded, mode: Mode) -> None:
-    """The maps of both criteria; that of the compared one alone beside the constant variant."""
+def map_part(loaded: Loaded, mode: Mode) -> DeltaGenerator:
+    """The maps of both criteria; that of the compared one alone beside the constant variant.
+
+    Returns the place of their order and data.
+    """
     if loaded.choices.criterion is not None:
-        _maps(
+        return _maps(
             loaded,
             mode,
-            (loaded.ranked(loaded.second), loaded.study.plan_of(loaded.second)),
-            (loaded.ranked(loaded.first), loaded.shown_plan),
+            (loaded.ranked(loaded.second), loaded.second_plan, _second_source(loaded)),
+            (loaded.ranked(loaded.first), loaded.shown_plan, _source(loaded, loaded.first)),
         )
-    elif (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
+    if (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
         inform(missing)
-    else:
-        chosen = loaded.study.ranking(loaded.spec_by(loaded.choices.baseline))
-        st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
-        _maps(loaded, mode, (loaded.ranked(chosen), loaded.study.plan_of(chosen)))
+        return st.container()
+    chosen = loaded.study.ranking(loaded.spec_by(loaded.choices.baseline))
+    st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
+    plan = loaded.study.plan_of(chosen)
+    return _maps(loaded, mode, (loaded.ranked(chosen), plan, _source(loaded, chosen)))
 
 
-def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan]) -> None:
-    """The map of the last criterion, or of both side by side, with the chosen expert marked."""
+def _source(loaded: Loaded, ranking: Ranking) -> str:
+    return loaded.source_of(ranking.criterion)
+
+
+def _second_source(loaded: Loaded) -> str:
+    """What ranked the second plan; of a whole one its own corpora, schedule and sparsity."""
+    if loaded.beside is None:
+        return _source(loaded, loaded.second)
+    words = loaded.names[1].removeprefix(loaded.second.criterion.label)
+    return words.removeprefix(", ") or _source(loaded, loaded.second)
+
+
+def _maps(
+    loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan, str]
+) -> DeltaGenerator:
+    """The map of the last criterion, or of both side by side, with the chosen expert marked.
+
+    Returns the place of their order and data.
+    """
     layers = [layer.index for layer in loaded.model.layers]
     panels = [
         MapPanel(
             title=ranking.criterion.label,
-            subtitle=loaded.source_of(ranking.criterion),
+            subtitle=source,
             values=rescale(ranking.saliency),
             order=ranking.order,
             kept=np.array([len(plan.kept[layer]) for layer in layers], dtype=np.int64),
             scores=ranking.score,
         )
-        for ranking, plan in ranked
+        for ranking, plan, source in ranked
     ]
     # So many layers fill the height of the map, which `page.css` keeps for it.
     place = st.container(key="explore.full" if len(layers) >= _FULL else None)
-    with st.popover("Order and data", icon=":material/tune:"):
+    popover = st.popover("Order and data", icon=":material/tune:")
+    with popover:
         arrangement = view_switch("Order", "order", ORDERS)
-        strata = StrataChoice(tuple(ranking.criterion.name for ranking, _ in ranked))
+        strata = StrataChoice(tuple(ranking.criterion.name for ranking, _, _ in ranked))
         files = loaded.choosing(strata=strata)
         chart_files("stratification", lambda: CHARTS["stratification"].draw(files))
     payload = map_payload(
@@ -165,6 +192,7 @@ def _maps(loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan])
     )
     with place:
         expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
+    return popover
 
 
 def _part(loaded: Loaded) -> None:
@@ -203,9 +231,9 @@ def draw(loaded: Loaded) -> None:
         words.markdown(difference_words(loaded))
     map_column, variants_column = st.columns([13, 8])
     with map_column:
-        map_part(loaded, one_of(view, tuple(MODES)))
+        files = map_part(loaded, one_of(view, tuple(MODES)))
     with variants_column:
-        variants_part(loaded)
+        variants_part(loaded, files)
     if not is_constant:
         _part(loaded)
         show_plan_command(loaded)

@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
 from analysis.ranking.coverage import fair_blend
@@ -22,7 +23,13 @@ from app.loaded import Loaded
 from app.session import data
 from app.session.measured_plan import open_measured
 from app.session.state import apply_exponents, apply_shares
-from app.widgets.charts import chart_or_message, chart_selection, show_chart, show_named
+from app.widgets.charts import (
+    chart_files,
+    chart_or_message,
+    chart_selection,
+    show_chart,
+    show_named,
+)
 from app.widgets.controls import view_switch
 from app.widgets.notes import show_command
 from pruning.spec.base import command_line, option_words
@@ -30,8 +37,11 @@ from pruning.spec.base import command_line, option_words
 _CLICKS: Final = "explore.variants.clicks"
 
 
-def variants_part(loaded: Loaded) -> None:
-    """The 18 variants by loss, or by agreement of the corpora; a click applies one."""
+def variants_part(loaded: Loaded, files: DeltaGenerator) -> None:
+    """The 18 variants by loss, or by agreement of the corpora; a click applies one.
+
+    Their downloads go to `files`, beside those of the maps.
+    """
     views = {"variant-losses": "By loss", "overlap-map": "By agreement of corpora"}
     chosen, loaded = loaded.choices, with_criterion(loaded)
     try:
@@ -47,7 +57,9 @@ def variants_part(loaded: Loaded) -> None:
     figure = partial(loaded.study.cached, _map_after, name, chart.table, clicks)
     by_overlap = name == "overlap-map"
     click = partial(_apply_clicked_variant, loaded, name, chart.table)
-    show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap)
+    show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap, with_files=False)
+    with files:
+        chart_files(name, lambda: chart, "Data of the variants")
     if chosen.exponents is not None:
         st.html(f"<style>{frame_style(chosen.exponents, f'.st-key-chart-{name}')}</style>")
 

@@ -110,7 +110,6 @@ def form_part(
             "Folder name",
             value=offered,
             key=f"export.name.{offered}",
-            help=f"A new folder below {root.name}/.",
             max_chars=100,
         )
         place = st.container(width="content")

@@ -1,0 +1,95 @@
+"""What pins are of: their plans, made as the controls make them, shown or beside that on screen."""
+
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from analysis.errors import PlanError, UserError
+from app.literal import literal
+from app.loaded import CurrentPlan, Loaded
+from app.session.controls import asked_spec
+from app.session.link import controls_of_pin
+from app.session.measured_plan import show_plan
+from app.session.pins import Pin, pin_named, pins_of
+from app.session.plan_data import plan_of_controls
+from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
+from app.session.state import BITS, page_choices
+from pruning.search.store import SEARCH
+
+
+@dataclass(frozen=True, eq=False)
+class PinnedPlan:
+    """A pin, and what its plan is drawn from."""
+
+    pin: Pin
+    loaded: Loaded  # with the plan as the one on screen
+    plan: CurrentPlan
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether its words make another plan now than when it was pinned."""
+        return not self.plan.plan.digest.startswith(self.pin.digest)
+
+
+def pinned_plan(loaded: Loaded, pin: Pin) -> PinnedPlan:
+    """The plan of a pin.
+
+    Raises:
+        PlanError: nothing makes it here.
+    """
+    model, corpora = loaded.model, list(loaded.runs)
+    controls = controls_of_pin(pin, model, corpora)
+    spec = asked_spec(controls, model, corpora)
+    is_search = controls["schedule"] == SEARCH and not spec.by_neuron
+    choices = page_choices(spec, search=controls["searched"] if is_search else None)
+    own = Loaded(loaded.study, replace(choices, bits=controls[BITS]))
+    plan = plan_of_controls(own)
+    if controls[BITS]:
+        plan = replace(plan, plan=replace(plan.plan, bits=controls[BITS]))
+    if (words := controls[REPAIR]) != AS_PRUNED:
+        if (record := known_repairs(own, plan).get(words)) is None:
+            raise PlanError(f"It is {words[:80]}, and that repair is not in the statistics folder.")
+        plan = with_repair(own, plan, record)
+    return PinnedPlan(pin, replace(own, shown=plan), plan)
+
+
+def pinned_plans(loaded: Loaded) -> tuple[list[PinnedPlan], dict[str, str]]:
+    """The pinned plans of the model; name of a pin that nothing makes here -> why, as Markdown."""
+    plans: list[PinnedPlan] = []
+    problems: dict[str, str] = {}
+    for pin in pins_of(loaded.model):
+        try:
+            plans.append(pinned_plan(loaded, pin))
+        except UserError as error:
+            problems[pin.name] = f"`{pin.digest}` cannot be made: {literal(error)}"
+    return plans, problems
+
+
+def with_second(loaded: Loaded) -> Loaded:
+    """With the pinned plan that was chosen as the second one; a warning if it cannot be made."""
+    pin = pin_named(st.session_state.get("baseline"), loaded.model)
+    if pin is None or loaded.choices.spec.by_neuron:
+        return loaded
+    try:
+        second = pinned_plan(loaded, pin)
+    except UserError as error:
+        st.warning(f"The second plan cannot be made: {literal(error)}")
+        return loaded
+    return replace(
+        loaded.choosing(baseline=second.loaded.choices.ranking_criterion), beside=second.plan
+    )
+
+
+def open_pin(loaded: Loaded, pin: Pin) -> None:
+    """Show a pinned plan; for callbacks. If no controls ask for it, a toast says why."""
+    try:
+        controls = controls_of_pin(pin, loaded.model, list(loaded.runs))
+    except UserError as error:
+        st.toast(literal(error))
+        return
+    show_plan(controls)
+
+
+def choose_second(pin: Pin) -> None:
+    """Compare the plan on screen with a pinned one, on every page; for callbacks."""
+    st.session_state["baseline"] = pin.name

@@ -1,0 +1,173 @@
+"""Pinned plans: each whole, as the link of its plan says it, with a note; the URL carries them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import parse_qs, urlencode
+
+import streamlit as st
+
+from analysis.criteria import get_criterion
+from analysis.errors import PlanError
+from analysis.model.moe_model import MoEModel
+from app.literal import literal
+from app.loaded import CurrentPlan
+from app.session.controls import BESIDE
+from app.session.repairs import REPAIR
+from app.session.state import PINNED, PINNED_SECOND, PLAN_WORDS
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.planning.choice import MOST_TEXT, corpora_words, schedule_words
+from pruning.spec.base import flat_fields
+from pruning.spec.spec import BUDGETS, PlanSpec
+
+MOST_PINS: Final = 6
+MOST_NOTE: Final = 80  # characters
+_DIGITS: Final = 8  # of a digest
+_MOST_SAID: Final = 60  # characters of a value in a message
+_MOST_VALUES: Final = 400  # of a pin: counts of that many layers
+_PLAN, _MODEL, _NOTE = "plan", "model", "note"
+_OF_PLAN: Final = {*flat_fields(PlanSpec), *BESIDE, REPAIR}
+_WIDTHS: Final = ("width_mode", "width_multiple_of")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A plan that was pinned: what its link says, and what the plan was."""
+
+    words: Mapping[str, Sequence[str]]  # as in the URL of the plan: parameter -> values
+    digest: str  # the first digits of the plan's, as it was when it was pinned
+    model: str  # name
+    note: str = ""  # typed by a person
+
+    @property
+    def text(self) -> str:
+        """The pin in the URL."""
+        facts = {_PLAN: self.digest, _MODEL: self.model, **self.words}
+        return urlencode(facts | ({_NOTE: self.note} if self.note else {}), doseq=True)
+
+    @property
+    def name(self) -> str:
+        """What tells it from other pins: one plan of neurons may be exported in several widths."""
+        widths = [word for name in _WIDTHS for word in self.words.get(name, ())]
+        return ".".join([PINNED_SECOND + self.digest, *widths])
+
+
+def pin_of(current: CurrentPlan) -> Pin:
+    """The plan of the controls on screen, as `write_link` wrote it."""
+    repair = {REPAIR: [str(st.session_state[REPAIR])]} if current.plan.repair else {}
+    words = {**st.session_state.get(PLAN_WORDS, {}), **repair}
+    return Pin(words, current.plan.digest[:_DIGITS], current.plan.model.name)
+
+
+def parse_pin(text: str) -> Pin:
+    """The pin of a URL.
+
+    Raises:
+        PlanError: it is none; whether a model has its plan is not looked at.
+    """
+    if len(text) > MOST_TEXT:
+        raise PlanError(f"It is longer than {MOST_TEXT:,} characters.")
+    try:
+        words = parse_qs(
+            text, keep_blank_values=True, strict_parsing=True, max_num_fields=_MOST_VALUES
+        )
+    except ValueError:
+        words = {}
+    digest, model, note = (words.pop(name, [""])[-1] for name in (_PLAN, _MODEL, _NOTE))
+    if len(digest) != _DIGITS or not set(digest) <= set("0123456789abcdef"):
+        raise PlanError(f"{text[:_MOST_SAID]!r} does not begin with {_PLAN}= and a digest.")
+    if unknown := sorted(words.keys() - _OF_PLAN):
+        raise PlanError(f"No plan has {unknown[0][:_MOST_SAID]!r}.")
+    return Pin(words, digest, model, plain_note(note))
+
+
+def plain_note(text: str) -> str:
+    """A note in one line, without characters that are not printed, and cut to its length."""
+    printed = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(printed.split())[:MOST_NOTE].rstrip()
+
+
+def pins() -> list[Pin]:
+    """All that are pinned, the first one first."""
+    return [parse_pin(text) for text in st.session_state.get(PINNED, ())]
+
+
+def pins_of(model: MoEModel) -> list[Pin]:
+    """The pinned plans of a model."""
+    return [pin for pin in pins() if pin.model == model.name]
+
+
+def pin_named(name: object, model: MoEModel) -> Pin | None:
+    """The pin of this name, if the model has it."""
+    return next((pin for pin in pins_of(model) if pin.name == name), None)
+
+
+def pin_options(model: MoEModel) -> dict[str, str]:
+    """Name -> words of each pinned plan of whole experts, for the choice of the second plan."""
+    return {
+        pin.name: f"{_in_words(pin)} (pinned {pin.digest})"
+        for pin in pins_of(model)
+        if NEURON_GRANULARITY not in pin.words.get("granularity", ())
+    }
+
+
+def _in_words(pin: Pin) -> str:
+    criterion, schedule, *amounts = (
+        "".join(pin.words.get(name, ())) for name in ("criterion", "schedule", *BUDGETS)
+    )
+    label = get_criterion(criterion).label if criterion else ""
+    words = (label, corpora_words(pin.words.get("corpora", ())), schedule_words(schedule), *amounts)
+    return ", ".join(filter(None, words))[:_MOST_SAID]
+
+
+def is_shown_pinned(current: CurrentPlan) -> bool:
+    """Whether the plan of the controls on screen is pinned."""
+    return pin_of(current).name in {pin.name for pin in pins()}
+
+
+def toggle_shown(current: CurrentPlan) -> None:
+    """Pin the plan of the controls on screen, or remove its pin; for callbacks."""
+    pin = pin_of(current)
+    if is_shown_pinned(current):
+        unpin(pin.name)
+    else:
+        add_pin(pin)
+
+
+def add_pin(pin: Pin) -> None:
+    """Pin a plan; a toast says why there is no place for it."""
+    if len(pins()) >= MOST_PINS:
+        st.toast(f"{MOST_PINS} plans are pinned, which is the most; remove one on Compare first.")
+    elif len(pin.text) > MOST_TEXT:
+        st.toast(
+            f"This plan takes {len(pin.text):,} characters of a URL, and a pin at most "
+            f"{MOST_TEXT:,}; save its plan.json instead."
+        )
+    else:
+        _keep([*pins(), pin])
+
+
+def unpin(*names: str) -> None:
+    """Remove the pins of these names; for callbacks."""
+    _keep([pin for pin in pins() if pin.name not in names])
+
+
+def write_note(pin: Pin, key: str) -> None:
+    """Give a pin the note in the text field of this key; for callbacks."""
+    new_pin = replace(pin, note=plain_note(str(st.session_state.get(key) or "")))
+    if len(new_pin.text) <= MOST_TEXT:
+        _keep([new_pin if other.name == pin.name else other for other in pins()])
+    else:
+        st.toast("The plan and this note are too long for a URL; shorten the note.")
+
+
+def _keep(kept: Sequence[Pin]) -> None:
+    if kept:
+        st.session_state[PINNED] = tuple(pin.text for pin in kept)
+    else:
+        st.session_state.pop(PINNED, None)
+
+
+def left_out(place: int, why: str) -> str:
+    """A line on a pin of the URL that is left out, as Markdown."""
+    return f"Pinned plan {place} is left out: {literal(why)}"

@@ -1,0 +1,165 @@
+"""The table of the pinned plans, and what can be done with the chosen one."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pandas as pd
+import streamlit as st
+from streamlit.column_config import CheckboxColumn, NumberColumn, TextColumn
+
+from app.loaded import Loaded
+from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned_plans
+from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, write_note
+from app.session.plan_data import bytes_after
+from app.widgets.charts import chosen_rows, csv_button
+from app.widgets.plan_bar import is_benchmarked, loss_of_plan, programs, verdict_of
+from pruning.plan.plan import EXPERT_GRANULARITY
+from pruning.records.verdict import ShipVerdict
+
+_UNITS: Final = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_LOOK: Final = {
+    "side": TextColumn("side", width=40),
+    "plan": TextColumn("plan", width=230),
+    "size": NumberColumn("size", width=85),
+    "mean": NumberColumn("mean loss", format="%+.3f", width=80),
+    "worst": NumberColumn("worst loss", format="%+.3f", width=80),
+    "worst_on": TextColumn("worst corpus", width=105),
+    "loss_is": TextColumn("loss is", width=85),
+    "verdict": TextColumn("verdict", width=330),
+    "benchmarked": CheckboxColumn("benchmarked", width=95),
+    "engines": TextColumn("engines", width=230),
+    "note": TextColumn("note", width=200),
+}
+_ORDER: Final = (*_LOOK, "digest")
+
+
+def pinned_part(loaded: Loaded) -> None:
+    """The pinned plans of the model in one table, with buttons for the chosen row."""
+    all_pins = pins()
+    if not all_pins:
+        return
+    plans, problems = pinned_plans(loaded)
+    with st.container(border=True):
+        st.markdown(
+            f"**Pinned plans**, {len(all_pins)} of at most {MOST_PINS}; choose a row. The URL "
+            "carries them with their notes."
+        )
+        others = len(all_pins) - len(plans) - len(problems)
+        lines = [*problems.values()] + [_changed_words(plan) for plan in plans if plan.has_changed]
+        if others:
+            lines.append(f"{others} of another model, which shows them.")
+        if lines:
+            st.warning("  \n".join(lines), icon=":material/warning:")
+        if problems:
+            label = "Unpin what cannot be made"
+            st.button(label, key="pins.unpin.rest", on_click=unpin, args=tuple(problems))
+        if plans:
+            _table(loaded, plans)
+
+
+def _changed_words(plan: PinnedPlan) -> str:
+    return (
+        f"`{plan.pin.digest}` makes plan `{plan.plan.plan.digest[:8]}` now: the statistics have "
+        "changed since it was pinned."
+    )
+
+
+def _table(loaded: Loaded, plans: Sequence[PinnedPlan]) -> None:
+    table = pinned_table(plans)
+    unit = next(unit for unit, size in _UNITS.items() if table["size"].max() >= size)
+    size = NumberColumn("size", format=f"%.2f {unit}", width=85)
+    key = ".".join(["pins.table", *(plan.pin.name for plan in plans)])
+    st.dataframe(
+        table.assign(
+            size=table["size"] / _UNITS[unit], side=[_side(loaded, plan) for plan in plans]
+        ),
+        hide_index=True,
+        key=key,
+        on_select="rerun",
+        selection_mode="single-row",
+        column_order=_ORDER,
+        column_config={**_LOOK, "size": size},
+        alt=f"{len(plans)} pinned plans",
+    )
+    rows = chosen_rows(key)
+    chosen = plans[rows[0]] if rows and rows[0] < len(plans) else None
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        _buttons(loaded, chosen)
+        csv_button(table, "pinned-plans")
+
+
+def _side(loaded: Loaded, pinned: PinnedPlan) -> str:
+    """A for the plan on screen, B for the second."""
+    sides = {"A": loaded.shown, "B": loaded.beside}
+    digest = pinned.plan.plan.digest
+    return ", ".join(name for name, side in sides.items() if side and side.plan.digest == digest)
+
+
+def pinned_table(plans: Iterable[PinnedPlan]) -> pd.DataFrame:
+    """A row for each plan, with the numbers that the bar shows of it; sizes in bytes."""
+    return pd.DataFrame([_row(plan) for plan in plans])
+
+
+def _row(pinned: PinnedPlan) -> dict[str, Any]:
+    loaded, plan = pinned.loaded, pinned.plan
+    loss, _ = loss_of_plan(loaded)
+    increase, by = loss or loaded.predicted, programs(loaded, plan)
+    verdict = verdict_of(loaded, plan)
+    kind = "predicted" if increase else "not measured"
+    if loss:
+        missing = [f"not on {name}" for name in loss.missing]
+        kind = ", ".join(["measured", *filter(None, [loss.way]), *missing])
+    return {
+        "plan": plan.name,
+        "size": bytes_after(loaded, plan),
+        "mean": increase.mean if increase else math.nan,
+        "worst": increase.worst if increase else math.nan,
+        "worst_on": increase.worst_on if increase else "",
+        "loss_is": kind,
+        "engines": by.words or "none",
+        "verdict": _verdict_words(verdict) if verdict else "none",
+        "benchmarked": is_benchmarked(loaded, plan.plan),
+        "note": pinned.pin.note,
+        "digest": pinned.pin.digest,
+    }
+
+
+def _verdict_words(verdict: ShipVerdict) -> str:
+    why = ", ".join(reason.short for reason in verdict.worst)
+    return f"{verdict.light}: {why or verdict.headline}"
+
+
+def _buttons(loaded: Loaded, chosen: PinnedPlan | None) -> None:
+    """What can be done with the chosen plan; without one they are off, and move nothing later."""
+    pin = chosen.pin if chosen else None
+    is_compared = chosen is not None and chosen.plan.plan.granularity == EXPERT_GRANULARITY
+    for label, key, icon, act in (
+        ("Open", "pins.open", "open_in_new", partial(open_pin, loaded)),
+        ("Compare with it", "pins.second", "compare_arrows", choose_second),
+        ("Unpin", "pins.unpin", "close", _unpin),
+    ):
+        st.button(
+            label,
+            key=key,
+            icon=f":material/{icon}:",
+            disabled=pin is None or (act is choose_second and not is_compared),
+            on_click=act,
+            args=(pin,),
+        )
+    key = f"pins.note.{pin.name if pin else ''}"
+    st.text_input(
+        "Note",
+        value=pin.note if pin else "",
+        key=key,
+        max_chars=MOST_NOTE,
+        disabled=pin is None,
+        on_change=write_note,
+        args=(pin, key),
+        width=300,
+    )
+
+
+def _unpin(pin: Pin) -> None:
+    unpin(pin.name)

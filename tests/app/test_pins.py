@@ -1,0 +1,285 @@
+"""Pinned plans: whole through the URL, their table, as second plan; what the last click did."""
+
+import json
+import math
+import re
+from statistics import fmean
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from page_texts import (
+    ALL_CORPORA,
+    PLANS,
+    SCORES,
+    gone,
+    refusal_of_link,
+    table_with,
+    texts,
+)
+from shipped import shipped_loss
+from streamlit.testing.v1 import AppTest
+
+from app.session.pins import MOST_NOTE, MOST_PINS, Pin, parse_pin
+from pruning.plan.sizes import format_bytes
+
+MORE = {
+    "in fewer bits": {"criterion": "man", "bits": "4", "schedule": "early", "sparsity": "25%"},
+    "repaired": {
+        **{"criterion": "ean", "corpora": ALL_CORPORA},
+        "repair": "repaired on 3 corpora, 65,280 tokens",
+    },
+    "widths of neurons": {"granularity": "neuron", "width_mode": "ragged", "sparsity": "25%"},
+}
+REAP = "plan=d225968c&model=demo&criterion=reap&corpora=demo-code&sparsity=50%25"
+LATE = "plan=00000000&model=demo&criterion=reap&corpora=demo-stories&sparsity=25%25&schedule=late"
+
+
+def _session():
+    """The controls of every page without a page, after what a click of the test calls."""
+    import streamlit
+
+    from app.session.pinned_plans import open_pin, pinned_plans
+    from app.session.pins import pin_of, pins
+    from app.widgets.chosen_plan import chosen_plan
+    from app.widgets.pinned_table import pinned_table
+
+    state = streamlit.session_state
+    if state.get("opens"):
+        open_pin(state["loaded"], pins()[0])
+        state["opens"] = False
+    loaded = state["loaded"] = chosen_plan("plan")[0]
+    state["own_pin"] = pin_of(loaded.shown)
+    plans, state["problems"] = pinned_plans(loaded)
+    state["rows"] = pinned_table(plans)
+    state["changed"] = [plan.has_changed for plan in plans]
+
+
+@pytest.fixture
+def session(environment):
+    """A session at an address, which ends with the plan on screen and the table of pins."""
+
+    def _open(**address):
+        test = AppTest.from_function(_session, default_timeout=180)
+        for name, value in address.items():
+            test.query_params[name] = value
+        test.run()
+        assert not test.exception
+        return test
+
+    return _open
+
+
+def bar_of(test):
+    (bar,) = (text for text in texts(test.markdown) if ":material/circle:" in text)
+    return bar
+
+
+def address_of(test):
+    """Without what the browser alone writes."""
+    beside = ("pinned", "repair")
+    return {name: value for name, value in test.query_params.items() if name not in beside}
+
+
+@pytest.mark.parametrize("address", (PLANS | MORE).values(), ids=(PLANS | MORE).keys())
+def test_a_pin_is_the_whole_plan_in_the_table_and_when_it_is_opened(session, address):
+    """In a session that knows the URL alone, and has another plan on screen."""
+    own = session(**address)
+    shown, pin = own.session_state["loaded"].shown, own.session_state["own_pin"]
+    assert bool(shown.plan.repair) == ("repair" in address)
+    assert shown.plan.bits == address.get("bits", "")
+    other = session(opened="1", criterion="magnitude", sparsity="10%", pinned=pin.text)
+    assert other.session_state["loaded"].shown.plan.digest != shown.plan.digest
+    assert not other.session_state["problems"]
+    assert other.session_state["changed"] == [False]
+    # What the bar says where that plan is on screen.
+    row, bar = other.session_state["rows"].iloc[0], bar_of(own)
+    assert (row["plan"], row["digest"]) == (shown.name, shown.plan.digest[:8])
+    assert f"**{format_bytes(row['size'])}**" in bar
+    numbers = [float(number) for number in re.findall(r"[+-]\d+\.\d+", bar)]
+    for loss in (row["mean"], row["worst"]):
+        assert any(abs(loss - number) <= 0.005 for number in numbers) or "loss not measured" in bar
+        assert math.isnan(loss) == ("loss not measured" in bar)
+    assert ("predicted" in bar or "a guess" in bar) == (row["loss_is"] == "predicted")
+    assert row["verdict"].partition(": ")[2].partition(", ")[0] in bar
+    other.session_state["opens"] = True
+    other.run()
+    assert not other.exception
+    assert other.session_state["loaded"].shown.plan.digest == shown.plan.digest
+    assert address_of(other) == address_of(own)
+    assert other.session_state["own_pin"] == pin
+
+
+def test_the_numbers_of_the_table_are_those_of_the_records(session):
+    test = session(opened="1", criterion="ean", pinned=[REAP, LATE])
+    row, late = test.session_state["rows"].to_dict("records")
+    added = shipped_loss("reap", "demo-code")
+    assert row["mean"] == pytest.approx(fmean(added.values()))
+    assert row["worst"] == pytest.approx(max(added.values()))
+    assert added[row["worst_on"]] == max(added.values())
+    assert (row["loss_is"], row["benchmarked"]) == ("measured", True)
+    assert row["verdict"] == "amber: 4 bits alone is as good"
+    assert late["engines"] == "only transformers with remote code or load_pruned"
+    # The digest that the pin recorded is another: it does not say why, but that it is.
+    assert test.session_state["changed"] == [False, True]
+
+
+def test_a_pin_that_nothing_makes_is_one_line_and_the_others_stay(open_page):
+    pins = [
+        "nonsense",
+        REAP.replace("criterion=reap", "criterion=<b>reapp"),
+        REAP.replace("corpora=demo-code", "corpora=/etc/passwd"),
+        REAP + "&exec=1",
+        REAP + "&note=a%0Ab",
+        "x" * 3000,
+        LATE,
+    ]
+    test = open_page("compare", criterion="ean", pinned=pins, refused="Pinned plan 2")
+    line = refusal_of_link(test)
+    for words in ("Pinned plan 1", r"\<b>reapp", "/etc/passwd", "'exec'", "The URL pins 7 plans"):
+        assert words.replace("\\<", "<") in line.replace("\\", "")
+    assert "Pinned plan 5" not in line
+    (kept,) = map(parse_pin, test.session_state["pinned"])
+    assert kept == parse_pin(REAP + "&note=a+b")
+    assert list(table_with(test, "verdict")["digest"]) == ["d225968c"]
+
+
+def test_a_plan_whose_repair_is_gone_is_said_in_the_table_and_can_be_unpinned(open_page):
+    pins = [REAP, REAP.replace("d225968c", "d225968d") + "&repair=repaired+on+*nothing*"]
+    test = open_page("compare", criterion="ean", pinned=pins)
+    (line,) = (text for text in texts(test.warning) if "cannot be made" in text)
+    assert r"repaired on \*nothing\*" in line
+    assert list(table_with(test, "verdict")["digest"]) == ["d225968c"]
+    test.button(key="pins.unpin.rest").click().run()
+    assert [parse_pin(text).digest for text in test.session_state["pinned"]] == ["d225968c"]
+    assert not any("cannot be made" in text for text in texts(test.warning))
+
+
+def test_pins_are_bounded_and_the_button_takes_them_away_again(open_page):
+    pins = [REAP.replace("d225968c", f"0000000{number}") for number in range(MOST_PINS)]
+    test = open_page("plan", criterion="ean", pinned=pins)
+    test.button(key="plan.pin").click().run()
+    assert [toast.value for toast in test.toast] == [
+        "6 plans are pinned, which is the most; remove one on Compare first."
+    ]
+    assert len(test.session_state["pinned"]) == MOST_PINS
+    test = open_page("plan", criterion="ean", pinned=pins[1:])
+    for label, count in (("Unpin", MOST_PINS), ("Pin", MOST_PINS - 1)):
+        test.button(key="plan.pin").click().run()
+        assert test.button(key="plan.pin").label == label
+        assert len(test.session_state["pinned"]) == count
+        assert test.query_params["pinned"] == list(test.session_state["pinned"])
+
+
+@given(note=some.text(max_size=200), counts=some.lists(some.text(), min_size=1, max_size=3))
+def test_any_text_of_a_person_is_one_short_line_through_the_url(note, counts):
+    pin = parse_pin(Pin({"set": counts}, "0123abcd", "a & b=c", note).text)
+    assert (pin.model, pin.words["set"]) == ("a & b=c", counts)
+    assert len(pin.note) <= MOST_NOTE
+    assert not set(pin.note) & set("\n\r\t\x00\u2028\u202e")
+    assert parse_pin(pin.text) == pin
+    if note.isascii() and note.isprintable():
+        assert pin.note == " ".join(note.split())[:MOST_NOTE].rstrip()
+
+
+def test_what_the_last_click_changed(open_page, go_to, demo_moments):
+    moments = demo_moments["demo-code"]
+    test = open_page("explore", criterion="reap", corpora="demo-code")
+    assert "experts" not in bar_of(test)
+    kept = {name: gone(moments, SCORES[name](moments), 50) for name in ("reap", "man")}
+    gained, lost = (len(kept[a] - kept[b]) for a, b in (("reap", "man"), ("man", "reap")))
+    losses = [fmean(shipped_loss(name, "demo-code").values()) for name in ("reap", "man")]
+    words = f"+{gained} / -{lost} experts, loss {losses[1] - losses[0]:+.2f}"
+    test.segmented_control(key="alpha").set_value(0).run()
+    assert bar_of(test).endswith(f" · {words}")
+    test.segmented_control(key="show").set_value("mask").run()  # the same plan, the same page
+    assert bar_of(test).endswith(f" · {words}")
+    go_to(test, "plan")
+    assert "experts" not in bar_of(test)
+    # A size that was not measured has no difference of losses.
+    test.select_slider(key="sparsity").set_value(45).run()
+    assert re.search(r" · \+\d+ / -0 experts$", bar_of(test))
+    before = test.session_state["plan.last"][0].nbytes
+    test.segmented_control(key="granularity").set_value("neuron").run()
+    change = test.session_state["plan.last"][0].nbytes - before
+    sign = "-" if change < 0 else "+"
+    assert f" · {sign}{format_bytes(abs(change))}" in bar_of(test)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"criterion": "reap", "corpora": "demo-stories", "sparsity": "25%", "schedule": "late"},
+        PLANS["by hand, locked"],
+        PLANS["searched"],
+        PLANS["measured"],
+    ],
+    ids=str,
+)
+def test_compare_with_a_pinned_plan_has_the_numbers_of_the_command(
+    session, open_page, tmp_path, run, address
+):
+    pinned = session(**address)
+    b, name = pinned.session_state["loaded"].shown, pinned.session_state["own_pin"].name
+    test = open_page("compare", criterion="ean", pinned=pinned.session_state["own_pin"].text)
+    test.selectbox(key="baseline").set_value(name).run()
+    assert not test.exception
+    (words,) = (text for text in texts(test.markdown) if "They decide" in text)
+    assert b.name.partition(" (")[0] in words.replace("\\", "")
+    lines = next(code for code in texts(test.code) if "moeprune compare" in code)
+    for line in lines.splitlines():
+        said = run(line)
+    table = pd.read_csv(tmp_path / "comparison.csv")
+    (file,) = tmp_path.glob("plan-*.json")
+    kept = json.loads(file.read_text())["kept"]
+    assert kept == {str(layer): list(ids) for layer, ids in b.plan.kept.items()}
+    by_b = table[table["kept_by"].isin(("both", "only B"))]
+    assert by_b.groupby("layer")["expert"].apply(tuple).to_dict() == dict(b.plan.kept)
+    agreed = table["kept_by"].isin(("both", "neither")).mean()
+    assert f"They decide **{agreed:.0%}** of the experts alike" in words
+    only_b = (table["kept_by"] == "only B").sum()
+    assert f"kept by only B               {only_b}" in said
+    listed = table_with(test, "kept_by")["kept_by"]
+    assert (listed == "only B").sum() == only_b
+    # Charts of two plans take the same file.
+    plot = lines.splitlines()[-1].replace("compare demo", "plot kept-by demo")
+    run(plot.replace("comparison.csv", "kept.csv"))
+    assert pd.read_csv(tmp_path / "kept.csv").equals(table)
+    # Swapped, the pinned plan is on screen, and what was there is pinned beside it.
+    test.button(key="swap").click().run()
+    (swapped,) = (text for text in texts(test.markdown) if "They decide" in text)
+    assert f"**{agreed:.0%}**" in swapped
+    assert f"`{b.plan.digest[:8]}`" in bar_of(test)
+    assert len(test.session_state["pinned"]) == 2
+
+
+def _opened_rows():
+    import streamlit
+
+    from app.pages.compare import _open_chosen
+
+    state = streamlit.session_state
+    state["compare.experts"] = state["chosen"]
+    _open_chosen([(0, 4), (2, 19)])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "opens"),
+    [
+        ({"selection": {"rows": [1]}}, "2.19"),
+        ({"selection": {"rows": []}}, None),
+        ({"selection": {"rows": [2]}}, None),
+        ({"selection": {"rows": [True]}}, None),
+        ({"selection": {"rows": [-1]}}, None),
+        ("1", None),
+    ],
+)
+def test_a_row_of_compare_opens_its_expert(chosen, opens):
+    """Also what a browser should not send does no harm."""
+    test = AppTest.from_function(_opened_rows)
+    test.session_state["chosen"] = chosen
+    test.run()
+    assert not test.exception
+    assert (("expert" in test.session_state and test.session_state["expert"]) or None) == opens
+    assert ("expert.opens" in test.session_state) == bool(opens)
