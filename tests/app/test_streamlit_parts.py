@@ -44,6 +44,8 @@ ELEMENTS = {
     "stMultiSelectTagsContainer",
     "stPlotlyChart",
     "stSidebar",
+    "stSidebarCollapseButton",
+    "stSidebarNavLink",
     "stSkeleton",
     "stSkipToContent",
     "stTable",

@@ -8,6 +8,7 @@ from streamlit.column_config import CheckboxColumn, NumberColumn
 
 from analysis.criteria import get_criterion
 from analysis.ranking.advice import ADVICE, Purpose, read_overlaps
+from app.charts.traces import signed
 from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
@@ -89,12 +90,21 @@ def _quality(reading: QualityReading) -> None:
         st.markdown("No plan by these criteria was measured together with Random at this sparsity.")
         return
     badge(f"Quality: {better} of {measured} plans beat Random", is_good=reading.is_good)
-    words = [
-        f"{get_criterion(row.criterion).label} on {row.corpora} {row.loss:+z.2f} "
-        f"(Random {row.random:+z.2f}, best measured {row.best:+z.2f})"
-        for row in reading.rows
-    ]
-    st.markdown(f"Loss increase, {reading.over}: {literal('; '.join(words))}.")
+    table = pd.DataFrame(
+        {
+            "criterion": [get_criterion(row.criterion).label for row in reading.rows],
+            "calibrated on": [row.corpora for row in reading.rows],
+            "loss": [row.loss for row in reading.rows],
+            "Random": [row.random for row in reading.rows],
+            "best measured": [row.best for row in reading.rows],
+        }
+    )
+    words = f"Loss increase, {reading.over}"
+    st.markdown(f"{words}:")
+    losses = ("loss", "Random", "best measured")
+    shown = table.assign(**{name: signed(table[name], 2) for name in losses})
+    columns = {name: NumberColumn(format="%+.2f") for name in losses}
+    table_with_csv(table, "advice-losses", words, shown=shown, column_config=columns)
 
 
 def _needs(loaded: Loaded) -> None:

@@ -80,10 +80,22 @@ function haveOneStop() {
   leaveOneStop();
 }
 
+// On a phone the navigation is in the sidebar, which would cover the page that a link leads to.
+
+const COVERS_PX = 768; // narrower windows of Streamlit have such a sidebar
+const CLOSE = '[data-testid="stSidebarCollapseButton"] button';
+
+function uncover(event) {
+  const isLink = event.target.closest?.('[data-testid="stSidebarNavLink"]');
+  if (!isLink || window.innerWidth > COVERS_PX) return;
+  setTimeout(() => document.querySelector(CLOSE)?.click()); // once Streamlit has the click
+}
+
 export default function keepFocus() {
   if (window[ADDED]) return;
   window[ADDED] = true;
   document.addEventListener("click", skip, true);
+  document.addEventListener("click", uncover);
   window.addEventListener("keydown", turn, true);
   haveOneStop();
 }
