@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 # share the cores would only wait for each other. Read when libraries compute for the first time.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Code is compiled once, and not by each of the many processes that tests start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # xdist tells its workers how wide its own terminal is; tables of commands are as wide as they need.
 os.environ.pop("COLUMNS", None)
@@ -81,6 +86,14 @@ def pytest_collection() -> Generator[None, object, object]:
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
     return collected
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After each file, walks leave out what its tests imported, such as modules of transformers."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -42,10 +42,16 @@ TINY = narrowed(STEPS, {*RANDOM, Key(WEIGHTS)})
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """A build of two steps that need no text, and the files of the one that was killed."""
+def work(tmp_path_factory):
+    """The folder that steps work in, before any has run."""
     work = Work(tmp_path_factory.mktemp("work"))
     work.prepare()
+    return work
+
+
+@pytest.fixture(scope="module")
+def killed(work):
+    """A build of two steps that need no text, and the files of the one that was killed."""
     build = Build(work, TINY, "inputs", frozenset({*RANDOM, Key(WEIGHTS)}))
     (work.folder / "keys.json").write_text(json.dumps(RANDOM))
     (compared,) = (step for step in TINY if step.name == "compared")
@@ -243,13 +249,13 @@ def test_nothing_that_ships_can_be_seen_from_a_work_folder(built):
 
 
 @pytest.mark.parametrize("variable", [SHIPPED_VARIABLE, "XDG_CACHE_HOME"])
-def test_no_variable_shows_a_step_other_statistics(killed, tmp_path, monkeypatch, variable):
+def test_no_variable_shows_a_step_other_statistics(work, tmp_path, monkeypatch, variable):
     folder = tmp_path / APP_NAME / CACHED
     (run,) = (ROOT / CACHED).glob("demo-demo-math-*")
     shutil.copytree(run, folder / "run")
     monkeypatch.setenv(variable, str(folder if variable == SHIPPED_VARIABLE else tmp_path))
     words = "from analysis.stats.store import stats_store; print(len(stats_store().runs()))"
-    tree = killed[0].work.tree
+    tree = work.tree
     for environment, runs in ((os.environ, 1), (worker_environment(tree), 0)):
         command = [sys.executable, "-c", words]
         said = subprocess.check_output(

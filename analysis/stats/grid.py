@@ -40,7 +40,6 @@ class Grid:
 
     def index(self) -> "pd.DataFrame":
         """Table `layer, expert`, in order."""
-        return pd.DataFrame(
-            [(layer.index, expert) for layer in self.layers for expert in range(layer.num_experts)],
-            columns=["layer", "expert"],
-        ).astype("int64")
+        rows, experts = np.nonzero(self.present)
+        layers = np.array([layer.index for layer in self.layers], dtype=np.int64)
+        return pd.DataFrame({"layer": layers[rows], "expert": experts.astype(np.int64)})

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -79,6 +80,7 @@ def find(name: str) -> Any:
     return getattr(import_module(f"app.cli.{module}"), name)
 
 
+@cache
 def load(name: str) -> Any:
     """A command or a group, ready to run."""
     app = find(name)
@@ -126,6 +128,9 @@ cli = typer.Typer(
 )
 
 
+_get_command = cache(typer.main.get_command)  # one process may run several commands
+
+
 @cli.callback()
 def _program(
     version: Annotated[
@@ -162,7 +167,7 @@ def main() -> None:
 def _run(words: Sequence[str], name: str, *, debug: bool) -> NoReturn:
     """Run a command; `name` is what messages call it."""
     try:
-        code = cli(words, prog_name="moeprune", standalone_mode=False)
+        code = _get_command(cli)(words, prog_name="moeprune", standalone_mode=False)
     except typer.TyperException as error:
         if debug:
             raise

@@ -6,6 +6,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
+from analysis.cache_keys import most_results
 from analysis.errors import UserError
 from analysis.ranking.super_experts import super_experts
 from app.charts.evaluations import series_name
@@ -22,6 +23,9 @@ from app.widgets.notes import NO_CALIBRATION, badge, inform
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
 from pruning.records.lens import LensStore, tokens_read
 from pruning.records.quality import PlanLoss
+from pruning.records.sensitivity import SensitivityStore
+from pruning.spec.spec import PlanSpec
+from pruning.study import Study
 
 _MOST_PLANS: Final = 64  # each is made once more, as records do not list experts
 _SAME_SIZE: Final = 0.005  # of the routed experts' weights
@@ -211,14 +215,25 @@ def _measured_plans(loaded: Loaded, removed: float) -> list[tuple[PlanLoss, Prun
 
 def _made_again(loaded: Loaded, loss: PlanLoss) -> PruningPlan | None:
     """The plan that was measured, made of its recorded spec; None if that gives another one."""
-    spec = loss.facts.asked
+    spec, study = loss.facts.asked, loaded.study
     if spec is None or spec.spread.schedule_file is not None:
         return None
-    try:
-        plan = loaded.study.plan(spec)
-    except UserError:  # made of statistics that are gone
+    plan = study.cached(_plan_of, study, spec, study.curves)
+    if plan is None or fit_plan(plan, loaded.model).digest != loss.plan:
         return None
-    return plan if fit_plan(plan, loaded.model).digest == loss.plan else None
+    return plan
+
+
+@most_results(256)
+def _plan_of(study: Study, spec: PlanSpec, _curves: SensitivityStore) -> PruningPlan | None:
+    """The plan of a spec; None if it was made of statistics that are gone.
+
+    Kept by itself: the plans of one page come from more rankings than are kept.
+    """
+    try:
+        return study.plan(spec)
+    except UserError:
+        return None
 
 
 def _all_ranks(loaded: Loaded, place: Place) -> pd.DataFrame:

@@ -95,8 +95,8 @@ class TableStore(RecordStore[Kept]):
                 on_problem(problem)
         return super().records(identity, on_problem)
 
-    def _readings(self) -> Iterator[Kept | StatsError]:
-        for record in super()._readings():
+    def _readings(self, identity: str | None) -> Iterator[Kept | StatsError]:
+        for record in super()._readings(identity):
             yield record if isinstance(record, StatsError) else self._whole(record)
 
     def _whole(self, record: Kept) -> Kept | StatsError:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -242,6 +243,7 @@ def first_problem(error: Exception) -> str:
 
 
 Kept = TypeVar("Kept", bound=Record)
+Result = TypeVar("Result")
 
 
 class RecordStore(Generic[Kept]):
@@ -295,6 +297,13 @@ class RecordStore(Generic[Kept]):
         """It changes when a file of the store does."""
         return self._key or (type(self).__name__, repr(list(self._state())))
 
+    @property
+    def files(self) -> tuple[tuple[Path, list[tuple[str, int, int]]], ...]:
+        """Every file that the records are read from, as it is now, with those that they rest on."""
+        beside = [folder.parent / self.beside for folder in self._folders if self.beside]
+        states = ((folder, _folder_state(folder)) for folder in (*self._folders, *beside))
+        return tuple((folder, state) for folder, state in states if state)
+
     def _state(self) -> Iterator[object]:
         for folder in self._folders:
             yield _folder_state(folder)
@@ -307,22 +316,25 @@ class RecordStore(Generic[Kept]):
     ) -> list[Kept]:
         """Records by id, of one model or of all; unreadable ones go to `on_problem`."""
         records: dict[str, Kept] = {}
-        for record in self._readings():
-            if isinstance(record, StatsError):
-                if on_problem:
-                    on_problem(record)
-            elif identity in (None, record.model.identity):
+        for record in self._readings(identity):
+            if not isinstance(record, StatsError):
                 records.setdefault(record.record_id, record)
+            elif on_problem:
+                on_problem(record)
         return [records[name] for name in sorted(records)]
 
-    def _readings(self) -> Iterator[Kept | StatsError]:
-        """What each file holds, those of one record first."""
+    def _readings(self, identity: str | None) -> Iterator[Kept | StatsError]:
+        """The records of a model, or of all, those in files of one record first; and problems."""
+        for record in chain(self._in_files(), self._in_lines()):
+            if isinstance(record, StatsError) or identity in (None, record.model.identity):
+                yield record
+
+    def _in_files(self) -> Iterator[Kept | StatsError]:
         for path in (path for folder in self._folders for path in sorted(folder.glob("*.json"))):
             try:
                 yield self.kind.read(path)
             except StatsError as error:
                 yield error
-        yield from self._in_lines()
 
     def _in_lines(self) -> Iterator[Kept | StatsError]:
         for path in self._files_of_lines():
@@ -350,3 +362,27 @@ def readable_records(
     """The records of a model, and the errors of unreadable files."""
     problems: list[StatsError] = []
     return tuple(store.records(identity, problems.append)), tuple(problems)
+
+
+class OfRecords(Generic[Kept, Result]):
+    """A function of the readable records of a model, which keeps its results until a file changes.
+
+    One command or page asks several times.
+    """
+
+    def __init__(self, function: Callable[[Sequence[Kept]], Result], most: int = 4) -> None:
+        self._function, self._most = function, most
+        self._known: dict[tuple[object, ...], Result] = {}
+
+    def __call__(self, store: RecordStore[Kept], identity: str) -> Result:
+        """The result for the files of this moment."""
+        key = type(store), repr(store.files), identity
+        if key in self._known:
+            return self._known[key]
+        records, problems = readable_records(store, identity)
+        result = self._function(records)
+        if not problems:  # what cannot be read may be readable in the same state later
+            while len(self._known) >= self._most:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[key] = result
+        return result

@@ -24,7 +24,7 @@ from pruning.measures.result import (
 )
 from pruning.measures.right_answers import RightAnswers
 from pruning.measures.sample_losses import SampleLosses
-from pruning.measures.store import readable_records
+from pruning.measures.store import OfRecords
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
 from pruning.records.plan_facts import PlanFacts
 
@@ -182,11 +182,13 @@ def plan_losses(records: Iterable[EvaluationRecord]) -> tuple[PlanLoss, ...]:
     return tuple(loss for way in sorted(ways) for loss in _losses_of_way(way, ways[way]))
 
 
+_stored: Final = OfRecords[EvaluationRecord, tuple[PlanLoss, ...]](plan_losses)
+
+
 @most_results(4)
 def stored_losses(store: EvaluationStore, identity: str) -> tuple[PlanLoss, ...]:
     """`plan_losses` of the stored evaluations of a model; unreadable files are left out."""
-    records, _ = readable_records(store, identity)
-    return plan_losses(records)
+    return _stored(store, identity)
 
 
 def loss_of(losses: Iterable[PlanLoss], digest: str) -> PlanLoss | None:
@@ -438,11 +440,7 @@ def of_documents(loss: PlanLoss, picked: Mapping[str, slice]) -> PlanLoss | None
     sample are missing, or no document of a corpus is picked.
     """
     slices = {name: part for name, part in picked.items() if name in loss.change}
-    parts = {
-        name: loss.samples[name].picked(part)
-        for name, part in slices.items()
-        if name in loss.samples
-    }
+    parts = {n: loss.samples[n].picked(part) for n, part in slices.items() if n in loss.samples}
     if len(parts) < len(slices) or not all(part.tokens for part in parts.values()):
         return None
     full = {name: float(part.full_means.mean()) for name, part in parts.items()}

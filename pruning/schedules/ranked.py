@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.errors import PlanError
-from analysis.lazy import pd
 from analysis.stats.grid import Grid
 from pruning.plan.units import check_total
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.families.base import MoELayer
     from analysis.numbers.arrays import FloatArray
     from pruning.plan.budget import Budget
@@ -43,8 +44,19 @@ def fold_ranking(
 ) -> FloatArray:
     """(layers, most experts of a layer) values of a ranking, independent of the order of rows."""
     grid = Grid(tuple(layers))
-    index = pd.MultiIndex.from_frame(grid.index())
-    values = ranking.set_index(["layer", "expert"])[column]
-    if values.index.has_duplicates or not index.isin(values.index).all():
+    layer, expert = (ranking[name].to_numpy(np.int64) for name in ("layer", "expert"))
+    rows, columns = np.nonzero(grid.present)
+    wide = max(int(grid.counts.max(initial=0)), int(expert.max(initial=0)) + 1)
+    keys = layer * wide + expert  # one number for each expert of each layer
+    wanted = np.array([layer.index for layer in layers], dtype=np.int64)[rows] * wide + columns
+    order = np.argsort(keys)
+    ordered = keys[order]
+    places = np.searchsorted(ordered, wanted)
+    is_there = places < len(ordered)
+    if (
+        (ordered[1:] == ordered[:-1]).any()
+        or not is_there.all()
+        or (ordered[places] != wanted).any()
+    ):
         raise PlanError("The ranking does not hold every expert of every layer exactly once.")
-    return grid.fold(values.loc[index].astype("float64"))
+    return grid.fold(ranking[column].to_numpy("float64")[order[places]])

@@ -150,7 +150,7 @@ modules = Path(f"/proc/{{child}}/maps").read_text()
 print(json.dumps([int(child), "torch" in modules]), flush=True)
 if sys.argv[1] == "busy":
     threading.Timer(0.2, print, ["busy"], {{"flush": True}}).start()
-    render({LOOP!r}, [{{"role": "user"}}], {{}}, limits=Limits(seconds=3))
+    render({LOOP!r}, [{{"role": "user"}}], {{}}, limits=Limits(seconds=1))
 sys.stdin.read()
 """
 

@@ -13,7 +13,7 @@ import torch
 from page_texts import open_at, refusal_of_link
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
-from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1 import AppTest, local_script_runner
 from typer.testing import CliRunner
 
 import app.cli
@@ -46,6 +46,20 @@ def one_scan_of_packages():
     with pytest.MonkeyPatch.context() as patch:
         scan = manifest_scanner.scan_component_manifests
         patch.setattr(manifest_scanner, "scan_component_manifests", cache(scan))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def waits_without_looking():
+    """Every AppTest looks a thousand times a second whether its page is done; waiting is enough."""
+    look = local_script_runner.require_widgets_deltas
+
+    def wait(runner, timeout):
+        runner._script_thread.join(timeout)
+        look(runner, 1)  # it looks once if the page is done, and else says that it is late
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
         yield
 
 

@@ -13,6 +13,7 @@ from analysis.files.shipped import SHIPPED_STATS
 from app.charts.evaluations import plan_name
 from app.tables.experts import corpus_shares, rank_summary
 from builders.statistics import stats_of
+from pruning.planning import make as planning
 from pruning.records.lens import LensStore
 
 BLEND = {"criterion": "ean", "corpora": ALL_CORPORA}
@@ -111,6 +112,17 @@ def test_plans_that_drop_it_are_those_whose_runs_recorded_it(open_page, place):
     mine = next(plan for plan in record.plans if plan_name(plan) == "EAN, on blend of 3 corpora")
     verdict = "**drops** it" if expert in mine.removed[layer] else "**keeps** it"
     assert any(verdict in text for text in texts(test.markdown))
+
+
+def test_measured_plans_are_made_once_for_all_experts(open_page, monkeypatch):
+    made, make = [], planning.plan_experts
+    monkeypatch.setattr(planning, "plan_experts", lambda *words: made.append(1) or make(*words))
+    for expert in ("3.7", "3.8", "2.1"):
+        made.clear()
+        test = open_page("expert", expert=expert, sparsity="25%")
+    fates = table_with(opened(test, "expert-plans"), "fate")
+    assert len(fates) > 16  # more than there are rankings whose statistics stay at hand
+    assert not made
 
 
 def test_its_turn_in_its_layer_and_the_loss_up_to_it(open_page):

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 from collections import namedtuple
@@ -23,6 +22,7 @@ from builders import edit_json
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.manifest import MANIFEST_NAME
+from tests.reliability.faults import full_at
 
 
 @pytest.fixture
@@ -303,12 +303,8 @@ def test_verify_with_a_source_that_was_damaged_later_is_one_line(source, damage)
 
 def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(model, plan, tmp_path):
     # The limit on the size of files stands in for a full disk: write() fails in the same way.
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
-    try:
+    with full_at(10_000):
         refuse(model, plan, tmp_path / "out", r"Writing model-0000\d-of-.* failed: File too large")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     drain(export_checkpoint(model, plan, tmp_path / "out"))
 
 

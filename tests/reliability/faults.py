@@ -83,9 +83,11 @@ DISK = Disk()
 @contextlib.contextmanager
 def full_at(size: int) -> Iterator[None]:
     """No file grows beyond this: write() fails as on a full disk, also that of other libraries."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, writes_code = resource.getrlimit(resource.RLIMIT_FSIZE), not sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # of a module imported now Python would keep the first bytes
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = not writes_code

@@ -17,6 +17,7 @@ from pruning.records.quality import (
     loss_of,
     plan_losses,
     random_at,
+    stored_losses,
 )
 
 FULL = {"a": 2.0, "b": 1.0, "c": 4.0}
@@ -169,6 +170,28 @@ def test_what_was_measured_in_another_way_is_marked(records, measure, other, way
 
 def test_of_two_evaluations_of_one_plan_the_newer_one_counts(records, measure):
     assert loss_of(plan_losses([*records, *measure("one", EAN)]), "one").mean == 1.75 / 3
+
+
+def test_stored_losses_are_kept_until_a_file_changes(measure, tmp_path):
+    store, measured = EvaluationStore([tmp_path]), {"one": REAP["a"], "two": EAN["a"]}
+
+    def save(plan):
+        (record,) = measure(plan, {"a": measured[plan]})
+        store.save(record.model_copy(update={"record_id": plan}))
+        return record.model.identity
+
+    def losses():
+        return stored_losses(EvaluationStore([tmp_path]), identity)
+
+    identity = save("one")
+    first = losses()
+    assert losses() is first
+    assert save("two") == identity
+    assert {loss.plan: loss.mean for loss in losses()} == {"one": 0.5, "two": 0.75}
+    # What cannot be read now may be readable later, in a file that is the same.
+    (tmp_path / "evaluations" / "three.json").write_text("{")
+    assert losses() is not losses()
+    assert stored_losses(store, "another model") == ()
 
 
 def test_the_demos_story_is_what_its_files_say(demo):

@@ -211,13 +211,14 @@ def test_what_is_drawn_counts_for_its_seed_alone(tmp_path):
 
 def test_a_full_disk_leaves_the_shard_as_it_was(tmp_path):
     script = """
-import resource, signal
+import resource, signal, sys
 from analysis.errors import StatsError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 table = Measurements([folder])
 table.add([block(0)])
 (shard,) = table.shards
 before = shard.read_bytes()
+sys.dont_write_bytecode = True  # of what is imported from now on
 resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, len(before) + 100))
 try:
     table.add([block(1), block(2)])
