@@ -6,8 +6,13 @@ import pytest
 from page_texts import ALL_CORPORA, SCORES, loaded_on, opened, texts
 
 from analysis.families.base import MoELayer
+from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.opening import load_model_index
 from app.charts.listing import CHARTS
 from app.session.chosen_expert import choose_on_map, read_place
+from app.tables.measured_advice import read_losses
+from pruning.records.evaluation import EvaluationStore
+from pruning.records.quality import stored_losses
 
 BLEND = {"tab": "Corpora", "corpora.view": "Blend"}
 
@@ -119,6 +124,16 @@ def test_advice_has_a_verdict_of_quality_and_one_of_stability(open_page):
     # No plan of this size was measured.
     quality, _ = verdicts(sparsity="15%")
     assert "Quality: not measured" in quality
+
+
+def test_the_measured_plans_of_the_advice_are_a_table(open_page):
+    test = open_page("explore", tab="Advice")
+    (table,) = (shown.value for shown in test.dataframe if "best measured" in shown.value)
+    losses = stored_losses(EvaluationStore([SHIPPED_STATS]), load_model_index("demo").identity)
+    reading = read_losses("agnostic", losses, 0.5)
+    assert len(table) == len(reading.rows) >= 3
+    assert table["loss"].tolist() == pytest.approx([row.loss for row in reading.rows], abs=0.005)
+    assert table["Random"].tolist() == pytest.approx([row.random for row in reading.rows])
 
 
 def test_which_criterion_takes_a_recommendation(open_page):
