@@ -119,11 +119,29 @@ class StrataChoice:
         )
 
 
+def pair_words(pair: tuple[str, str]) -> tuple[str, ...]:
+    """The options of `moeprune plot pair-map` for two corpora."""
+    return tuple(word for corpus in pair for word in ("--pair", corpus))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """The token whose experts are searched in the scored texts."""
+
+    text: str = ""  # as people see it; empty: the most frequent word
+    lenses: Collection[str] | None = None  # texts that are read, by their ids; None: all
+
+    def options(self) -> tuple[str, ...]:
+        """The options of `moeprune plot token-experts`."""
+        return ("--token-text", self.text) if self.text else ()
+
+
 ALL_SHARES: Final = -1.0
 EVERY: Final = "all"  # ALL_SHARES on the command line
 USUAL_PATHS: Final = PathChoice()
 USUAL_RESULTS: Final = ResultChoice()
 USUAL_STRATA: Final = StrataChoice()
+USUAL_TOKEN: Final = TokenChoice()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +164,8 @@ class Choices:
     results: ResultChoice = USUAL_RESULTS
     removed: float | None = None  # sparsity of the chart of equal sizes
     strata: StrataChoice = USUAL_STRATA
+    token: TokenChoice = USUAL_TOKEN
+    pair: tuple[str, ...] = ()  # two corpora of one criterion; none: those that agree least
 
     @property
     def schedule(self) -> str:

@@ -166,6 +166,12 @@ def unfolded(test, part):
     return test
 
 
+def report_on(test):
+    """The commands of the report that a page offers."""
+    lines = texts(unfolded(test, "report.part").code)
+    return [line for line in lines if line.startswith("moeprune report")]
+
+
 def recipe_on(test):
     (text,) = (text for text in texts(test.code) if text.startswith("schema_version"))
     return text

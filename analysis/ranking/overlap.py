@@ -74,6 +74,13 @@ def above_chance(overlap: FloatArray, chance: float) -> FloatArray:
     return (np.asarray(overlap, dtype=np.float64) - chance) / room
 
 
+def beside_chance(overlap: FloatArray, chance: float) -> FloatArray:
+    """As `above_chance`, but -1 for sets that share nothing: below chance as a share of it."""
+    above = above_chance(overlap, chance)
+    below = (np.asarray(overlap, dtype=np.float64) - chance) / (chance or np.nan)
+    return np.where(above < 0, below, above)
+
+
 def too_near(first: float, second: float, pruned: int) -> bool:
     """Whether overlaps of sets of this size differ by NEAR experts or fewer."""
     return round(abs(first - second) * pruned) <= NEAR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from app.charts.traces import (
     pin,
     rows_height,
     stroke,
+    targets,
 )
 from pruning.planning.comparing import decision
 
@@ -36,6 +37,7 @@ NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # With more experts, cells are two pixels wide and strokes would blur.
 _WIDEST_STROKED: Final = 256
+_MOST_CLICKED: Final = 2048  # experts; as many marks more would slow the page
 _REACH: Final = 0.3  # of a cell, from its middle
 _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 
@@ -83,6 +85,9 @@ def kept_by_map(
         sign = f"  {_SIGNS[fate]}" if has_strokes and fate in sides else ""
         name = f"{', '.join(words)}{sign}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
+    if len(table) <= _MOST_CLICKED:
+        traces[0].update(hoverinfo="skip", hovertemplate=None, customdata=None)
+        traces.append(_targets(table, place, names))
     pins = []
     if marked is not None and marked[0] in layers:
         pins = pin(marked[1], layers.index(marked[0]), dark)
@@ -93,6 +98,9 @@ def kept_by_map(
         y=layer_axis(layers, title="layer"),
         height=max(420, rows_height(layers, 26, 90)),
         legend=STILL_LEGEND,
+        # Any click goes to the nearest cell's mark, however large the cell is drawn.
+        hovermode="closest",
+        hoverdistance=-1,
         shapes=pins,
     )
 
@@ -120,6 +128,21 @@ def _cells(
         customdata=ranks,
         hovertemplate="layer %{y}, expert %{x}<br>"
         f"A, {a}: rank %{{customdata[0]}}<br>B, {b}: rank %{{customdata[1]}}<extra></extra>",
+    )
+
+
+def _targets(table: pd.DataFrame, place: tuple[Any, Any], names: Names) -> go.Scatter:
+    """A mark on each cell, which a click selects."""
+    rows, experts = place
+    columns = [table["layer"], table["expert"], table["rank_a"] + 1, table["rank_b"] + 1]
+    a, b = (in_html(name) for name in names)
+    return targets(
+        experts,
+        rows,
+        np.column_stack(columns).astype(np.uint16),
+        10,
+        hovertemplate="layer %{customdata[0]}, expert %{customdata[1]}<br>"
+        f"A, {a}: rank %{{customdata[2]}}<br>B, {b}: rank %{{customdata[3]}}<extra></extra>",
     )
 
 

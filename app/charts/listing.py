@@ -3,6 +3,7 @@
 from analysis.errors import PlanError, did_you_mean
 from app.charts import (
     benchmarks,
+    corpus_pair,
     coverage,
     damage_proxy,
     effects,
@@ -27,6 +28,7 @@ from app.charts import (
     sizes,
     stratification,
     text_lens,
+    token_experts,
     variant_losses,
 )
 from app.charts.chart import Chart
@@ -37,6 +39,8 @@ _EACH: tuple[Chart, ...] = (
     overlap_map.draw,
     variant_losses.draw,
     overlap.draw,
+    corpus_pair.draw_map,
+    corpus_pair.draw_agreement,
     effects.draw,
     overlap_by_tokens.draw,
     loss_by_tokens.draw,
@@ -58,6 +62,7 @@ _EACH: tuple[Chart, ...] = (
     text_lens.draw_tokens,
     text_lens.draw_experts,
     text_lens.draw_plans,
+    token_experts.draw,
     benchmarks.dots,
     neurons.draw_layers,
     neurons.draw_flops,

@@ -15,9 +15,8 @@ from analysis.foreign_text import in_html
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart, of_corpora
-from app.charts.overlap_map import number_color
-from app.charts.theme import ink, themed
-from app.charts.traces import ABOVE_CHANCE, annotation, heat
+from app.charts.theme import chance_color, chance_scale, ink, text_on, themed
+from app.charts.traces import ABOVE_CHANCE, annotation, heat, targets
 from pruning.plan.plan import NEURON_GRANULARITY
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
     """Figure of a table `corpus_a, corpus_b, overlap`, a row per pair in either order.
 
     A pair without a row, or with NaN, is shown as no data. `chance` is the overlap of two random
-    sets; colours show `above_chance`.
+    sets; colours show `beside_chance`.
     """
     names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
     matrix = np.full((len(names), len(names)), np.nan)
@@ -76,41 +75,66 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
             second,
             first,
             "no data" if math.isnan(overlap) else f"{overlap:.2f}",
-            font={"size": 14, "color": number_color(float(share), dark)},
+            font={"size": 14, "color": _number_color(float(share), dark)},
         )
         for row, first in enumerate(corpora)
         for second, overlap, share in zip(
-            corpora, matrix[row].tolist(), overlaps.above_chance(matrix[row], chance), strict=True
+            corpora, matrix[row].tolist(), overlaps.beside_chance(matrix[row], chance), strict=True
         )
     ]
     corner = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
-    text = f"two random sets: {chance:.2f}"
+    text = f"chance: {chance:.2f}; orange: below it"
     notes.append(annotation(0, 1, text, **corner, yshift=6, font={"color": ink(dark)}))
     cells = heat(
-        overlaps.above_chance(matrix, chance),
+        overlaps.beside_chance(matrix, chance),
         "overlap above chance",
         dark,
         ABOVE_CHANCE,
-        customdata=matrix,
+        zmin=-1,
+        colorscale=chance_scale(dark),
         x=corpora,
         y=corpora,
         showscale=False,  # the cells show their numbers
         xgap=2,
         ygap=2,
-        hovertemplate="%{y} and %{x}: %{customdata:.3f}, "
+        hoverinfo="skip",
+    )
+    pairs = [(a, b) for a in range(len(names)) for b in range(len(names))]
+    marks = targets(
+        [corpora[b] for _, b in pairs],
+        [corpora[a] for a, _ in pairs],
+        [[a, b, float(matrix[a, b])] for a, b in pairs],
+        10,
+        hovertemplate="%{y} and %{x}: %{customdata[2]:.3f}, "
         f"by chance {chance:.3f}<extra></extra>",
     )
     # Categories, because names of corpora may look like numbers or dates.
     axis = {"type": "category", "showgrid": False, "fixedrange": True}
     return themed(
-        [cells],
+        [cells, marks],
         dark,
         x=axis,
         y=axis | {"autorange": "reversed"},
         annotations=notes,
+        # Any click goes to the nearest cell's marker.
+        hovermode="closest",
+        hoverdistance=-1,
         height=max(220, 90 + 46 * len(corpora)),
         margin={"t": 26},
     )
+
+
+def clicked_pair(event: object, corpora: Sequence[str]) -> tuple[str, str] | None:
+    """The two corpora of a cell selected in the matrix; None for none, or for the diagonal."""
+    match event:
+        case {"selection": {"points": [{"customdata": [a, b, *_]}, *_]}} if a != b:
+            known = dict(enumerate(corpora))
+            return (known[a], known[b]) if {a, b} <= known.keys() else None
+    return None
+
+
+def _number_color(share: float, dark: bool) -> str:
+    return ink(dark) if math.isnan(share) else text_on(chance_color(share, dark))
 
 
 def describe(table: pd.DataFrame, *, chance: float) -> str:

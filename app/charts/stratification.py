@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isnan, sqrt
+from math import isnan, log, sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -53,6 +53,7 @@ _MEASURES: Final = (("spread", "spread", "circle", 0), ("gap", "gap at the cut",
 _BETWEEN: Final = 0.07  # panels, of the width of the figure
 _OF_HEAT: Final = 0.72  # of the width of a panel, the heat map; beside it, the measures
 _DECADES: Final = 5  # of the axis of the measures, at most
+_CLEAR: Final = 0.25  # of the axis of the measures, at its start, without a label
 _ROOM: Final = 38  # pixels above the panels, for their names and colour bars
 # Chance has half of the variance at sqrt(2) times its spread, and a sixteenth at 4 times.
 _HARDLY, _CLEARLY = sqrt(2), 4.0
@@ -212,8 +213,10 @@ def _heat_traces(
 ) -> list[Any]:
     """The cells of a panel, its colour bar and its cut."""
     rows = panel.rows
+    by_rank = rows.set_index(["layer", "rank"])
     values, experts, scores = (
-        rows.pivot_table(index="layer", columns="rank", values=name).reindex(layers)
+        # Of one row a cell: nothing to average.
+        by_rank[name].unstack("rank").reindex(layers)  # noqa: PD010
         for name in ("value", "expert", "score")
     )
     names = np.broadcast_to(np.array(layers)[:, None], values.shape)
@@ -306,8 +309,9 @@ def _measure_range(table: pd.DataFrame) -> tuple[float, float]:
 def _axes(panel: _Panel, width: int, ends: tuple[float, float], dark: bool) -> dict[str, Any]:
     step = next((step for step in (1, 2, 4, 8, 16, 32, 64, 128) if width / step <= 5), 256)
     powers = [10.0**power for power in range(-9, 9) if ends[0] <= 10.0**power <= ends[1]]
-    # Two, for the axis is narrow on a phone.
-    labelled = (powers[-1], powers[max(0, len(powers) - 3)]) if powers else ()
+    # Two, far apart and clear of the last rank, for the axis is narrow on a phone.
+    clear = [power for power in powers if log(power / ends[0]) >= _CLEAR * log(ends[1] / ends[0])]
+    labelled = (clear or powers)[:1] + powers[-1:]
     words = [rounded_percent(power) if power in labelled else "" for power in powers]
     # As `themed` makes them, which has one axis only.
     plain = themed([], dark, x={}).layout.xaxis.to_plotly_json()

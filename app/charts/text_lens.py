@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.colors import hex_to_rgb
 
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html, in_terminal
 from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.evaluations import plan_name
-from app.charts.theme import CLEAR, ink, muted, paper, primary, series_color, themed
-from app.charts.traces import annotation, layer_axis, signed
+from app.charts.theme import CLEAR, ink, mixed, muted, paper, primary, series_color, themed
+from app.charts.traces import Place, annotation, layer_axis, pin_box, signed
 from app.choices import result_words
 from pruning.measures.store import readable_records
 from pruning.plan.plan import fit_plan
@@ -36,11 +35,12 @@ from pruning.records.lens import (
 if TYPE_CHECKING:
     from app.loaded import Loaded
 
-TEXT_CHARTS: Final = ("text-tokens", "text-experts", "text-plans")
+TEXT_CHARTS: Final = ("text-tokens", "text-experts", "text-plans", "token-experts")
 _WORSE, _BETTER = 1, 0  # places in the series colours: orange, blue
 # Of the width of a row: the wanted experts end at 1, then a sentence, then what took over.
 _WORDS_AT, _OTHERS_AT, _OTHER_WIDTH = 1.03, 1.3, 0.085
 _ROW: Final = 34
+_BETWEEN: Final = 0.16  # rows, of a row
 _PART: Final = "\u25a1"  # a part of a character
 # What is not seen as it stands; a line break stays one.
 _VISIBLE: Final = {"\n": "\u21b5\n", "\t": "\u21e5\t", "\r": "\u240d"}
@@ -132,12 +132,6 @@ def token_colors(table: pd.DataFrame, dark: bool) -> list[str]:
     ]
 
 
-def mixed(color: str, other: str, share: float) -> str:
-    """A colour with a share of another."""
-    parts = zip(hex_to_rgb(color), hex_to_rgb(other), strict=True)
-    return "#{:02x}{:02x}{:02x}".format(*(round(a + (b - a) * share) for a, b in parts))
-
-
 def _chosen(loaded: Loaded) -> tuple[LensRecord, LensPlan, pd.DataFrame]:
     record = shown_lens(loaded)
     plan = shown_plan(loaded, record)
@@ -198,7 +192,7 @@ def draw_experts(loaded: Loaded) -> Drawing:
     table = lens_table(record, plan, token)
     layers = [layer.layer for layer in record.layers]
     return Drawing(
-        partial(token_experts, table, layers),
+        partial(token_experts, table, layers, marked=loaded.choices.expert),
         table,
         describe(table, tokens, token),
         _about(loaded, record, plan) + f" | token {token}",
@@ -206,11 +200,13 @@ def draw_experts(loaded: Loaded) -> Drawing:
     )
 
 
-def token_experts(table: pd.DataFrame, layers: list[int], *, dark: bool = False) -> go.Figure:
+def token_experts(
+    table: pd.DataFrame, layers: list[int], *, marked: Place | None = None, dark: bool = False
+) -> go.Figure:
     """Figure of a table of LENS_COLUMNS of one token: a row per layer.
 
     The wider, the more gate weight; hatched experts are pruned. To the right the share of the gate
-    weight that is gone, and the experts that took over.
+    weight that is gone, and the experts that took over. `marked` is a (layer, expert).
     """
     rows = {layer: place for place, layer in enumerate(layers)}
     choices = table[table["role"] == WANTED].copy()
@@ -232,6 +228,13 @@ def token_experts(table: pd.DataFrame, layers: list[int], *, dark: bool = False)
         for layer in set(layers) - set(others["layer"])
     ]
     right = max(1.55, float((others["start"] + others["share"]).max() if len(others) else 0) + 0.02)
+    pins = [
+        shape
+        for part in (choices, others)
+        for row in part.to_dict("records")
+        if (row["layer"], row["expert"]) == marked
+        for shape in _pin(row["start"], row["share"], rows[row["layer"]], dark)
+    ]
     traces = [
         _boxes(choices[~choices["removed"]], rows, dark, "kept"),
         _boxes(choices[choices["removed"]], rows, dark, "pruned"),
@@ -244,11 +247,17 @@ def token_experts(table: pd.DataFrame, layers: list[int], *, dark: bool = False)
         y=layer_axis(layers, 1, title="layer"),
         height=_ROW * len(layers) + 70,
         barmode="overlay",
-        bargap=0.16,
+        bargap=_BETWEEN,
         annotations=notes,
         uniformtext={"minsize": 9, "mode": "hide"},
         margin={"t": 34},
+        shapes=pins,
     )
+
+
+def _pin(start: float, width: float, row: int, dark: bool) -> list[dict[str, Any]]:
+    half = (1 - _BETWEEN) / 2
+    return pin_box((start, start + width), (row - half, row + half), dark)
 
 
 def hatch(dark: bool) -> tuple[str, str]:

@@ -52,6 +52,8 @@ primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
 this_plan: Final = {False: "#c2570c", True: "#f08a3c"}.__getitem__
 # The pinned expert, as on the expert map.
 pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
+# Of the colour of what is below chance, just below: told from what is just above.
+_FAINTEST: Final = 0.3
 _AXIS_MARGIN: Final = 56
 # Of the figure, not of the plot: when a chart gets another width and its legend other lines, plotly
 # would leave a legend that is placed by the plot where it was, over the plot or below a gap.
@@ -98,6 +100,30 @@ def color_at(share: float, dark: bool) -> str:
     parts = zip(hex_to_rgb(stops[below]), hex_to_rgb(stops[below + 1]), strict=True)
     mixed = [round(low + (high - low) * (place - below)) for low, high in parts]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def chance_color(share: float, dark: bool) -> str:
+    """The colour of what is above chance, 0..1, or below it, -1..0; at chance both begin."""
+    if share >= 0:
+        return color_at(share, dark)
+    place = _FAINTEST + (1 - _FAINTEST) * min(-share, 1.0)
+    return mixed(paper(dark), series_color(1, dark), place)
+
+
+def chance_scale(dark: bool) -> list[list[float | str]]:
+    """The colours of `chance_color` for shares -1..1, in plotly's form."""
+    stops = SEQUENTIAL[dark]
+    below: list[list[float | str]] = [
+        [0.0, chance_color(-1, dark)],
+        [0.5, chance_color(-1e-9, dark)],
+    ]
+    return below + [[(1 + at / (len(stops) - 1)) / 2, color] for at, color in enumerate(stops)]
+
+
+def mixed(color: str, other: str, share: float) -> str:
+    """A colour with a share of another."""
+    parts = zip(hex_to_rgb(color), hex_to_rgb(other), strict=True)
+    return "#{:02x}{:02x}{:02x}".format(*(round(a + (b - a) * share) for a, b in parts))
 
 
 def contrast(color: str, other: str) -> float:

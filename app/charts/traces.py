@@ -98,9 +98,16 @@ def box(x: tuple[float, float], y: tuple[float, float], color: str, width: float
 
 def pin(x: float, y: float, dark: bool, axes: str = "") -> list[dict[str, Any]]:
     """Shapes that frame the cell of the pinned expert; `axes` is "2" for x2 and y2."""
-    ends, place = ((x - 0.5, x + 0.5), (y - 0.5, y + 0.5)), {"xref": f"x{axes}", "yref": f"y{axes}"}
+    return pin_box((x - 0.5, x + 0.5), (y - 0.5, y + 0.5), dark, axes)
+
+
+def pin_box(
+    x: tuple[float, float], y: tuple[float, float], dark: bool, axes: str = ""
+) -> list[dict[str, Any]]:
+    """Shapes that frame a mark of the pinned expert between these ends."""
+    place = {"xref": f"x{axes}", "yref": f"y{axes}"}
     looks = (paper(dark), 5), (pinned(dark), 3)
-    return [box(*ends, color, width) | place for color, width in looks]
+    return [box(x, y, color, width) | place for color, width in looks]
 
 
 def pin_point(points: Iterable[Any], place: Place, dark: bool) -> go.Scatter:

@@ -96,7 +96,7 @@ def plot(
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
-    from app.choices import USUAL_STRATA, PathChoice, ResultChoice, StrataChoice
+    from app.choices import USUAL_STRATA, PathChoice, ResultChoice, StrataChoice, TokenChoice
 
     del list_views  # its callback has done it
     chart_view, path = get_chart(view), out_file or Path(f"{view}.html")
@@ -115,6 +115,8 @@ def plot(
         choices = {
             "results": ResultChoice.asked(request),
             "strata": StrataChoice(criteria, request.scale),
+            "token": TokenChoice(request.token_text or ""),
+            "pair": request.pair,
         }
         chart = chart_view.draw(loaded.choosing(paths=choice, **choices))
         if plan_file and loaded.shown:

@@ -1,7 +1,5 @@
 """Compare: two recipes side by side, where they disagree, and by how much."""
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import streamlit as st
@@ -10,8 +8,7 @@ from streamlit.column_config import NumberColumn
 from analysis.ranking.compare import FATES, Comparison
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.chosen_expert import open_expert
-from app.widgets.charts import chosen_rows, ranks_from_one, show_named, table_with_csv
+from app.widgets.charts import choose_in, ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
 from app.widgets.pinned_table import pinned_part
@@ -20,7 +17,6 @@ from pruning.records.quality import loss_of
 from pruning.records.right_of_plans import in_short, right_apart, right_share
 
 _ROWS_SHOWN: Final = 200
-_EXPERTS: Final = "compare.experts"
 
 
 def draw(loaded: Loaded) -> None:
@@ -34,7 +30,7 @@ def draw(loaded: Loaded) -> None:
     if loaded.choices.criterion is None or not has_statistics(loaded):
         return
     apart = conclusion(loaded)
-    show_named("kept-by", loaded)
+    show_named("kept-by", loaded, on_select=choose_in("kept-by"))
     if apart:
         st.markdown(apart)
     comparison_metrics(loaded.comparison)
@@ -108,21 +104,15 @@ def comparison_metrics(comparison: Comparison) -> None:
 def listed_experts(comparison: Comparison) -> None:
     """Table of the experts that only one recipe keeps."""
     table = comparison.disagreements()
-    st.markdown(
-        "**Experts that only one recipe keeps**, largest difference first; choose a row to open it."
-    )
+    st.markdown("**Experts that only one recipe keeps**, largest difference first.")
     if table.empty:
         inform("The recipes keep the same experts.")
         return
-    places = list(zip(table["layer"], table["expert"], strict=True))
     table_with_csv(
         table,
         "disagreements",
         f"{len(table)} experts that only one recipe keeps",
         shown=ranks_from_one(table.head(_ROWS_SHOWN)),
-        key=_EXPERTS,
-        on_select=partial(_open_chosen, places),
-        selection_mode="single-row",
         column_config={
             "kept_by": "kept by",
             "rank_a": "rank A",
@@ -134,11 +124,3 @@ def listed_experts(comparison: Comparison) -> None:
     if len(table) > _ROWS_SHOWN:
         st.text(f"The first {_ROWS_SHOWN} of {len(table)}; the file has all.")
     st.text("Ranks in the file count from 0, as on the command line.")
-
-
-def _open_chosen(places: Sequence[tuple[int, int]]) -> None:
-    """Open the page of the expert in the chosen row."""
-    for row in chosen_rows(_EXPERTS):
-        if row < len(places):
-            layer, expert = places[row]
-            open_expert((int(layer), int(expert)))

@@ -10,6 +10,7 @@ from analysis.cache_keys import most_results
 from analysis.errors import UserError
 from analysis.ranking.super_experts import super_experts
 from app.charts.evaluations import series_name
+from app.charts.text_lens import in_quotes
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
 from app.session.chosen_expert import Place
@@ -18,8 +19,10 @@ from app.session.prompts import own_words, shown_unasked
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.expert import reads
+from app.widgets.expert_card import expert_actions, has_card
 from app.widgets.links import link_to
 from app.widgets.notes import NO_CALIBRATION, badge, inform
+from app.widgets.refusals import in_a_sentence
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
 from pruning.records.lens import LensStore, tokens_read
 from pruning.records.quality import PlanLoss
@@ -44,6 +47,9 @@ def draw(loaded: Loaded) -> None:
         return
     words = filter(None, (_fate(loaded, place), _outlier(loaded, place)))
     st.markdown(f"**Layer {place[0]}, expert {place[1]}**. {' '.join(words)}")
+    if has_card(loaded):
+        with in_a_sentence():  # the other criterion may lack statistics
+            expert_actions(loaded, place, opens=False)
     left, right = st.columns(2)
     with left:
         _reading(loaded, place)
@@ -83,7 +89,7 @@ def _drops(plan: PruningPlan, place: Place) -> bool:
 
 
 def _reading(loaded: Loaded, place: Place) -> None:
-    st.markdown("**What it reads**")
+    st.markdown("**What it fires on**")
     records = shown_unasked(records_of(loaded, LensStore), LensStore, own_words())
     st.markdown(reads(loaded, records, place))
     name = f"layer {place[0]}, expert {place[1]}"
@@ -91,7 +97,8 @@ def _reading(loaded: Loaded, place: Place) -> None:
     if not tokens.empty:
         words = f"Tokens of the scored texts that {name} reads, by the sum of their gate weights"
         tokens = tokens.rename(columns={"gate": "sum of gate weights", "num_tokens": "times"})
-        folded_table("Tokens", lambda: tokens, "expert-tokens", words)
+        shown = tokens.assign(token=tokens["token"].map(in_quotes))  # blanks have signs
+        folded_table("Tokens", lambda: tokens, "expert-tokens", words, shown=shown)
 
 
 def _means(loaded: Loaded, place: Place) -> None:

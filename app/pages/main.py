@@ -10,17 +10,18 @@ from app.components.focus import keep_focus
 from app.components.history import keep_history
 from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
-from app.session.chosen_expert import chosen_expert, expert_control, is_opened
-from app.session.state import carry_over, is_about_neurons
+from app.session.chosen_expert import chosen_expert, expert_control
+from app.session.state import asked_page, carry_over, is_about_neurons
 from app.widgets.charts import charts_at_end
 from app.widgets.chosen_plan import chosen_plan
 from app.widgets.expert import link_to_expert
+from app.widgets.expert_card import expert_card, has_card
 from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
 from app.widgets.page_style import apply_page_style
+from app.widgets.palette import palette_part
 from app.widgets.refusals import in_a_sentence
 from app.widgets.report import report_part
-from app.widgets.sidebar import copy_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ PAGES: Mapping[str, PageEntry] = {
     "story": PageEntry(story.draw, "slideshow", ""),
     "expert": PageEntry(expert.draw, "query_stats", "What does this expert do?", is_listed=False),
 }
+# Pages with a map of the experts, beside which stands the card of the chosen one.
+_WITH_MAPS = ("explore", "compare")
 
 
 def draw_page() -> None:
@@ -69,6 +72,7 @@ pages.append(page_at(FIRST, draw_page, is_bare=False, is_listed=False))  # as li
 page = st.navigation(pages, position="top")
 st.set_page_config(page_title=f"{page.title} - MoE Prune Studio")
 entry = PAGES[page.url_path or FIRST]
+header = st.container(horizontal=True, key="header-actions")
 heading = st.empty()
 carry_over(page.url_path)
 chosen = None
@@ -84,21 +88,26 @@ with st.sidebar:
     expert_control(loaded.model.layers)
 # After its control is drawn: only then is it set from the URL.
 loaded = loaded.choosing(expert=chosen_expert(loaded.model.layers))
+beside = st.empty()  # also without an expert: what follows keeps its place
 if loaded.choices.expert is not None and page.url_path not in ("expert", "story"):
-    with st.container(key="pinned-expert"):
-        link_to_expert(loaded.choices.expert, "pinned")
-opens_expert = is_opened()
+    if page.url_path in _WITH_MAPS and has_card(loaded):
+        expert_card(loaded, beside)
+    else:
+        with beside.container(key="pinned-expert"):
+            link_to_expert(loaded.choices.expert, "pinned")
+opens = asked_page()
 try:
     with in_a_sentence(no_plan):
-        if not opens_expert:
+        if not opens:
             page.run()
 finally:  # also where a page stops early
-    with in_a_sentence():
+    with in_a_sentence(), header:
         report_part(loaded, page.url_path or FIRST)
-    copy_link()
+    with header:
+        palette_part(loaded, {name: name.capitalize() for name in PAGES})
     with st.sidebar:
         log_out_part()
         keep_history()
-if opens_expert:
-    go_to(page_at("expert"))
+if opens in PAGES:
+    go_to(page_at(opens))
 keep_focus()

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from analysis.families.base import MoELayer
+from app.session.state import ask_page
 
-KEY, LAYER, _OPENS = "expert", "layer", "expert.opens"
+KEY, LAYER = "expert", "layer"
 _MOST = 16  # characters
 Place = tuple[int, int]
 _WRITTEN = re.compile(r"\s*(\d{1,6})\s*\.\s*(\d{1,6})\s*", re.ASCII)
@@ -18,17 +19,23 @@ _WRITTEN = re.compile(r"\s*(\d{1,6})\s*\.\s*(\d{1,6})\s*", re.ASCII)
 
 def read_place(text: object, layers: Sequence[MoELayer]) -> Place | None:
     """The (layer, expert) of "LAYER.EXPERT"; None if malformed or not in the model."""
+    counts, place = {layer.index: layer.num_experts for layer in layers}, _place_of(text)
+    return place if place and place[1] < counts.get(place[0], 0) else None
+
+
+def _place_of(text: object) -> Place | None:
     match = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        return None
-    layer, expert = (int(part) for part in match.groups())
-    counts = {layer.index: layer.num_experts for layer in layers}
-    return (layer, expert) if expert < counts.get(layer, 0) else None
+    return (int(match.group(1)), int(match.group(2))) if match else None
 
 
 def chosen_expert(layers: Sequence[MoELayer]) -> Place | None:
     """The expert in the URL, if the model has it."""
     return read_place(st.session_state.get(KEY), layers)
+
+
+def chosen_place() -> Place | None:
+    """The expert in the URL, whether the model has it or not."""
+    return _place_of(st.session_state.get(KEY))
 
 
 def choose_expert(place: Place | None) -> None:
@@ -55,15 +62,27 @@ def choose_on_map(map_key: str) -> None:
         choose_expert((layer, expert))
 
 
+def choose_in_table(key: str, places: Sequence[Place]) -> None:
+    """Pin the expert of the row that was clicked in the table with this key."""
+    match st.session_state.get(key):
+        case {"selection": {"rows": [int(row), *_]}} if 0 <= row < len(places):
+            choose_expert(places[row])
+
+
+def choose_in_chart(key: str) -> None:
+    """Pin or unpin the expert of the clicked mark, whose data begin with layer and expert."""
+    match st.session_state.get(key):
+        case {"selection": {"points": [*_, {"customdata": [layer, expert, *_]}]}}:
+            pin_or_unpin((int(layer), int(expert)))
+        # As the browser writes the numbers of a typed array.
+        case {"selection": {"points": [*_, {"customdata": {"0": layer, "1": expert}}]}}:
+            pin_or_unpin((int(layer), int(expert)))
+
+
 def open_expert(place: Place) -> None:
     """Pin an expert and have the entry script open its page; for callbacks."""
     choose_expert(place)
-    st.session_state[_OPENS] = True
-
-
-def is_opened() -> bool:
-    """Whether the page of the pinned expert was asked for in this run."""
-    return bool(st.session_state.pop(_OPENS, False))
+    ask_page("expert")
 
 
 def take_address() -> None:

@@ -176,9 +176,9 @@ CONTROLS: Final = (
             on_change=None,
         )
         for key, label, exponents in (
-            ("b", "$b$ sum, mean", (0, 1)),
-            ("alpha", r"$\alpha$ gate weight", (0, 1, 2)),
-            ("beta", r"$\beta$ output norm", (0, 1, 2)),
+            ("b", "b sum, mean", (0, 1)),
+            ("alpha", "\u03b1 gate weight", (0, 1, 2)),
+            ("beta", "\u03b2 output norm", (0, 1, 2)),
         )
     ),
     Control(
@@ -320,19 +320,17 @@ CONTROLS: Final = (
     ),
     Control(
         field="pin",
-        label="Keep experts whole",
-        help="LAYER:EXPERTS that keep all neurons." + _OTHERS_LOSE,
+        label="Keep experts",
+        help="LAYER:EXPERTS that stay whole." + _OTHERS_LOSE,
         widget=st.text_input,
-        of="neuron",
         meaning=EXPERTS,
         look=_text_look("e.g. 3:5,7-9"),
     ),
     Control(
         field="drop",
         label="Drop experts",
-        help="LAYER:EXPERTS to remove whole, with their router rows." + _OTHERS_LOSE,
+        help="LAYER:EXPERTS to remove whole, with their router rows. The budget holds.",
         widget=st.text_input,
-        of="neuron",
         meaning=EXPERTS,
         look=_text_look("e.g. 4:0,2"),
     ),

@@ -65,6 +65,7 @@ MOST_LAMBDA = 100.0
 _CARRIED: Final = ("baseline", "expert", "repair")
 _LAST: Final = "page.last"
 _BEFORE: Final = "page.before"
+_ASKED: Final = "page.asked"
 _MOST_SAID: Final = 60  # characters of a value in a message
 
 
@@ -449,3 +450,13 @@ def page_now() -> str:
 def page_before() -> str:
     """URL path of the page that was left for this one; empty for the first page, or for none."""
     return str(st.session_state.get(_BEFORE, ""))
+
+
+def ask_page(name: str) -> None:
+    """Have the entry script open the page at this URL path, in the next run; for callbacks."""
+    st.session_state[_ASKED] = name
+
+
+def asked_page() -> str:
+    """The page that was asked for in this run; empty if none was."""
+    return str(st.session_state.pop(_ASKED, ""))

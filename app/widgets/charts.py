@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,14 +15,16 @@ from analysis.machine.extras import has_extra
 from app.charts.chart import Drawing
 from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
-from app.charts.theme import PLOTLY_CONFIG
+from app.charts.theme import PLOTLY_CONFIG, pinned
 from app.literal import literal
 from app.loaded import Loaded
+from app.session.chosen_expert import Place, choose_in_chart, choose_in_table, chosen_place
 from app.tables.spreadsheets import csv_text
 from app.widgets.notes import inform
 from pruning.serving.engines import Verdict
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_MOST_STYLED = 20_000  # cells; styles of more take seconds
 _TYPES = {
     "csv": "text/csv",
     "html": "text/html",
@@ -148,12 +151,46 @@ def chosen_rows(key: str) -> list[int]:
     return [row for row in rows or () if type(row) is int and row >= 0]
 
 
+def choose_in(name: str) -> Callable[[], None]:
+    """The `on_select` of a chart whose marks are experts: a click chooses one, or none again."""
+    return partial(choose_in_chart, f"chart.{name}")
+
+
 def table_with_csv(
     table: pd.DataFrame, name: str, alt: str, *, shown: pd.DataFrame | None = None, **look: Any
 ) -> None:
-    """A table, as `shown` if given, and its CSV; `look` are arguments of `st.dataframe`."""
-    st.dataframe(table if shown is None else shown, hide_index=True, alt=alt, **look)
+    """A table, as `shown` if given, and its CSV; `look` are arguments of `st.dataframe`.
+
+    Of experts, a row each, the chosen one is marked, and a click on a row chooses its expert.
+    """
+    shown = table if shown is None else shown
+    if _is_of_experts(shown) and "on_select" not in look:
+        key = look.setdefault("key", f"table.{name}")
+        columns = (shown[column].tolist() for column in ("layer", "expert"))
+        places: list[Place] = list(zip(*columns, strict=True))
+        look |= {"on_select": partial(choose_in_table, key, places), "selection_mode": "single-row"}
+    st.dataframe(_marked(shown), hide_index=True, alt=alt, **look)
     csv_button(table, name)
+
+
+def _is_of_experts(table: pd.DataFrame) -> bool:
+    """Whether it has a row per expert."""
+    columns = ["layer", "expert"]
+    return set(columns) <= set(table) and not table.duplicated(columns).any()
+
+
+def _marked(table: pd.DataFrame) -> Any:
+    """The table with the rows of the chosen expert in its colour, if it has some."""
+    place = chosen_place()
+    if place is None or not {"layer", "expert"} <= set(table) or table.size > _MOST_STYLED:
+        return table
+    is_chosen = (table["layer"] == place[0]) & (table["expert"] == place[1])
+    if not is_chosen.any():
+        return table
+    color = f"background-color: {pinned(st.context.theme.type == 'dark')}40"
+    colors = pd.DataFrame("", index=table.index, columns=table.columns)
+    colors.loc[is_chosen] = color
+    return table.style.apply(lambda _: colors, axis=None)
 
 
 def folded_table(
@@ -188,7 +225,7 @@ def download_button(
 
 def _files(chart: Drawing) -> None:
     table = ranks_from_one(chart.table)
-    st.dataframe(table, hide_index=True, alt=f"Data of the chart: {chart.alt}")
+    st.dataframe(_marked(table), hide_index=True, alt=f"Data of the chart: {chart.alt}")
     if not table.equals(chart.table):
         st.text("Ranks in the file count from 0, as on the command line.")
     with st.container(horizontal=True):

@@ -39,7 +39,9 @@ def reads(loaded: Loaded, records: Sequence[LensRecord], place: Place) -> str:
     corpora = ", ".join(f"{literal(name)} {share:.0%}" for name, share in shares.items() if share)
     return " ".join(
         [
-            f"It reads {tokens} in the scored texts." if tokens else "No scored text reaches it.",
+            f"In the scored texts it fires most on {tokens}."
+            if tokens
+            else "No scored text reaches it.",
             f"Its calibration tokens: {corpora}." if corpora else "",
         ]
     )

@@ -1,4 +1,4 @@
-"""The sidebar's downloads: a one-page report, or the charts of a page, as HTML."""
+"""The downloads of the header: a one-page report, or the charts of a page, as HTML."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,13 +36,18 @@ def report_part(loaded: Loaded, page: str) -> None:
     ]
     if loaded.choices.criterion is None:
         views = []
+    if not views and loaded.shown is None:
+        return
+    part = st.popover(
+        "Report", key="report.part", on_change="rerun", type="tertiary", width="content"
+    )
+    if not part.open:
+        return
     try:
         command = command_of(loaded, views) if views else ""
     except UserError:  # the page reports what cannot be read
         command = ""
-    if not command and loaded.shown is None:
-        return
-    with st.sidebar, st.popover("Report", icon=":material/description:", width="stretch"):
+    with part:
         if loaded.shown is not None:
             st.text("One page to print: what the plan saves, and its loss compared with Random.")
             decision_button(loaded, loaded.shown, "report.decision")
@@ -107,4 +112,5 @@ def _without_words_of_others(
     if not texts:
         return loaded, [view for view in views if view.name not in TEXT_CHARTS]
     results = replace(loaded.choices.results, text=most_lost(texts, shown_digest(loaded)).record_id)
-    return loaded.choosing(results=results), views
+    token = replace(loaded.choices.token, lenses=[text.record_id for text in texts])
+    return loaded.choosing(results=results, token=token), views

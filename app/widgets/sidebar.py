@@ -1,7 +1,6 @@
-"""The sidebar: model, calibration corpus, sparsity, running jobs, link to this view."""
+"""The sidebar: model, calibration corpus, sparsity, running jobs."""
 
 from collections.abc import Iterable
-from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -23,7 +22,6 @@ from app.session.state import (
 )
 from app.tables.costs import experts_text
 from app.widgets.controls import draw_controls
-from app.widgets.notes import show_command
 from app.widgets.url_values import say_unknown
 from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import possible_shrinks
@@ -97,13 +95,3 @@ def model_and_calibration(bar: DeltaGenerator) -> Page:
             active[0] = f"{number} {'job' if number == '1' else 'jobs'} {state}"
             st.badge(", ".join(active), icon=":material/sync:", color="blue")
     return page
-
-
-def copy_link() -> None:
-    """The URL of this view; drawn last, because the page's controls change it."""
-    with st.sidebar, st.popover("Copy link", icon=":material/link:", width="stretch"):
-        parameters = {name: st.query_params.get_all(name) for name in st.query_params}
-        query = urlencode(parameters, doseq=True)
-        address = (st.context.url or "").partition("?")[0]
-        st.text("This URL opens the same view:")
-        show_command(f"{address}?{query}" if query else address)

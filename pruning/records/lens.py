@@ -5,7 +5,7 @@ One record per text holds the original model and every plan that was run on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
@@ -29,6 +29,7 @@ TOKEN_COLUMNS = ("token", "text", "full_loss", "loss", "change", "gone")
 LENS_COLUMNS = ("layer", "expert", "role", "gate", "share", "removed")
 LOST_COLUMNS = ("layer", "expert", "share", "num_tokens")
 READ_COLUMNS = ("token", "gate", "num_tokens")
+READER_COLUMNS = ("layer", "expert", "share", "num_tokens")
 # Roles of LENS_COLUMNS: chosen by the original router; chosen by the pruned one instead.
 WANTED, TOOK_OVER = "wanted", "took over"
 
@@ -317,6 +318,41 @@ def tokens_read(records: Iterable[LensRecord], layer: int, expert: int) -> pd.Da
     groups = pd.DataFrame(rows, columns=["token", "gate"]).groupby("token", sort=False)["gate"]
     sums = groups.agg(gate="sum", num_tokens="size").reset_index()
     return sums.sort_values("gate", ascending=False, kind="stable", ignore_index=True)
+
+
+def token_readers(
+    records: Iterable[LensRecord], is_searched: Callable[[str], bool]
+) -> pd.DataFrame:
+    """Table of READER_COLUMNS: the experts to which the original sent the searched tokens.
+
+    `share` is of the gate weight that these tokens gave in the layer, over all texts, so that the
+    shares of a layer sum to 1; `num_tokens` are those that chose the expert. By layer, the largest
+    share first.
+    """
+    gates: dict[int, FloatArray] = {}
+    counts: dict[int, FloatArray] = {}
+    for record in records:
+        is_wanted = np.array([is_searched(token) for token in record.tokens], dtype=np.bool_)
+        for layer in record.layers:
+            experts, weights = (
+                np.asarray(values).reshape(-1, layer.top_k)[is_wanted].ravel()
+                for values in (layer.experts, layer.gates)
+            )
+            experts = experts.astype(np.int64)
+            size = layer.num_experts
+            gate = np.bincount(experts, weights=weights, minlength=size)
+            gates[layer.layer] = gates.get(layer.layer, np.zeros(size)) + gate
+            count = np.bincount(experts, minlength=size)
+            counts[layer.layer] = counts.get(layer.layer, np.zeros(size)) + count
+    rows = [
+        (layer, int(expert), gates[layer][expert] / (gates[layer].sum() or 1.0), int(number))
+        for layer, numbers in sorted(counts.items())
+        for expert, number in enumerate(numbers)
+        if number
+    ]
+    table = pd.DataFrame(rows, columns=list(READER_COLUMNS))
+    order = table.sort_values("share", ascending=False, kind="stable")
+    return order.sort_values("layer", kind="stable", ignore_index=True)
 
 
 def check_text_length(num_tokens: int, start: int) -> None:

@@ -294,6 +294,18 @@ class PlotRequest(DrawRequest):
             "View text-experts: the token, from 2; default: the one that costs most.", takes="N"
         ),
     ] = None
+    token_text: Annotated[
+        options.Text | None,
+        Option("View token-experts: the token; default: the most frequent word.", takes="TEXT"),
+    ] = None
+    pair: Annotated[
+        tuple[options.Text, ...],
+        Option(
+            "Views pair-map and pair-agreement: a calibrated corpus; give two. Default: those that "
+            "agree least.",
+            takes="CORPUS",
+        ),
+    ] = ()
     panels: Annotated[
         tuple[options.Criterion, ...],
         Option(

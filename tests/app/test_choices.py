@@ -96,7 +96,7 @@ def test_the_address_selects_the_state_of_the_first_view(open_page):
         ({"runs": "demo"}, "no control for runs"),
         ({"set": "0=20"}, "no control for set: 0=20"),
         ({"floor": "3"}, "no control for floor"),
-        ({"pin": "0:1"}, "no control for pin: 0:1"),
+        ({"floor": "2"}, "no control for floor: 2"),
         ({"keep_super": "perhaps"}, "keep_super: "),
         ({"multiple_of": "3"}, "no control for multiple_of: 3"),
         ({"top_k": "4"}, "no control for top_k: 4"),

@@ -105,7 +105,17 @@ def test_every_value_goes_to_the_spec_through_the_url_and_back(page_of, granular
 KEYS = {
     EXPERT_GRANULARITY: {
         *("granularity", "corpus", "budget", "sparsity", "criterion", "b", "alpha", "beta"),
-        *("schedule", "searched", "gate", "protect", "multiple_of", "counts", "locked"),
+        *(
+            "schedule",
+            "searched",
+            "gate",
+            "protect",
+            "pin",
+            "drop",
+            "multiple_of",
+            "counts",
+            "locked",
+        ),
         *("keep_super", "top_k", "bits"),
     },
     NEURON_GRANULARITY: {

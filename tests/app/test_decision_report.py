@@ -5,6 +5,7 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
+from page_texts import unfolded
 from shipped import shipped_loss
 
 from analysis.files.shipped import SHIPPED_STATS
@@ -217,10 +218,11 @@ def test_the_answers_are_the_newest_of_this_plan(shown):
 
 def test_a_page_with_a_plan_offers_it(open_page, go_to):
     test = open_page("evaluate", criterion="")
-    assert not test.sidebar.get("download_button")
+    unfolded(test, "report.part")
+    assert "report.decision" not in [button.key for button in test.get("download_button")]
     test.segmented_control(key="beta").set_value(1).run()
     for page in ("evaluate", "start"):
-        keys = [button.key for button in go_to(test, page).sidebar.get("download_button")]
+        keys = [button.key for button in go_to(test, page).get("download_button")]
         assert "report.decision" in keys
 
 

@@ -15,6 +15,7 @@ from page_texts import (
     opened,
     recipe_on,
     refusal_of_link,
+    report_on,
     table_with,
     texts,
 )
@@ -284,11 +285,11 @@ def test_flops_and_shares_of_every_scope_are_drawn(open_page, demo_moments):
 
 def test_the_report_and_the_figures_are_those_of_neurons(open_page):
     test = open_page("plan", **OVER_ALL)
-    (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
+    (report,) = report_on(test)
     views = ("layers", "flops", "sensitivity", "sensitivity-map", "frontier")
     assert report.endswith(" ".join(f"--view neuron-{name}" for name in views) + " -o report.html")
     test.text_input(key="protect").set_value("1").run()
-    (report,) = [text for text in texts(test.sidebar.code) if "report" in text]
+    (report,) = report_on(test)
     assert " --protect 1 " in report
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from page_texts import loaded_on
+from page_texts import loaded_on, report_on
 from plotly.offline import get_plotlyjs
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
@@ -125,8 +125,7 @@ def test_names_are_text(tmp_path, demo_checkpoint):
 @pytest.mark.parametrize("page_name", PAGES)
 def test_each_page_with_figures_offers_its_report_and_the_command(open_page, page_name):
     test: AppTest = open_page(page_name, bare=False)
-    commands = [code.value for code in test.sidebar.code if "report" in code.value]
-    (command,) = commands
+    (command,) = report_on(test)
     assert command.startswith("moeprune report demo --criterion reap --calibrated-on demo-code ")
     shown = (page_name, "expert")
     wanted = [name for name, view in CHARTS.items() if (view.page, view.granularity) == shown]
@@ -134,7 +133,7 @@ def test_each_page_with_figures_offers_its_report_and_the_command(open_page, pag
 
 
 def test_a_page_without_figures_offers_none(open_page):
-    assert not [code for code in open_page("story").sidebar.code if "report" in code.value]
+    assert not report_on(open_page("story"))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +147,8 @@ def test_a_page_without_figures_offers_none(open_page):
 )
 def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, address, line):
     test: AppTest = open_page(page_name, **address)
-    assert "report" in [button.key for button in test.sidebar.get("download_button")]
-    (command,) = [code.value for code in test.sidebar.code if code.value.startswith("moeprune")]
+    (command,) = report_on(test)
+    assert "report" in [button.key for button in test.get("download_button")]
     assert command.startswith("moeprune report demo ")
     assert line in command
     loaded = loaded_on(test)

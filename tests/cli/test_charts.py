@@ -45,6 +45,10 @@ FRONTIER = "series removed bytes predicted low high measured"
 BINS = "bin removed saliency share loss_change low high pooled"
 
 
+# Of experts, but a mark is of several.
+SUMMED = {"neurons-beside-experts"}
+
+
 class Row(NamedTuple):
     """What is a chart's own."""
 
@@ -66,6 +70,8 @@ CHARTED = {
         "calibrate",
         RUNS,
     ),
+    "pair-map": Row("layer expert kept_by rank_a rank_b saliency_a saliency_b", "calibrate", RUNS),
+    "pair-agreement": Row("layer agreement jaccard kendall_tau", "calibrate", RUNS),
     "component-effects": Row("component value overlap lowest highest variants", "calibrate", RUNS),
     "overlap-by-tokens": Row("corpus criterion tokens overlap chance", "calibrate", RUNS),
     "loss-by-tokens": Row(
@@ -113,6 +119,7 @@ CHARTED = {
         "variance",
         "4,096 tokens of demo-code",
     ),
+    "token-experts": Row("layer expert share num_tokens removed", "ask", LENS),
     "text-tokens": Row("token text full_loss loss change gone", "ask", LENS),
     "text-experts": Row("layer expert role gate share removed", "ask", LENS),
     "text-plans": Row("name plan change is_shown", "ask", LENS),
@@ -230,6 +237,15 @@ class TestChart:
         assert len(table)
         read = pd.read_csv(BytesIO(csv_text(table).encode()))
         assert read.shape == table.shape
+
+    def test_a_chosen_expert_is_marked_where_each_expert_has_a_mark(self, name):
+        table = drawn(name).table
+        has_marks = {"layer", "expert"} <= set(table) and name not in SUMMED
+        assert theme.pinned(False) not in drawn(name).figure().to_json()
+        if has_marks:
+            layer, expert = map(int, table[["layer", "expert"]].iloc[len(table) // 2])
+            chosen = of_demo(CHARTS[name].granularity).choosing(expert=(layer, expert))
+            assert theme.pinned(False) in CHARTS[name].draw(chosen).figure().to_json()
 
     def test_its_file_names_the_model_the_statistics_and_the_program(self, name):
         drawing = drawn(name)

@@ -235,8 +235,8 @@ def test_every_page_fits_a_phone_and_a_desk_and_is_read_and_used_by_everybody(op
         fits(tab, page, DESK)
         if page in MAIN:
             assert presses_of_tab(tab, MAIN[page]) < 15, page
-        if page != "story":  # which hides the sidebar
-            tab.get_by_text("Copy link").wait_for()
+        if page != "story":  # which hides the header
+            tab.get_by_role("button", name="Share: copy").wait_for()
         is_readable(tab, page)
         resize(tab, PHONE)
     tab.get_by_test_id("stExpandSidebarButton").click()
@@ -259,8 +259,8 @@ def test_every_page_is_readable_in_the_dark_and_fits_the_windows_between(open_ta
     for page, count in (PAGES | OF_NEURONS).items():
         visit(tab, dashboard, page)
         stands_still(tab, page, count)
-        if page != "story":  # which hides the sidebar
-            tab.get_by_text("Copy link").wait_for()
+        if page != "story":  # which hides the header
+            tab.get_by_role("button", name="Share: copy").wait_for()
         charts_of(tab, count)  # what is not drawn yet cannot be too wide
         if page in ("compare", "plan", "evaluate", "export"):
             assert max(tab.evaluate(FIRST_MARKS)) <= 20, f"an empty band above a chart: {page}"

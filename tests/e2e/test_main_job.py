@@ -121,8 +121,10 @@ def test_the_address_opens_the_same_view_elsewhere(open_tab):
     choose(first, "show", "Kept")
     slide(first, "sparsity", "ArrowLeft")
     expect(first.get_by_test_id("stCode").first).to_contain_text("--sparsity 45%")
-    first.get_by_role("button", name="Copy link").click()
-    link = first.get_by_test_id("stPopoverBody").get_by_test_id("stCode").inner_text().strip()
+    first.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    first.get_by_role("button", name="Share: copy").click()
+    expect(first.get_by_text("Link copied")).to_be_visible()
+    link = first.evaluate("navigator.clipboard.readText()")
     assert link == first.url
     second = open_tab(link.split("/", 3)[3])
     is_ranked_by(second, "Squared-gate energy")

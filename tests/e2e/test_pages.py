@@ -51,7 +51,7 @@ def test_an_expert_stays_marked_across_criteria_and_pages_until_escape(open_tab)
     expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*selected"))
     tab.reload()  # the link marks it as well, and opens its page
     expect(readout).to_contain_text(re.compile(rf"layer {layer} . expert {expert} .*selected"))
-    settled(tab).get_by_role("button", name=f"Open expert {layer}.{expert}").click()
+    settled(tab).get_by_role("button", name="Its page").click()
     tab.get_by_role("heading", level=1, name="What does this expert do?").wait_for()
     expect(tab.get_by_text(f"Layer {layer}, expert {expert}", exact=True)).to_be_visible()
     expect(settled(tab)).to_have_url(re.compile(rf"/expert\?.*expert={layer}\.{expert}"))

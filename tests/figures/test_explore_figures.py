@@ -22,14 +22,20 @@ def texts(fig):
 
 def test_the_matrix_is_symmetric_with_ones_gaps_and_chance(corpora):
     fig = overlap.overlap_heatmap(corpora, chance=0.25)
-    (heatmap,) = fig.data
+    heatmap, marks = fig.data
     assert list(heatmap.x) == list(heatmap.y) == ["code", "math", "prose"]
     wanted = [[1, 0.4, 0.7], [0.4, 1, np.nan], [0.7, np.nan, 1]]
-    np.testing.assert_array_equal(heatmap.customdata, wanted)
+    np.testing.assert_array_equal([row[2] for row in marks.customdata], np.ravel(wanted))
+    selected = {"selection": {"points": [{"customdata": marks.customdata[5]}]}}
+    assert overlap.clicked_pair(selected, heatmap.x) == ("math", "prose")
+    selected = {"selection": {"points": [{"customdata": marks.customdata[4]}]}}
+    assert overlap.clicked_pair(selected, heatmap.x) is None
     # 0.4 is a fifth of the way from 0.25 to 1, and 0.7 three fifths.
     np.testing.assert_allclose(heatmap.z, [[1, 0.2, 0.6], [0.2, 1, np.nan], [0.6, np.nan, 1]])
     numbers = ["1.00"] * 3 + ["0.40"] * 2 + ["0.70"] * 2
-    assert sorted(texts(fig)) == sorted([*numbers, *["no data"] * 2, "two random sets: 0.25"])
+    assert sorted(texts(fig)) == sorted(
+        [*numbers, *["no data"] * 2, "chance: 0.25; orange: below it"]
+    )
     assert fig.layout.yaxis.autorange == "reversed"
 
 

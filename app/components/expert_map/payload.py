@@ -31,6 +31,9 @@ class MapPanel:
     kept: NDArray[np.integer]  # Experts kept per layer, (L,)
     # The criterion's score by expert id, (L, n_max), for the readout
     scores: NDArray[np.floating]
+    # Whether the plan keeps the expert, by expert id, (L, n_max); None: the first `kept` of each
+    # order
+    stays: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or 0 in self.values.shape:
@@ -68,18 +71,30 @@ class MapPanel:
                 raise ValueError(f"Panel {self.title!r}: {rule}.")
 
     @property
+    def others(self) -> list[int]:
+        """Cells, row * n_max + expert, whose fate is not that of their rank, in order."""
+        if self.stays is None:
+            return []
+        rows, ranks = np.nonzero(self.order != PAD)
+        experts = self.order[rows, ranks]
+        differs = self.stays[rows, experts] != (ranks < self.kept[rows])
+        cells = rows[differs] * self.order.shape[1] + experts[differs]
+        return sorted(int(cell) for cell in cells)
+
+    @property
     def counts(self) -> NDArray[np.integer]:
         """Experts per layer, (L,)."""
         return np.asarray((self.order != PAD).sum(axis=1))
 
 
-def map_payload(
+def map_payload(  # noqa: PLR0913 (fields of one message)
     layers: Sequence[int],
     panels: Sequence[MapPanel],
     *,
     arrangement: Arrangement,
     mode: Mode,
     selected: tuple[int, int] | None,
+    lit: NDArray[np.floating] | None = None,
 ) -> dict[str, Any]:
     """What `expert_map` sends: JSON-ready, at most 64 KiB for two panels of 48 x 128.
 
@@ -90,7 +105,7 @@ def map_payload(
     `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
     The mode "values" draws only the last panel, with outlines where the first decides otherwise;
     "beside" both; "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in
-    B.
+    B. `lit` are shares 0..1 by expert id, (L, n_max): experts with more light up, others are dim.
     """
     counts, width = panels[0].counts, panels[0].values.shape[1]
     for panel in panels:
@@ -110,7 +125,15 @@ def map_payload(
         "arrangement": arrangement,
         "mode": mode,
         "selected": None if selected is None else [int(part) for part in selected],
+        "lit": None if lit is None else _lit_cells(lit),
     }
+
+
+def _lit_cells(lit: NDArray[np.floating]) -> list[list[float]]:
+    """Cells, row * n_max + expert, with a share above 0, and the share in three digits."""
+    cells = np.flatnonzero(lit > 0)
+    shares = lit.ravel()[cells].tolist()
+    return [[int(cell), round(share, 3)] for cell, share in zip(cells, shares, strict=True)]
 
 
 def _pack_panel(panel: MapPanel) -> dict[str, Any]:
@@ -138,6 +161,7 @@ def _pack_panel(panel: MapPanel) -> dict[str, Any]:
         "title": panel.title,
         "subtitle": panel.subtitle,
         "kept": panel.kept.tolist(),
+        "others": panel.others,
         "size": len(packed),
         # Whole words, so that the browser's decoder needs no rule for a short last word.
         "packed": base64.b85encode(packed + bytes(-len(packed) % 4)).decode("ascii"),

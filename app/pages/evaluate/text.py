@@ -17,11 +17,10 @@ from app.charts.text_lens import (
 )
 from app.components.token_text import chosen_token, token_text
 from app.loaded import CurrentPlan, Loaded
-from app.session.chosen_expert import pin_or_unpin
 from app.session.data import records_of
 from app.session.job_queue import own_model, queued_job
 from app.session.prompts import chosen_records, own_last
-from app.widgets.charts import chart_files, chart_selection, show_chart, show_named
+from app.widgets.charts import chart_files, choose_in, show_chart, show_named
 from app.widgets.controls import choose
 from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
@@ -139,7 +138,11 @@ def _lens(
     chart_files("text-tokens", lambda: CHARTS["text-tokens"].draw(loaded))
     left, right = st.columns([3, 2])
     with left:
-        show_chart(CHARTS["text-experts"].draw(loaded), with_sentence=True, on_select=_pin_expert)
+        show_chart(
+            CHARTS["text-experts"].draw(loaded),
+            with_sentence=True,
+            on_select=choose_in("text-experts"),
+        )
     with right:
         _lost(loaded, record, plan, records)
         st.markdown("**Loss of this text by plan**")
@@ -149,13 +152,6 @@ def _lens(
 def _take_token() -> None:
     if (token := chosen_token(_TOKENS)) is not None:
         st.session_state[TOKEN] = token
-
-
-def _pin_expert() -> None:
-    """Pin the expert of a clicked box."""
-    match chart_selection("text-experts"):
-        case {"selection": {"points": [{"customdata": [layer, expert, *_]}, *_]}}:
-            pin_or_unpin((int(layer), int(expert)))
 
 
 def _lost(

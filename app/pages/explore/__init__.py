@@ -6,10 +6,12 @@ from typing import Final
 
 import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import Criterion
 from analysis.numbers.arrays import rescale
+from analysis.stats.grid import Grid
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.choices import StrataChoice
@@ -17,11 +19,12 @@ from app.components.expert_map import MapPanel, Mode, expert_map, map_payload
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
-from app.pages.explore.corpora import blend_part, effects_part, variants_part
+from app.pages.explore.corpora import blend_part, effects_part, pairs_part, variants_part
 from app.pages.explore.evidence import bins_part, damage_part, tokens_part
 from app.pages.explore.expert import expert_part, paths_part
 from app.pages.explore.neurons import neuron_page
 from app.pages.explore.stratification import strata_part
+from app.pages.explore.token_search import token_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.data import shown_model, what_is_missing
 from app.session.state import one_of
@@ -36,21 +39,23 @@ from pruning.planning.ranking import Ranking
 from pruning.records.quality import loss_of
 
 MAP = "explore.map"
-STRATIFICATION = "stratification"
+STRATIFICATION, TOKENS = "stratification", "tokens"
 _FULL: Final = 6  # layers
-# What stands above the parts: the map, in one of its modes, or the stratification.
+# What stands above the parts: the map, in one of its modes or with a token, or the stratification.
 VIEWS: Mapping[str, str] = {
     **{str(mode): words for mode, words in MODES.items()},
     STRATIFICATION: "Stratification",
+    TOKENS: "By token",
 }
 VIEWS_OF_NEURONS: Mapping[str, str] = {"neurons": "Neurons", STRATIFICATION: "Stratification"}
 Part = Callable[[Loaded], object]
+Lit = NDArray[np.float64] | None
 # Part -> description and views; one view is drawn.
 PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
     "corpora": (
         "Corpora",
         {
-            "pairs": ("Pairs", partial(show_named, "overlap")),
+            "pairs": ("Pairs", pairs_part),
             "exponents": ("Exponents", effects_part),
             "blend": ("Blend", blend_part),
         },
@@ -123,10 +128,11 @@ def show_plan_command(loaded: Loaded) -> None:
     link_to("export", "Export this plan", "output")
 
 
-def map_part(loaded: Loaded, mode: Mode) -> DeltaGenerator:
+def map_part(loaded: Loaded, mode: Mode, lit: Lit = None) -> DeltaGenerator:
     """The maps of both criteria; that of the compared one alone beside the constant variant.
 
-    Returns the place of their order and data.
+    `lit` are shares of a token by expert, (layers, experts). Returns the place of their order and
+    data.
     """
     if loaded.choices.criterion is not None:
         return _maps(
@@ -134,6 +140,7 @@ def map_part(loaded: Loaded, mode: Mode) -> DeltaGenerator:
             mode,
             (loaded.ranked(loaded.second), loaded.second_plan, _second_source(loaded)),
             (loaded.ranked(loaded.first), loaded.shown_plan, _source(loaded, loaded.first)),
+            lit=lit,
         )
     if (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
         inform(missing)
@@ -141,7 +148,7 @@ def map_part(loaded: Loaded, mode: Mode) -> DeltaGenerator:
     chosen = loaded.study.ranking(loaded.spec_by(loaded.choices.baseline))
     st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")
     plan = loaded.study.plan_of(chosen)
-    return _maps(loaded, mode, (loaded.ranked(chosen), plan, _source(loaded, chosen)))
+    return _maps(loaded, mode, (loaded.ranked(chosen), plan, _source(loaded, chosen)), lit=lit)
 
 
 def _source(loaded: Loaded, ranking: Ranking) -> str:
@@ -157,7 +164,10 @@ def _second_source(loaded: Loaded) -> str:
 
 
 def _maps(
-    loaded: Loaded, mode: Mode, *ranked: tuple[SaliencyGrid, PruningPlan, str]
+    loaded: Loaded,
+    mode: Mode,
+    *ranked: tuple[SaliencyGrid, PruningPlan, str],
+    lit: Lit = None,
 ) -> DeltaGenerator:
     """The map of the last criterion, or of both side by side, with the chosen expert marked.
 
@@ -171,6 +181,7 @@ def _maps(
             values=rescale(ranking.saliency),
             order=ranking.order,
             kept=np.array([len(plan.kept[layer]) for layer in layers], dtype=np.int64),
+            stays=_stays(ranking.grid, plan),
             scores=ranking.score,
         )
         for ranking, plan, source in ranked
@@ -189,10 +200,19 @@ def _maps(
         arrangement=arrangement,
         mode=mode,
         selected=chosen_expert(loaded.model.layers),
+        lit=lit,
     )
     with place:
         expert_map(payload, key=MAP, on_select=partial(choose_on_map, MAP))
     return popover
+
+
+def _stays(grid: Grid, plan: PruningPlan) -> NDArray[np.bool_]:
+    """(layers, experts) whether the plan keeps the expert."""
+    stays = np.zeros(grid.present.shape, dtype=np.bool_)
+    for row, layer in enumerate(grid.layers):
+        stays[row, list(plan.kept[layer.index])] = True
+    return stays
 
 
 def _part(loaded: Loaded) -> None:
@@ -223,6 +243,9 @@ def draw(loaded: Loaded) -> None:
         return
     if by_neuron:
         neuron_page(loaded)
+        return
+    if view == TOKENS:
+        token_part(loaded, words, lambda chosen, lit: map_part(chosen, "values", lit))
         return
     is_constant = loaded.choices.criterion is None
     if not is_constant:  # else the plan bar shows why

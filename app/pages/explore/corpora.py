@@ -1,6 +1,6 @@
 """Explore, dependence on the corpus: the 18 variants and their exponents, and blends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -15,6 +15,7 @@ from analysis.ranking.coverage import fair_blend
 from analysis.stats.manifest import Run
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
+from app.charts.overlap import clicked_pair
 from app.charts.overlap_map import clicked_variant, frame_style
 from app.charts.variant_losses import VARIANT_MAPS, plan_of_variant
 from app.choices import BLEND
@@ -27,14 +28,17 @@ from app.widgets.charts import (
     chart_files,
     chart_or_message,
     chart_selection,
+    choose_in,
     show_chart,
     show_named,
 )
 from app.widgets.controls import view_switch
 from app.widgets.notes import show_command
+from app.widgets.url_values import say_unknown
 from pruning.spec.base import command_line, option_words
 
 _CLICKS: Final = "explore.variants.clicks"
+_PAIR: Final = "pair"
 
 
 def variants_part(loaded: Loaded, files: DeltaGenerator) -> None:
@@ -94,6 +98,49 @@ def _apply_clicked_variant(loaded: Loaded, name: str, table: pd.DataFrame) -> No
         open_measured(loaded, plan)
     else:
         apply_exponents(chosen)
+
+
+def pairs_part(loaded: Loaded) -> None:
+    """What every two corpora agree on; a click opens a pair."""
+    st.markdown(
+        "**What two corpora agree on**: the share of the experts pruned on one that the other "
+        "prunes too. Click a pair to see its experts."
+    )
+    if (chart := chart_or_message("overlap", loaded)) is None:
+        return
+    show_chart(chart, on_select=partial(_open_clicked_pair, list(loaded.corpora_stats)))
+    pairs = {
+        pair_label(str(row["corpus_a"]), str(row["corpus_b"])): (row["corpus_a"], row["corpus_b"])
+        for row in chart.table.to_dict("records")
+    }
+    say_unknown("Pair", _PAIR, list(pairs))
+    if st.session_state.get(_PAIR) not in (None, *pairs):
+        st.session_state[_PAIR] = None
+    label = st.selectbox(
+        "Pair",
+        list(pairs),
+        index=None,
+        key=_PAIR,
+        bind="query-params",
+        placeholder="Click a cell, or choose two corpora",
+        width=360,
+    )
+    if label not in pairs:
+        return
+    chosen = loaded.choosing(pair=pairs[label])
+    show_named("pair-map", chosen, with_sentence=True, on_select=choose_in("pair-map"))
+    show_named("pair-agreement", chosen, with_sentence=True)
+
+
+def pair_label(a: str, b: str) -> str:
+    """Two corpora in the list and in the URL."""
+    return " and ".join(sorted((a, b)))
+
+
+def _open_clicked_pair(corpora: Sequence[str]) -> None:
+    """Open the pair of the clicked cell."""
+    if pair := clicked_pair(chart_selection("overlap"), corpora):
+        st.session_state[_PAIR] = pair_label(*pair)
 
 
 def effects_part(loaded: Loaded) -> None:

@@ -148,8 +148,8 @@ def _exponents(usual: tuple[int, int, int]) -> tuple[int, int, int]:
     """Draw the three exponents."""
     b = _choose("b", "b", (0, 1), usual=usual[0])
     alpha, beta = (
-        _choose(rf"$\{key}$", key, (0, 1, 2), usual=value)
-        for key, value in zip(EXPONENTS[1:], usual[1:], strict=True)
+        _choose(letter, key, (0, 1, 2), usual=value)
+        for letter, key, value in zip("\u03b1\u03b2", EXPONENTS[1:], usual[1:], strict=True)
     )
     return b, alpha, beta
 

@@ -2,9 +2,11 @@
 // Hovering and moving the cursor stay in the browser; only a selection is sent to Python.
 // Strings from Python become text, never markup.
 
-import { columnOf, expertAt, isDelta, isKept, prunesAny, rankOf, readModel } from "./model.js";
 import {
-  cellBox, DIVERGING, measure, paintPanel, readTheme,
+  columnOf, expertAt, isDelta, isKept, litShare, prunesAny, rankOf, readModel,
+} from "./model.js";
+import {
+  cellBox, DIVERGING, measure, paintPanel, readTheme, showsChanged,
 } from "./paint.js";
 
 const STACK_BELOW_PX = 700;
@@ -69,6 +71,7 @@ function readoutText(view) {
   });
   const isSelected = view.selected && sameCell(cell, view.selected);
   const place = `layer ${model.layers[row]} \u00b7 expert ${expert}`;
+  if (model.lit) fates.unshift(`${(100 * litShare(model, row, expert)).toFixed(1)}% of the token`);
   return [place, ...fates, ...(isSelected ? ["selected"] : [])].join(" \u00b7 ");
 }
 
@@ -104,7 +107,8 @@ function showLegend(view) {
     items.push(swatch(mode === "mask" ? "pruned" : "pruned low", "pruned"));
     if (arrangement === "rank") items.push(swatch("cut", "cut"));
   }
-  if (panels.length > 1 && (mode === "mask" || view.model.single)) {
+  if (view.model.lit) items.push(swatch("changed", "over twice an even share of the token"));
+  if (panels.length > 1 && showsChanged(view.model)) {
     items.push(swatch("changed", `${panels[0].title} decides otherwise`));
   }
   const { pruned, values, other, text } = view.theme;

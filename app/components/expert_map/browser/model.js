@@ -61,13 +61,16 @@ async function readPanel(packed, { layers, counts, width, wide }) {
     for (let rank = 0; rank < count; rank += 1) ranks[row * width + order[row * width + rank]] = rank;
   });
   const { title, subtitle, kept } = packed;
-  return { title, subtitle, kept, lowest, span, order, levels, shares, ranks };
+  const others = new Set(packed.others);
+  return { title, subtitle, kept, others, lowest, span, order, levels, shares, ranks };
 }
 
 export async function readModel(data) {
   const panels = await Promise.all(data.panels.map((panel) => readPanel(panel, data)));
   const single = data.mode === "values" && panels.length > 1;
-  const model = { ...data, panels, single, limit: 1 };
+  const lit = data.lit && new Map(data.lit);
+  const mostLit = lit ? Math.max(...lit.values(), 0) : 0;
+  const model = { ...data, panels, single, limit: 1, lit, mostLit };
   if (data.mode === "delta") {
     forEachExpert(model, (row, expert) => {
       model.limit = Math.max(model.limit, Math.abs(rankChange(model, row, expert)));
@@ -76,6 +79,11 @@ export async function readModel(data) {
   return model;
 }
 
+// Of the gate weight that a token gave to its layer's experts, how much this one had; null: no
+// token is searched.
+export const litShare = (model, row, expert) =>
+  model.lit && (model.lit.get(row * model.width + expert) ?? 0);
+
 export function forEachExpert(model, visit) {
   model.counts.forEach((count, row) => {
     for (let expert = 0; expert < count; expert += 1) visit(row, expert);
@@ -83,7 +91,10 @@ export function forEachExpert(model, visit) {
 }
 
 export const rankOf = (model, panel, row, expert) => panel.ranks[row * model.width + expert];
-export const isKept = (model, panel, row, expert) => rankOf(model, panel, row, expert) < panel.kept[row];
+// By its rank, unless the plan says otherwise: a person's limits, or a search with its own order.
+export const isKept = (model, panel, row, expert) =>
+  (rankOf(model, panel, row, expert) < panel.kept[row])
+    !== panel.others.has(row * model.width + expert);
 export const columnOf = (model, panel, row, expert) =>
   model.arrangement === "rank" ? rankOf(model, panel, row, expert) : expert;
 

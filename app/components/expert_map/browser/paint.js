@@ -1,7 +1,7 @@
 // Paints one panel: cells, veil, cut line, axes.
 
 import {
-  columnOf, fateDiffers, forEachExpert, isDelta, isKept, prunesAny, rankChange, rankOf,
+  columnOf, fateDiffers, forEachExpert, isDelta, isKept, litShare, prunesAny, rankChange, rankOf,
 } from "./model.js";
 
 // Low to high, on the light and on the dark page.
@@ -41,6 +41,8 @@ function ramp(stops) {
 
 const shades = (stops) => ramp(stops).map((rgb) => css(rgb));
 const DELTAS = shades(DIVERGING);
+// Opacity of cells while a token is searched: of those that read least of it, and of the others.
+const DIM = { lit: 0.45, dark: 0.12 };
 // Of a cell, in each direction: pruned experts are small, in the colour of their value.
 const PRUNED = { width: 0.62, height: 0.6 };
 
@@ -135,7 +137,31 @@ function paintCells(view, index, context) {
     const width = Math.max(1, w * (PRUNED.width + (1 - PRUNED.width) * size));
     const height = h * (PRUNED.height + (1 - PRUNED.height) * size);
     context.fillStyle = fillOf(view, index, row, expert);
+    context.globalAlpha = alphaOf(model, row, expert);
     context.fillRect(x + (w - width) / 2, y + (h - height) / 2, width, height);
+  });
+  context.globalAlpha = 1;
+}
+
+// Experts that do not read the searched token are dim.
+function alphaOf(model, row, expert) {
+  const share = litShare(model, row, expert);
+  if (share === null) return 1;
+  return share ? DIM.lit + (1 - DIM.lit) * (share / model.mostLit) : DIM.dark;
+}
+
+// Of those with more than twice an even share; the wider the frame, the more of the token.
+function paintLit(view, context) {
+  const { model, box, theme } = view;
+  context.strokeStyle = theme.other;
+  forEachExpert(model, (row, expert) => {
+    const share = litShare(model, row, expert);
+    if (share <= 2 / model.counts[row]) return;
+    const cell = cellBox(view, view.painted, row, expert);
+    const most = Math.max(1, Math.min(cell.w / 4, 5 * box.ratio));
+    const line = Math.max(1, Math.round(most * (share / model.mostLit)));
+    context.lineWidth = line;
+    context.strokeRect(cell.x + line / 2, cell.y + line / 2, cell.w - line, cell.h - line);
   });
 }
 
@@ -170,6 +196,8 @@ function paintCut(view, index, context) {
   }
 }
 
+export const showsChanged = (model) => !model.lit && (model.mode === "mask" || model.single);
+
 const panelAt = (view, index) => view.panels.find((each) => each.index === index);
 
 export function paintPanel(view, index) {
@@ -178,7 +206,8 @@ export function paintPanel(view, index) {
   context.clearRect(0, 0, box.canvasWidth, box.canvasHeight);
   paintCells(view, index, context);
   if (model.arrangement === "rank" && prunesAny(model, index)) paintCut(view, index, context);
-  if (!view.before && (model.mode === "mask" || model.single)) paintChanged(view, index, context);
+  if (model.lit) paintLit({ ...view, painted: index }, context);
+  else if (!view.before && showsChanged(model)) paintChanged(view, index, context);
   paintAxes(view, context);
   paintCounts(view, index, context);
 }

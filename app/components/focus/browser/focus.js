@@ -47,7 +47,12 @@ const STEPS = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 };
 
 const choicesOf = (group) => [...group.querySelectorAll('button[role="radio"]')];
 
+// The page scrolls with the focus on anything in it, so it is no stop of its own.
+const PAGE = '[data-testid="stMain"]';
+
 function leaveOneStop() {
+  const page = document.querySelector(PAGE);
+  if (page && page.tabIndex !== -1) page.tabIndex = -1;
   for (const group of document.querySelectorAll(GROUP)) {
     const choices = choicesOf(group);
     const stop = choices.find((each) => each === document.activeElement)
