@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, TextColumn
 
-from app.loaded import Loaded
+from app.loaded import Loaded, loss_of_plan
 from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned_plans
 from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, write_note
 from app.session.plan_data import bytes_after

@@ -254,32 +254,29 @@ def test_compare_with_a_pinned_plan_has_the_numbers_of_the_command(
     assert len(test.session_state["pinned"]) == 2
 
 
-def _opened_rows():
+def _chosen():
     import streamlit
 
-    from app.pages.compare import _open_chosen
+    from app.widgets.charts import chosen_rows
 
     state = streamlit.session_state
-    state["compare.experts"] = state["chosen"]
-    _open_chosen([(0, 4), (2, 19)])
+    state["rows"] = chosen_rows("table")
 
 
 @pytest.mark.parametrize(
-    ("chosen", "opens"),
+    ("sent", "rows"),
     [
-        ({"selection": {"rows": [1]}}, "2.19"),
-        ({"selection": {"rows": []}}, None),
-        ({"selection": {"rows": [2]}}, None),
-        ({"selection": {"rows": [True]}}, None),
-        ({"selection": {"rows": [-1]}}, None),
-        ("1", None),
+        ({"selection": {"rows": [1]}}, [1]),
+        ({"selection": {"rows": []}}, []),
+        ({"selection": {"rows": [True]}}, []),
+        ({"selection": {"rows": [-1]}}, []),
+        ({"selection": 3}, []),
+        ("1", []),
     ],
 )
-def test_a_row_of_compare_opens_its_expert(chosen, opens):
-    """Also what a browser should not send does no harm."""
-    test = AppTest.from_function(_opened_rows)
-    test.session_state["chosen"] = chosen
+def test_what_a_browser_should_not_send_chooses_no_row(sent, rows):
+    test = AppTest.from_function(_chosen)
+    test.session_state["table"] = sent
     test.run()
     assert not test.exception
-    assert (("expert" in test.session_state and test.session_state["expert"]) or None) == opens
-    assert ("expert.opens" in test.session_state) == bool(opens)
+    assert test.session_state["rows"] == rows

@@ -25,7 +25,7 @@ from pruning.records.lens import LensStore
 _KEY: Final = "reads"
 _MOST_TYPED: Final = 60  # characters
 _MOST_NAMED: Final = 8
-Map = Callable[[Loaded, NDArray[np.float64] | None], None]
+Map = Callable[[Loaded, NDArray[np.float64] | None], object]
 
 
 def token_part(loaded: Loaded, words: DeltaGenerator, draw_map: Map) -> None:

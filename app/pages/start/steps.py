@@ -7,7 +7,7 @@ import streamlit as st
 from analysis.corpora.spec import bare_name
 from analysis.files.shipped import DEMO_MODEL
 from app.literal import literal
-from app.loaded import Loaded
+from app.loaded import Loaded, loss_of_plan
 from app.pages.start.statistics import known_words
 from app.session.data import calibration_corpora, corpus_label, model_choices, usual_corpora
 from app.session.job_queue import (
@@ -23,7 +23,7 @@ from app.widgets.job_panel import progress_part
 from app.widgets.links import link_to
 from app.widgets.notes import badge, cannot_run
 from app.widgets.own_texts import add_text_part
-from app.widgets.plan_bar import loss_of_plan, measure_button
+from app.widgets.plan_bar import measure_button
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ActionRequest, WeightsRequest
 
