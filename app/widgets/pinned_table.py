@@ -14,7 +14,7 @@ from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned
 from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, write_note
 from app.session.plan_data import bytes_after
 from app.widgets.charts import chosen_rows, csv_button
-from app.widgets.plan_bar import is_benchmarked, loss_of_plan, programs, verdict_of
+from app.widgets.plan_bar import is_benchmarked, programs, verdict_of
 from pruning.plan.plan import EXPERT_GRANULARITY
 from pruning.records.verdict import ShipVerdict
 

@@ -404,7 +404,6 @@ def test_a_share_of_the_bytes_is_that_of_the_command(open_page, tmp_path, run):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("limits: {pin: {0: [1]}}", "pin"),
         ("limits: {set: {0: 20}}", "no control for set: 0=20"),
         ("limits: {multiple_of: 3}", "multiple_of: 3"),
     ],

@@ -49,6 +49,7 @@ ELEMENTS = {
     "stSkeleton",
     "stSkipToContent",
     "stTable",
+    "stToolbar",
     "stVerticalBlock",
 }
 

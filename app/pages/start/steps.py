@@ -21,7 +21,7 @@ from app.session.job_queue import (
 from app.session.state import apply_criterion
 from app.widgets.job_panel import progress_part
 from app.widgets.links import link_to
-from app.widgets.notes import badge, cannot_run
+from app.widgets.notes import badge
 from app.widgets.own_texts import add_text_part
 from app.widgets.plan_bar import measure_button
 from pruning.requests.calibration import CalibrateRequest
@@ -85,9 +85,10 @@ def _send(request: ActionRequest, about: str) -> None:
 def _calibrate(loaded: Loaded) -> None:
     names = ", ".join(bare_name(corpus) for corpus in loaded.runs)
     _heading(1, "Calibrate", is_done=bool(loaded.runs), done=literal(names))
-    if (why := cannot_run(loaded.model)) or _progress(loaded, "calibrate"):
-        if why:
-            st.text("Its weights are not here, or cannot run.")
+    if loaded.model.unloadable:  # the part below says why
+        st.text("It cannot run here.")
+        return
+    if _progress(loaded, "calibrate"):
         return
     if st.session_state.get(_CORPUS) not in (corpora := calibration_corpora()):
         st.session_state[_CORPUS] = next(iter(usual_corpora(loaded)), corpora[0])
