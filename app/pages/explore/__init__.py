@@ -237,7 +237,7 @@ def draw(loaded: Loaded) -> None:
     key, views = ("neurons.show", VIEWS_OF_NEURONS) if by_neuron else ("show", VIEWS)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         view = view_switch("Show", key, views)
-        words = st.container(width="stretch")
+        words = st.container(width="stretch", key="view-words")
     if view == STRATIFICATION:
         strata_part(loaded, words)
         return

@@ -135,7 +135,7 @@ def known_words(loaded: Loaded, request: CalibrateRequest) -> str:
     speeds = [row["tokens/s"] for row in rows if row["tokens/s"]]
     if speeds:
         seconds = tokens / median(speeds)
-        words.append(f"It takes about {duration_text(seconds)}, as fast as the runs above.")
+        words.append(f"It takes about {duration_text(seconds)}, as fast as the runs here.")
     return " ".join(words)
 
 
