@@ -236,6 +236,7 @@
   function spread(slide) {
     const rows = slide.steps[state.percent];
     const row = rows.find(({ name }) => name === state.schedule) ?? rows[0];
+    state.schedule = row.name;
     return {
       sentence: row.sentence,
       draw: (width) => [charts.schedules(width, { layers: story.layers, experts: story.experts, rows,
@@ -346,6 +347,7 @@
   /** The finding and sparsity that the end of the URL names. */
   function open() {
     const [name, percent] = location.hash.slice(1).split("/");
+    if (name && !byName[name]) return; // the link that skips to the sentence
     if (story.percents.includes(Number(percent))) state.percent = Number(percent);
     find("sparsity").value = story.percents.indexOf(state.percent);
     turn(byName[name] ? name : slides[0].name);
@@ -354,7 +356,10 @@
   function listen() {
     const slider = find("sparsity");
     slider.max = story.percents.length - 1;
-    slider.addEventListener("input", () => set("percent", story.percents[slider.value]));
+    slider.addEventListener("input", () => {
+      set("percent", story.percents[slider.value]);
+      buildControls(); // some schedules are impossible at some sparsities
+    });
     find("back").addEventListener("click", () => step(-1));
     find("next").addEventListener("click", () => step(1));
     find("numbers").addEventListener("toggle", update);

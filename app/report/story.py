@@ -172,7 +172,7 @@ def saving(source: Source) -> Json:
     """What pruning saves at each step, and all measured plans by size."""
     steps = {}
     for percent, loaded in source.steps.items():
-        loss = loss_of_plan(loaded)[0] or loaded.predicted
+        loss = sentences.comparable(loss_of_plan(loaded)[0]) or loaded.predicted
         steps[percent] = {
             "sentence": sentences.saving(loaded, _shown(loaded), source.after(loaded)),
             "bytes": source.after(loaded),

@@ -307,6 +307,9 @@ const charts = (() => {
     return { svg, box, cell };
   }
 
+  /** The colour of a rival; that of the one in front is left out. */
+  const rival = (other) => COLORS[(other < 1 ? 0 : other + 1) % COLORS.length];
+
   /** Loss on each corpus by the calibration in front, and by the others. */
   function corpusBars(width, { changes, chosen, named, label }) {
     const corpora = Object.keys(changes[chosen]), height = 430;
@@ -336,11 +339,11 @@ const charts = (() => {
         if (!(corpus in changes[name])) return;
         const shift = (other - (others.length - 1) / 2) * Math.min(22, bar / 4);
         svg.append(mark(1 + other, middle + shift, at.down(changes[name][corpus]), 6,
-          { class: "measure rival", style: `--own: var(${COLORS[other < 1 ? 0 : other + 1]})` }));
+          { class: "measure rival", style: `--own: var(${rival(other)})` }));
       });
     });
     others.forEach((name, other) => legend.push(
-      [`mark-${(1 + other) % MARKS.length}`, COLORS[other < 1 ? 0 : other + 1], `on ${named(name)}`]));
+      [`mark-${(1 + other) % MARKS.length}`, rival(other), `on ${named(name)}`]));
     return { svg, legend };
   }
 

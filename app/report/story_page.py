@@ -53,7 +53,9 @@ def story_page(loaded: Loaded, title: str) -> StoryPage:
     source = Source(loaded)
     story = story_of(source)
     loaded = source.steps[source.percent]
-    words = option_words(loaded.study.request(loaded.spec), only=_ASKED)
+    words = [*option_words(loaded.study.request(loaded.spec), only=_ASKED)]
+    if folder := loaded.study.place.stats_dir:
+        words += ["--stats-dir", folder.name]  # the page is shared: not the path
     return StoryPage(
         _TITLE if title == DEFAULT_TITLE else title,
         story,

@@ -96,13 +96,18 @@ def corpus_files() -> list[str]:
 
     Links are ignored for safety.
     """
-    return [
-        str(path)
-        for folder in (texts_folder(), settings().models_root)
-        if folder is not None
-        for path in sorted(path for glob in _TEXTS for path in folder.glob(glob))
-        if not path.is_symlink()
-    ]
+    root = settings().models_root
+    return [*added_texts(), *(_texts_in(root) if root else ())]
+
+
+def added_texts() -> list[str]:
+    """The texts that this person added, by name."""
+    return _texts_in(texts_folder())
+
+
+def _texts_in(folder: Path) -> list[str]:
+    paths = (path for glob in _TEXTS for path in folder.glob(glob))
+    return sorted(str(path) for path in paths if not path.is_symlink())
 
 
 def _files_of(choice: ModelChoice) -> tuple[str, str, int]:
@@ -184,9 +189,10 @@ def usual_corpora(loaded: Loaded) -> list[str]:
 
 
 def corpus_label(text: str) -> str:
-    """Display name of a corpus: a file without its folder; marks those that are downloaded."""
-    if text in corpus_files():
-        return Path(text).name
+    """Display name of a corpus: a file without its folder; marks those added and downloaded."""
+    path = Path(text)
+    if path.parent in (texts_folder(), settings().models_root):
+        return f"{path.name} (added)" if path.parent == texts_folder() else path.name
     return f"{text} (from the hub)" if text in PRESETS else text
 
 

@@ -17,6 +17,7 @@ from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir, user
 from app.session.prompts import remember_words
 from app.settings import shown_path
+from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.requests.model import ActionRequest
 from pruning.spec.base import Request
 
@@ -66,6 +67,14 @@ def last_export(loaded: Loaded) -> Job | None:
     return max(ended, key=lambda job: job.finished_at or 0.0, default=None)
 
 
+def has_export(loaded: Loaded, plan: PruningPlan) -> bool:
+    """Whether the last export of this model is of this plan, and is where it was written."""
+    job = last_export(loaded)
+    result = (job.result or {}) if job and job.state is JobState.DONE else {}
+    digest = fit_plan(plan.in_own_bits, loaded.model).digest
+    return result.get("plan_digest") == digest and Path(result.get("out", "")).is_dir()
+
+
 def active_job(loaded: Loaded, kind: str) -> Job | None:
     """The newest job of a kind that runs or waits for this model, of anybody; None without one."""
     path = str(loaded.model.checkpoint.path)
@@ -105,13 +114,21 @@ def queue(request: ActionRequest, about: str, command: str) -> None:
     st.rerun()
 
 
-def queued_job(kind: str) -> Job | None:
-    """The last job of a kind queued in this session; None if there is none, or it was removed."""
+def queued_job(kind: str, loaded: Loaded | None = None) -> Job | None:
+    """The last job of a kind queued in this session; None if there is none, or it was removed.
+
+    With `loaded`, of its model, and none if a later one of the kind is there, such as a retry.
+    """
     job_id = st.session_state.get(queued_key(kind))
     try:
-        return job_store().get(job_id) if job_id else None
+        job = job_store().get(job_id) if job_id else None
     except JobError:
         return None
+    if job is None or loaded is None:
+        return job
+    path = str(loaded.model.checkpoint.path)
+    jobs = (other for other in job_store().list(kinds=(kind,)) if other.request["model"] == path)
+    return job if (newest := next(jobs, None)) and newest.id == job.id else None
 
 
 def change_job(action: Literal["cancel", "retry", "remove"], job_id: str) -> None:

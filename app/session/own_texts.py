@@ -1,11 +1,12 @@
 """Texts that a person adds in the browser, to calibrate or to evaluate on."""
 
 import re
+from pathlib import Path
 from typing import Final
 
 from analysis.errors import CorpusError
 from analysis.files.durable import write_durably
-from app.session.data import corpus_files, texts_folder
+from app.session.data import added_texts, corpus_files, texts_folder
 from app.session.uploads import plain_text
 
 TEXT_SUFFIXES: Final = (".txt", ".jsonl", ".json")
@@ -26,8 +27,14 @@ def add_text(name: str, content: bytes, suffix: str = ".txt") -> str:
     if not plain_text(name, content, "cut it").strip():
         raise CorpusError("The text is empty.")
     path = texts_folder() / f"{name}{suffix}"
-    if any(file.rpartition("/")[2].partition(".")[0] == name for file in corpus_files()):
+    if any(Path(file).stem == name for file in corpus_files()):
         raise CorpusError(f"A text named {name} is there already; choose another name.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, content)
     return str(path)
+
+
+def remove_text(path: str) -> None:
+    """Remove a text that was added; what was measured on it stays."""
+    if path in added_texts():
+        Path(path).unlink(missing_ok=True)

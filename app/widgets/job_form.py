@@ -46,10 +46,27 @@ def offer_job(
     sent: bool,
     plan: CurrentPlan | None = None,
 ) -> Job | None:
-    """Queue the job if its form was submitted; show its progress, and the equivalent commands.
+    """As `offer_command`, with the progress of the last job of its kind of this session above it.
 
-    Returns the last job of its kind of this session while it is active. `about` goes into the
-    title. A plan that the job needs has its own command line.
+    Returns that job while it is active.
+    """
+    place = st.container()
+    offer_command(loaded, request, about, sent=sent, plan=plan)
+    with place:
+        return own_job_part(kind_of(request), loaded)
+
+
+def offer_command(
+    loaded: Loaded,
+    request: ActionRequest,
+    about: str,
+    *,
+    sent: bool,
+    plan: CurrentPlan | None = None,
+) -> None:
+    """Queue the job if its form was submitted; show the equivalent commands.
+
+    `about` goes into the title. A plan that the job needs has its own command line.
     """
     shell_request: Any = shown_request(request)
     commands = [shell_request.command()]
@@ -58,9 +75,7 @@ def offer_job(
         commands = [*made_by, shell_request.command((plan.file_name,))]
     if sent:
         queue(request, about, commands[-1])
-    job = own_job_part(kind_of(request))
     show_command("\n".join(commands))
-    return job
 
 
 def dtype_field(usual: str, key: str, note: str) -> str:

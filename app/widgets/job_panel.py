@@ -12,6 +12,7 @@ from analysis.errors import JobError, UserError
 from app.charts.search import measure_label
 from app.jobs.kinds import KINDS, told
 from app.jobs.model import ACTIVE, Job, JobState
+from app.loaded import Loaded
 from app.session.data import user
 from app.session.job_queue import change_job, job_store, queued_job, runner
 from app.session.search_data import read_cached
@@ -48,12 +49,12 @@ def job_panel(place: str = "") -> None:
         link_to("start", "All jobs of this server", "list")
 
 
-def own_job_part(kind: str) -> Job | None:
+def own_job_part(kind: str, loaded: Loaded | None = None) -> Job | None:
     """Draw the progress of the last job of a kind of this session; the job while it is active.
 
-    The page is drawn again when it ends. One that failed says why.
+    The page is drawn again when it ends. One that failed says why. With `loaded`, see `queued_job`.
     """
-    job = queued_job(kind)
+    job = queued_job(kind, loaded)
     if job is None or job.state is JobState.DONE:
         return None
     if job.is_finished:

@@ -231,15 +231,20 @@ def in_own_bits(loaded: Loaded, what: str) -> Loaded:
     return replace(loaded, shown=current_plan)
 
 
+def measured_corpora(loaded: Loaded) -> list[str]:
+    """What `measure_button` measures on: the corpora of other plans, else the model's own."""
+    measured = (name for loss in loaded.study.losses[:1] for name in loss.corpora)
+    compared = set(map(bare_name, measured))
+    texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
+    return texts or usual_corpora(loaded)
+
+
 def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:
     """Queue an evaluation on the corpora and in the dtype of most plans.
 
     `key` is the widget's, `look` are arguments of `st.button`.
     """
-    measured = (name for loss in loaded.study.losses[:1] for name in loss.corpora)
-    compared = set(map(bare_name, measured))
-    texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
-    texts = texts or usual_corpora(loaded)
+    texts = measured_corpora(loaded)
     if not texts:
         link_to("evaluate", "Measure", "insights")
         return

@@ -107,7 +107,7 @@ class SumError(IdentityKey):
         Of a plan, on each corpus: the sum over layers of its `costs` between its `levels`; the mean
         log ratio, which is `prior` * exp(-distance / `reach`) to the `shares` of each pair times
         `pull`, or `own` where the plan is that of a pair; then exp(ratio) * (sum + `least`) -
-        `least`.
+        `least`. `known` are the plans that `is_guess` looks for.
         """
         corpora = []
         for curve in self.curves.curves:
@@ -123,7 +123,13 @@ class SumError(IdentityKey):
                     "own": own.tolist(),
                 }
             )
-        return {"corpora": corpora, "prior": _PRIOR**2, "reach": _REACH, "least": _LEAST}
+        return {
+            "corpora": corpora,
+            "known": [list(plan) for plan in self.known],
+            "prior": _PRIOR**2,
+            "reach": _REACH,
+            "least": _LEAST,
+        }
 
     def measured(self, removed: Removed) -> float:
         """The mean over all corpora of the curves; NaN if it was not measured on one of them."""

@@ -238,6 +238,14 @@ class ReportRequest(DrawRequest):
         bool, Option("Write the findings of the page Story instead, to click through offline.")
     ] = False
 
+    @model_validator(mode="after")
+    def _a_story_is_of_one_plan(self) -> "ReportRequest":
+        others = ("with_plan", *_OF_SECOND)
+        if self.story and (given := [name for name in others if name in self.model_fields_set]):
+            flag = flags_of(given[0], type(self).model_fields[given[0]])[0]
+            raise ValueError(f"--story tells of one plan; leave {flag} out")
+        return self
+
 
 class PlotRequest(DrawRequest):
     """Two plans to draw, or a table of the papers' results."""

@@ -394,6 +394,14 @@ def test_the_prediction_that_follows_a_drag_is_that_of_python(page):
         f"{calls} plans.map(plan => predictedLoss(terms, plan)))", [error.terms(), plans]
     )
     assert losses == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    guesses = page.evaluate(
+        "([terms, plans]) => import('./predict.js').then(({isGuess}) => "
+        "plans.map(plan => isGuess(terms, plan)))",
+        [error.terms(), [*plans, (112, 112, 112, 112, 0, 0), (112, 112, 112, 0, 0, 0)]],
+    )
+    ends = [(112, 112, 112, 112, 0, 0), (112, 112, 112, 0, 0, 0)]
+    assert guesses == [error.is_guess(plan) for plan in [*plans, *ends]]
+    assert set(guesses) == {True, False}
     alone = page.evaluate(f"{calls} plans[0].map((n, i) => lossAlone(terms, i, n)))",
                           [error.terms(), plans])  # fmt: skip
     by_hand = [
@@ -410,7 +418,8 @@ def test_the_prediction_that_follows_a_drag_is_that_of_python(page):
     removed = tuple(128 - count for count in shown(page))
     assert removed != (64,) * 6
     assert sent(page) == []
-    told = f"predicted loss {predict(error, removed).mean:+.2f}".replace("-", "\u2212")
+    kind = "a guess: loss" if error.is_guess(removed) else "predicted loss"
+    told = f"{kind} {predict(error, removed).mean:+z.2f}".replace("-", "\u2212")
     expect(page.locator(".moved")).to_contain_text(told)
     expect(page.locator(".alone path")).to_have_count(6)
     page.mouse.up()

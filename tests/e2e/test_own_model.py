@@ -38,7 +38,7 @@ def test_a_model_goes_from_its_folder_to_a_verified_export(open_tab, dashboard):
     tab.get_by_label("Name", exact=True).fill("support")
     tab.get_by_label("Text", exact=True).fill("\n\n".join([DOCUMENT * 30] * 60))
     tab.get_by_role("button", name="Add", exact=True).click()
-    expect(tab.locator(".st-key-step-corpus input")).to_have_value("support.txt")
+    expect(tab.locator(".st-key-step-corpus input")).to_have_value("support.txt (added)")
     tab.keyboard.press("Escape")
     tab.locator(".st-key-step-calibrate button").click()
     plan = tab.locator(".st-key-plan-bar strong").first

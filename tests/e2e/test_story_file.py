@@ -126,6 +126,11 @@ def test_a_keyboard_walks_through_all_findings(open_file, told):
     expect(tab.locator("#place")).to_have_text("6 / 6")
     tab.keyboard.press("PageUp")
     expect(tab.locator("#place")).to_have_text("5 / 6")
+    # The link that skips to the sentence turns no page.
+    tab.locator("a[href='#sentence']").focus()
+    tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile("#sentence$"))
+    expect(tab.locator("#place")).to_have_text("5 / 6")
     # In the slider arrows are its own.
     slider = tab.get_by_role("slider")
     slider.focus()
@@ -140,7 +145,7 @@ def test_a_keyboard_walks_through_all_findings(open_file, told):
     frame = "getComputedStyle(document.activeElement.nextElementSibling).outlineStyle"
     assert tab.evaluate(frame) == "solid"
     tab.get_by_text("Numbers").click()
-    assert tab.locator("#tables tbody tr").count() == 8
+    expect(tab.locator("#tables tbody tr")).to_have_count(8)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1440)])

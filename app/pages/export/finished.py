@@ -14,7 +14,7 @@ from analysis.model.opening import load_model_index
 from app.jobs.model import JobState
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
-from app.session.job_queue import last_export
+from app.session.job_queue import has_export, last_export
 from app.widgets.controls import view_switch
 from app.widgets.links import go_to, page_at
 from app.widgets.notes import show_command
@@ -40,8 +40,7 @@ def finished_part(loaded: Loaded, current: CurrentPlan) -> bool:
         return False
     result = job.result or {}
     export_model = _load_export(result.get("out", ""))
-    is_this = result.get("plan_digest") == fit_plan(plan, loaded.model).digest
-    if export_model is None or not is_this:
+    if export_model is None or not has_export(loaded, plan):
         with st.expander(f"The last export, {literal(job.title)}, is of another plan or was moved"):
             _proof_part(result)
         return False

@@ -19,7 +19,7 @@ from app.session.job_queue import own_model
 from app.tables.costs import SHOWN_COSTS, cost_rows
 from app.widgets.charts import csv_button
 from app.widgets.controls import choose
-from app.widgets.job_form import offer_job, queue_button, skip_field
+from app.widgets.job_form import offer_command, queue_button, skip_field
 from app.widgets.notes import badge, inform, say_if_demo
 from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
@@ -115,7 +115,8 @@ def calibrate_form(loaded: Loaded) -> None:
         skip_bad_rows=skips,
     )
     st.caption(known_words(loaded, request))
-    offer_job(loaded, request, loaded.model.name, sent=sent)
+    # The list of jobs below shows its progress.
+    offer_command(loaded, request, loaded.model.name, sent=sent)
 
 
 def known_words(loaded: Loaded, request: CalibrateRequest) -> str:
@@ -147,4 +148,5 @@ def weights_button(loaded: Loaded) -> None:
         badge("weights measured")
     else:
         sent = st.button("Measure weights", icon=":material/play_arrow:", key="start.weights")
-    offer_job(loaded, WeightsRequest(**own_model(loaded)), loaded.model.name, sent=sent)
+    request = WeightsRequest(**own_model(loaded))
+    offer_command(loaded, request, loaded.model.name, sent=sent)

@@ -6,13 +6,13 @@ import streamlit as st
 
 from analysis.corpora.spec import bare_name
 from analysis.files.shipped import DEMO_MODEL
-from app.literal import literal
+from app.literal import literal, literal_in_badge
 from app.loaded import Loaded, loss_of_plan
 from app.pages.start.statistics import known_words
 from app.session.data import calibration_corpora, corpus_label, model_choices, usual_corpora
 from app.session.job_queue import (
     active_job,
-    last_export,
+    has_export,
     own_model,
     queue,
     queued_job,
@@ -23,7 +23,7 @@ from app.widgets.job_panel import progress_part
 from app.widgets.links import link_to
 from app.widgets.notes import badge
 from app.widgets.own_texts import add_text_part
-from app.widgets.plan_bar import measure_button
+from app.widgets.plan_bar import measure_button, measured_corpora
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ActionRequest, WeightsRequest
 
@@ -61,20 +61,20 @@ def steps_part(loaded: Loaded) -> None:
             step(loaded)
 
 
-def _heading(number: int, name: str, *, is_done: bool, done: str = "") -> None:
+def _heading(number: int, name: str, *, is_done: bool, done: str) -> None:
     st.markdown(f"**{number}. {name}**")
     if is_done:
-        badge(done or "done")
+        badge(literal_in_badge(done))
 
 
 def _progress(loaded: Loaded, kind: str) -> bool:
-    """Draw the progress of the job of a kind that runs for this model; whether one does."""
-    job = active_job(loaded, kind)
+    """Draw the progress of a job of a kind for this model, of anybody; whether it is one's own."""
+    job, own = active_job(loaded, kind), queued_job(kind, loaded)
     if job is not None:
         progress_part(job)
-    elif (own := queued_job(kind)) is not None and own.error:
+    elif own is not None and own.error:
         st.error(literal(own.error), icon=":material/error:")
-    return job is not None
+    return job is not None and own is not None and job.id == own.id
 
 
 def _send(request: ActionRequest, about: str) -> None:
@@ -84,7 +84,7 @@ def _send(request: ActionRequest, about: str) -> None:
 
 def _calibrate(loaded: Loaded) -> None:
     names = ", ".join(bare_name(corpus) for corpus in loaded.runs)
-    _heading(1, "Calibrate", is_done=bool(loaded.runs), done=literal(names))
+    _heading(1, "Calibrate", is_done=bool(loaded.runs), done=names)
     if loaded.model.unloadable:  # the part below says why
         st.text("It cannot run here.")
         return
@@ -118,7 +118,7 @@ def _take_text(path: str) -> None:
 
 def _plan(loaded: Loaded) -> None:
     plan = loaded.shown
-    _heading(2, "Plan", is_done=plan is not None, done=literal(plan.name) if plan else "")
+    _heading(2, "Plan", is_done=plan is not None, done=plan.name if plan else "")
     if plan is not None:
         st.text("Choose the criterion, how much goes, and where.")
     elif loaded.study.weight_run is None:
@@ -131,21 +131,20 @@ def _plan(loaded: Loaded) -> None:
 
 def _evaluate(loaded: Loaded) -> None:
     loss, _ = loss_of_plan(loaded)
-    _heading(3, "Evaluate", is_done=loss is not None, done=f"{loss.mean:+z.2f}" if loss else "")
-    plan = loaded.shown
+    is_done, plan = loss is not None and not loss.missing, loaded.shown
+    _heading(3, "Evaluate", is_done=is_done, done=f"loss {loss.mean:+z.2f}" if loss else "")
     if plan is None:
         st.text("What the plan costs, on held-out corpora.")
-    elif not _progress(loaded, "evaluate") and loss is None:
-        names = ", ".join(corpus_label(corpus) for corpus in usual_corpora(loaded))
+    elif not (_progress(loaded, "evaluate") or is_done):
+        names = ", ".join(map(corpus_label, measured_corpora(loaded)))
         st.text(f"Original and plan run on {names or 'held-out corpora'}.")
         measure_button(loaded, plan, "step.measure", type="primary")
     link_to("evaluate", "Evaluate", "insights")
 
 
 def _export(loaded: Loaded) -> None:
-    job, plan = last_export(loaded), loaded.shown
-    written = (job.result or {}).get("plan_digest") if job else None
-    is_done = plan is not None and written == plan.plan.digest
+    plan = loaded.shown
+    is_done = plan is not None and has_export(loaded, plan.plan)
     _heading(4, "Export", is_done=is_done, done="written and verified")
     _progress(loaded, "export")
     if not is_done:

@@ -36,3 +36,11 @@ export function predictedLoss(terms, removed) {
   const { corpora } = terms;
   return sum(corpora.map((corpus) => onCorpus(corpus, terms, removed))) / corpora.length;
 }
+
+// Whether that is no more than a guess: see `SumError.is_guess`.
+export function isGuess({ corpora, known }, removed) {
+  const { levels } = corpora[0];
+  const ruined = removed.filter((count, i) => count > levels[i][levels[i].length - 2]).length;
+  const others = known.some((plan) => plan.some((count, i) => count !== removed[i]));
+  return ruined > removed.length / 2 || !others;
+}

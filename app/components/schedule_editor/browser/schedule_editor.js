@@ -7,7 +7,7 @@ import {
   setAttributes, TARGET_PX,
 } from "./bars.js";
 import { historyOf, remember, sameState, step } from "./history.js";
-import { lossAlone, predictedLoss } from "./predict.js";
+import { isGuess, lossAlone, predictedLoss } from "./predict.js";
 import { clamp, move, reach, sum } from "./rebalance.js";
 
 const SAME = "no difference from uniform";
@@ -59,13 +59,17 @@ function moved(view) {
   return away === 0 ? SAME : `${away} moved away from uniform`;
 }
 
-const signed = (loss) => `${loss < 0 ? "\u2212" : "+"}${Math.abs(loss).toFixed(2)}`;
+// A rounded zero has no minus.
+const signed = (loss) => `${loss < -0.005 ? "\u2212" : "+"}${Math.abs(loss).toFixed(2)}`;
 const removedOf = (view) => view.counts.map((count, i) => view.model.rules.sizes[i] - count);
 
 // The loss of the bars as they stand, which answers while one is dragged.
 function expected(view) {
   const { terms } = view.model;
-  return terms ? `predicted loss ${signed(predictedLoss(terms, removedOf(view)))}` : "";
+  if (!terms) return "";
+  const removed = removedOf(view);
+  const kind = isGuess(terms, removed) ? "a guess: loss" : "predicted loss";
+  return `${kind} ${signed(predictedLoss(terms, removed))}`;
 }
 
 function paintTools(view) {
