@@ -40,8 +40,7 @@ _STEPS = {
         "CSV.",
         "rank:blend": "Mix calibrated corpora: how much of each corpus' saliency the kept experts "
         "hold.",
-        "rank:compare": "Compare the plans of two criteria: which experts both keep, one, or "
-        "neither; writes CSV.",
+        "rank:compare": "Compare two plans: which experts both keep, one, or neither; writes CSV.",
         "plot:plot": "Draw a figure of the dashboard, or write the numbers behind it, without a "
         "browser session.",
         "plot:report": "Write figures with their sentences and numbers as one HTML page that opens "
@@ -80,7 +79,6 @@ def find(name: str) -> Any:
     return getattr(import_module(f"app.cli.{module}"), name)
 
 
-@cache
 def load(name: str) -> Any:
     """A command or a group, ready to run."""
     app = find(name)
@@ -93,6 +91,10 @@ def load(name: str) -> Any:
     return command
 
 
+# One process may run several commands. They are its own: whoever loads one and asks for its help
+# alone would leave it without `-h`.
+_loaded = cache(load)
+
 # Words that may stand anywhere on a command line, and groups of commands.
 _ANYWHERE = frozenset(EVERYWHERE)
 _HELP = {"help_option_names": ["--help", "-h"]}
@@ -104,10 +106,10 @@ class _Commands(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         group, *words = [f"{args[0]}s", *args[1:]]
-        if group in _GROUPS and words and words[0] in load(group).commands:
+        if group in _GROUPS and words and words[0] in _loaded(group).commands:
             ctx.fail(f"Write `moeprune {' '.join([group, *words])}`.")
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, load(str(name)) if listed else None, rest
+        return name, _loaded(str(name)) if listed else None, rest
 
 
 def _version(show_version: bool) -> None:

@@ -309,8 +309,8 @@ class PlotRequest(DrawRequest):
     pair: Annotated[
         tuple[options.Text, ...],
         Option(
-            "Views pair-map and pair-agreement: a calibrated corpus; give two. Default: those that "
-            "agree least.",
+            "Views pair-map and pair-agreement: a calibrated corpus; repeatable, twice. Default: "
+            "those that agree least.",
             takes="CORPUS",
         ),
     ] = ()
