@@ -1,13 +1,14 @@
-"""Toggle to paint on the Explore page of a 48 x 128 model, in Chromium on this machine.
+"""Toggle to paint on the Explore page of a model of many experts, in Chromium on this machine.
 
 The time runs from the browser's click event. Playwright itself waits two frames before it clicks,
 until the button stands still; the time with that is printed too.
 
-`PYTHONPATH=.:tests python -m tools.benchmarks.dashboard`
+`PYTHONPATH=.:tests python -m tools.benchmarks.dashboard [LAYERS EXPERTS]`, by default 48 128.
 """
 
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from statistics import median, quantiles
@@ -20,7 +21,8 @@ from servers import Server
 from tools.reliability.load_sessions import cpu_seconds
 from tools.reliability.load_world import MODEL, make_world
 
-LAYERS, EXPERTS, ROUNDS = 48, 128, 30
+SHAPE = (48, 128)  # layers, experts
+ROUNDS = 30
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 NOTE_CLICK = """addEventListener(
@@ -82,9 +84,10 @@ def measure(page: Page, server: Server) -> None:
 
 
 def main() -> None:
+    layers, experts = map(int, sys.argv[1:3]) if sys.argv[1:] else SHAPE
     with TemporaryDirectory() as place:
-        world = make_world(Path(place), LAYERS, EXPERTS)
-        print(f"{LAYERS} x {EXPERTS}, {os.cpu_count()} cores")
+        world = make_world(Path(place), layers, experts)
+        print(f"{layers} x {experts}, {os.cpu_count()} cores")
         with world.server() as server, sync_playwright() as playwright:
             print(f"  start to first answer {server.seconds:.1f} s")
             browser = playwright.chromium.launch(
