@@ -158,7 +158,7 @@ class Choices:
     kept: Mapping[int, int] = field(default_factory=dict)
     search: str | None = None
     second: SecondRequest | None = None  # the second plan, if more than its criterion differs
-    expert: tuple[int, int] | None = None  # the pinned layer and expert
+    expert: tuple[int, int] | None = None  # the chosen layer and expert
     beside: tuple[str, ...] | None = None  # further criteria by tokens; None: CURVE_BESIDE
     paths: PathChoice = USUAL_PATHS
     results: ResultChoice = USUAL_RESULTS

@@ -347,6 +347,12 @@ class Loaded:
         """The file of the whole second plan in command lines."""
         return self.beside.own_file if self.beside else ""
 
+    @property
+    def lines_before(self) -> list[str]:
+        """The command line that makes the file of the whole second plan; none if there is one."""
+        is_made = self.beside is not None and self.beside.ranking is not None
+        return [self.both.b.command(out=self.beside_file)] if is_made else []
+
     @cached_property
     def calibrated(self) -> dict[str, ExpertStats]:
         """The statistics of each corpus."""

@@ -37,7 +37,7 @@ NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # With more experts, cells are two pixels wide and strokes would blur.
 _WIDEST_STROKED: Final = 256
-_MOST_CLICKED: Final = 2048  # experts; as many marks more would slow the page
+MOST_CLICKED: Final = 2048  # experts; as many marks more would slow the page
 _REACH: Final = 0.3  # of a cell, from its middle
 _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 
@@ -85,7 +85,7 @@ def kept_by_map(
         sign = f"  {_SIGNS[fate]}" if has_strokes and fate in sides else ""
         name = f"{', '.join(words)}{sign}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
-    if len(table) <= _MOST_CLICKED:
+    if len(table) <= MOST_CLICKED:
         traces[0].update(hoverinfo="skip", hovertemplate=None, customdata=None)
         traces.append(_targets(table, place, names))
     pins = []

@@ -50,7 +50,7 @@ paper: Final = {False: "#ffffff", True: "#0f1518"}.__getitem__
 primary: Final = {False: "#0f6d7e", True: "#3fb3c9"}.__getitem__
 # The plan on screen, in charts and in its bar.
 this_plan: Final = {False: "#c2570c", True: "#f08a3c"}.__getitem__
-# The pinned expert, as on the expert map.
+# The chosen expert, as on the expert map.
 pinned: Final = {False: "#d6246e", True: "#ff5fa8"}.__getitem__
 # Of the colour of what is below chance, just below: told from what is just above.
 _FAINTEST: Final = 0.3

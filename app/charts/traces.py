@@ -97,21 +97,21 @@ def box(x: tuple[float, float], y: tuple[float, float], color: str, width: float
 
 
 def pin(x: float, y: float, dark: bool, axes: str = "") -> list[dict[str, Any]]:
-    """Shapes that frame the cell of the pinned expert; `axes` is "2" for x2 and y2."""
+    """Shapes that frame the cell of the chosen expert; `axes` is "2" for x2 and y2."""
     return pin_box((x - 0.5, x + 0.5), (y - 0.5, y + 0.5), dark, axes)
 
 
 def pin_box(
     x: tuple[float, float], y: tuple[float, float], dark: bool, axes: str = ""
 ) -> list[dict[str, Any]]:
-    """Shapes that frame a mark of the pinned expert between these ends."""
+    """Shapes that frame a mark of the chosen expert between these ends."""
     place = {"xref": f"x{axes}", "yref": f"y{axes}"}
     looks = (paper(dark), 5), (pinned(dark), 3)
     return [box(x, y, color, width) | place for color, width in looks]
 
 
 def pin_point(points: Iterable[Any], place: Place, dark: bool) -> go.Scatter:
-    """A ring around the points (x, y) of the pinned expert."""
+    """A ring around the points (x, y) of the chosen expert."""
     x, y = points
     name = f"pinned: layer {place[0]}, expert {place[1]}"
     line = {"color": pinned(dark), "width": 3}

@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
+from app.charts import kept_by
 from app.literal import literal
 from app.loaded import Loaded
 from app.widgets.charts import choose_in, ranks_from_one, show_named, table_with_csv
@@ -31,6 +32,8 @@ def draw(loaded: Loaded) -> None:
         return
     apart = conclusion(loaded)
     show_named("kept-by", loaded, on_select=choose_in("kept-by"))
+    if loaded.model.num_experts > kept_by.MOST_CLICKED:
+        st.text("So large a map takes no clicks; a row of the list below chooses its expert.")
     if apart:
         st.markdown(apart)
     comparison_metrics(loaded.comparison)
@@ -39,15 +42,8 @@ def draw(loaded: Loaded) -> None:
         show_named("agreement", loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
-    show_command(*_commands(loaded), heading="The same from the command line")
-
-
-def _commands(loaded: Loaded) -> list[str]:
-    """The lines that make the second plan, if it is whole, and compare both."""
-    if loaded.beside is None:
-        return [loaded.both.command()]
-    makes = loaded.both.b.command(out=loaded.beside_file)
-    return [makes, loaded.both.command()]
+    lines = [*loaded.lines_before, loaded.both.command()]
+    show_command(*lines, heading="The same from the command line")
 
 
 def conclusion(loaded: Loaded) -> str:

@@ -18,13 +18,13 @@ from app.session.data import records_of
 from app.session.prompts import own_words, shown_unasked
 from app.tables.experts import Sources, expert_means, expert_ranks, expert_sums, rank_summary
 from app.widgets.charts import folded_table, table_with_csv
-from app.widgets.expert import reads
+from app.widgets.expert import read_tokens, reads
 from app.widgets.expert_card import expert_actions, has_card
 from app.widgets.links import link_to
 from app.widgets.notes import NO_CALIBRATION, badge, inform
 from app.widgets.refusals import in_a_sentence
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
-from pruning.records.lens import LensStore, tokens_read
+from pruning.records.lens import LensStore
 from pruning.records.quality import PlanLoss
 from pruning.records.sensitivity import SensitivityStore
 from pruning.spec.spec import PlanSpec
@@ -93,7 +93,7 @@ def _reading(loaded: Loaded, place: Place) -> None:
     records = shown_unasked(records_of(loaded, LensStore), LensStore, own_words())
     st.markdown(reads(loaded, records, place))
     name = f"layer {place[0]}, expert {place[1]}"
-    tokens = tokens_read(records, *place).head(_MOST_TOKENS)
+    tokens = read_tokens(records, place).head(_MOST_TOKENS)
     if not tokens.empty:
         words = f"Tokens of the scored texts that {name} reads, by the sum of their gate weights"
         tokens = tokens.rename(columns={"gate": "sum of gate weights", "num_tokens": "times"})

@@ -93,8 +93,8 @@ if loaded.choices.expert is not None and page.url_path not in ("expert", "story"
     if page.url_path in _WITH_MAPS and has_card(loaded):
         expert_card(loaded, beside)
     else:
-        with beside.container(key="pinned-expert"):
-            link_to_expert(loaded.choices.expert, "pinned")
+        with beside.container(key="chosen-expert"):
+            link_to_expert(loaded.choices.expert, "chosen")
 opens = asked_page()
 try:
     with in_a_sentence(no_plan):

@@ -40,7 +40,7 @@ class Report:
 
     title: str
     facts: dict[str, str]  # name -> value, of the model and the recipe
-    command: str  # see `command_of`
+    commands: tuple[str, ...]  # see `commands_of`
     sections: tuple[tuple[Chart, Drawing], ...]
     omitted: dict[str, tuple[str, ...]]  # reason -> titles of missing charts
 
@@ -64,22 +64,27 @@ def report_of(loaded: Loaded, views: Sequence[Chart], title: str = DEFAULT_TITLE
             sections.append((view, view.draw(loaded)))
         except UserError as error:
             omitted[str(error)] = (*omitted.get(str(error), ()), view.title)
-    # The page is shared: its command has the name of the statistics folder, not the path.
-    words = shlex.split(command_of(loaded, views))
+    commands = tuple(map(_shared, commands_of(loaded, views)))
+    return Report(title, facts_of(loaded), commands, tuple(sections), omitted)
+
+
+def _shared(line: str) -> str:
+    """A command line for a page that is shared: of the statistics folder the name, no path."""
+    words = shlex.split(line)
     for place, word in enumerate(words[:-1]):
         if word == "--stats-dir":
             words[place + 1] = Path(words[place + 1]).name
-    return Report(title, facts_of(loaded), shlex.join(words), tuple(sections), omitted)
+    return shlex.join(words)
 
 
-def command_of(loaded: Loaded, views: Sequence[Chart]) -> str:
-    """The command that writes the same report, or shows the plan if that is from a file."""
+def commands_of(loaded: Loaded, views: Sequence[Chart]) -> list[str]:
+    """The commands that write the same report, or show the plan if that is from a file."""
     if loaded.shown and loaded.shown.file:
-        return loaded.shown.plan_command(loaded.study.place.model)
+        return [loaded.shown.plan_command(loaded.study.place.model)]
     pair = loaded.both
     every = views_of((), pair.a.plan.ranking.criterion)
     names = [] if list(views) == every else [view.name for view in views]
-    return pair.report_command(names, "report.html")
+    return [*loaded.lines_before, pair.report_command(names, "report.html")]
 
 
 def facts_of(loaded: Loaded) -> dict[str, str]:
@@ -109,15 +114,14 @@ def _recipes(loaded: Loaded) -> dict[str, str]:
     if loaded.choices.spec.by_neuron:
         spec = loaded.neuron_spec
         return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
+    second = {"Compared with": loaded.names[1]} if loaded.beside else {}
     if loaded.shown is not None and loaded.shown.file:
-        return {"Plan": f"{loaded.shown.file} ({plan_fact(loaded)})"}
-    if loaded.shown is not None and loaded.shown.ranking is not None:
-        spec = loaded.shown.ranking.spec
-        second = {"Compared with": loaded.names[1]} if loaded.beside else {}
-        return {"Plan": _in_words(spec, "criterion", "corpora", "gate"), **second}
-    a, b = loaded.both.a.plan, loaded.both.b.plan
+        return {"Plan": f"{loaded.shown.file} ({plan_fact(loaded)})", **second}
     words = ("criterion", "corpora", "gate")
-    return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words)}
+    if loaded.shown is not None and loaded.shown.ranking is not None:
+        return {"Plan": _in_words(loaded.shown.ranking.spec, *words), **second}
+    a, b = loaded.both.a.plan, loaded.both.b.plan
+    return {"Recipe": _in_words(a, *words), "Compared with": _in_words(b, *words), **second}
 
 
 def _in_words(spec: PlanSpec, *first: str) -> str:

@@ -1,4 +1,4 @@
-"""The pinned expert: one for all pages, in the URL as `expert=LAYER.EXPERT`.
+"""The chosen expert: one for all pages, in the URL as `expert=LAYER.EXPERT`.
 
 An address may also say `layer=LAYER&expert=EXPERT`.
 """
@@ -39,18 +39,18 @@ def chosen_place() -> Place | None:
 
 
 def choose_expert(place: Place | None) -> None:
-    """Pin another expert, or none; for callbacks, which run before the control is drawn."""
+    """Choose another expert, or none; for callbacks, which run before the control is drawn."""
     st.session_state[KEY] = "" if place is None else f"{place[0]}.{place[1]}"
 
 
-def pin_or_unpin(place: Place) -> None:
-    """Pin a clicked expert, or unpin it if it is pinned."""
+def toggle_expert(place: Place) -> None:
+    """Choose a clicked expert, or none if it is chosen already."""
     text = f"{place[0]}.{place[1]}"
     choose_expert(None if st.session_state.get(KEY) == text else place)
 
 
 def choose_on_map(map_key: str) -> None:
-    """Handle a click on the map that pins or unpins an expert."""
+    """Handle a click on the map, which chooses an expert or none."""
     state = st.session_state.get(map_key)
     picked = state.get("selection") if isinstance(state, Mapping) else None
     if not isinstance(picked, Mapping):
@@ -63,30 +63,30 @@ def choose_on_map(map_key: str) -> None:
 
 
 def choose_in_table(key: str, places: Sequence[Place]) -> None:
-    """Pin the expert of the row that was clicked in the table with this key."""
+    """Choose the expert of the row that was clicked in the table with this key."""
     match st.session_state.get(key):
         case {"selection": {"rows": [int(row), *_]}} if 0 <= row < len(places):
             choose_expert(places[row])
 
 
 def choose_in_chart(key: str) -> None:
-    """Pin or unpin the expert of the clicked mark, whose data begin with layer and expert."""
+    """Toggle the expert of the clicked mark, whose data begin with layer and expert."""
     match st.session_state.get(key):
         case {"selection": {"points": [*_, {"customdata": [layer, expert, *_]}]}}:
-            pin_or_unpin((int(layer), int(expert)))
+            toggle_expert((int(layer), int(expert)))
         # As the browser writes the numbers of a typed array.
         case {"selection": {"points": [*_, {"customdata": {"0": layer, "1": expert}}]}}:
-            pin_or_unpin((int(layer), int(expert)))
+            toggle_expert((int(layer), int(expert)))
 
 
 def open_expert(place: Place) -> None:
-    """Pin an expert and have the entry script open its page; for callbacks."""
+    """Choose an expert and have the entry script open its page; for callbacks."""
     choose_expert(place)
     ask_page("expert")
 
 
 def take_address() -> None:
-    """Pin the expert of an address such as `?layer=3&expert=18`, before its control is drawn."""
+    """Choose the expert of an address such as `?layer=3&expert=18`, before its control is drawn."""
     layer, expert = (st.query_params.get(name, "") for name in (LAYER, KEY))
     if layer and expert:
         del st.query_params[LAYER]

@@ -7,8 +7,8 @@ from urllib.parse import parse_qs, urlencode
 
 import streamlit as st
 
-from analysis.criteria import get_criterion
-from analysis.errors import PlanError
+from analysis.criteria import criterion_label
+from analysis.errors import PlanError, UserError
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import CurrentPlan
@@ -66,7 +66,7 @@ def parse_pin(text: str) -> Pin:
         PlanError: it is none; whether a model has its plan is not looked at.
     """
     if len(text) > MOST_TEXT:
-        raise PlanError(f"It is longer than {MOST_TEXT:,} characters.")
+        raise _too_long()
     try:
         words = parse_qs(
             text, keep_blank_values=True, strict_parsing=True, max_num_fields=_MOST_VALUES
@@ -78,7 +78,14 @@ def parse_pin(text: str) -> Pin:
         raise PlanError(f"{text[:_MOST_SAID]!r} does not begin with {_PLAN}= and a digest.")
     if unknown := sorted(words.keys() - _OF_PLAN):
         raise PlanError(f"No plan has {unknown[0][:_MOST_SAID]!r}.")
-    return Pin(words, digest, model, plain_note(note))
+    pin = Pin(words, digest, model, plain_note(note))
+    if len(pin.text) > MOST_TEXT:  # letters that are no ASCII are longer in a URL
+        raise _too_long()
+    return pin
+
+
+def _too_long() -> PlanError:
+    return PlanError(f"It is longer than {MOST_TEXT:,} characters.")
 
 
 def plain_note(text: str) -> str:
@@ -102,21 +109,29 @@ def pin_named(name: object, model: MoEModel) -> Pin | None:
     return next((pin for pin in pins_of(model) if pin.name == name), None)
 
 
+def words_of_pins(model: MoEModel) -> dict[str, str]:
+    """Name -> words of each pinned plan of a model."""
+    return {pin.name: f"{_in_words(pin)} (pinned {pin.digest})" for pin in pins_of(model)}
+
+
 def pin_options(model: MoEModel) -> dict[str, str]:
-    """Name -> words of each pinned plan of whole experts, for the choice of the second plan."""
-    return {
-        pin.name: f"{_in_words(pin)} (pinned {pin.digest})"
-        for pin in pins_of(model)
-        if NEURON_GRANULARITY not in pin.words.get("granularity", ())
+    """Those of whole experts, for the choice of the second plan."""
+    of_neurons = {
+        pin.name for pin in pins_of(model) if NEURON_GRANULARITY in pin.words.get("granularity", ())
     }
+    return {name: text for name, text in words_of_pins(model).items() if name not in of_neurons}
 
 
 def _in_words(pin: Pin) -> str:
     criterion, schedule, *amounts = (
         "".join(pin.words.get(name, ())) for name in ("criterion", "schedule", *BUDGETS)
     )
-    label = get_criterion(criterion).label if criterion else ""
-    words = (label, corpora_words(pin.words.get("corpora", ())), schedule_words(schedule), *amounts)
+    corpora = pin.words.get("corpora", ())
+    try:
+        read = corpora_words(corpora)
+    except UserError:  # nobody looked at it while another model was shown
+        read = ", ".join(corpora)
+    words = (criterion_label(criterion), read, schedule_words(schedule), *amounts)
     return ", ".join(filter(None, words))[:_MOST_SAID]
 
 
@@ -150,6 +165,11 @@ def add_pin(pin: Pin) -> None:
 def unpin(*names: str) -> None:
     """Remove the pins of these names; for callbacks."""
     _keep([pin for pin in pins() if pin.name not in names])
+
+
+def unpin_others(model: MoEModel) -> None:
+    """Remove the pins of every other model; for callbacks."""
+    _keep(pins_of(model))
 
 
 def write_note(pin: Pin, key: str) -> None:

@@ -14,7 +14,7 @@ from app.literal import literal
 from app.loaded import CurrentPlan
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints, ranges
-from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan
 from pruning.plan.sizes import format_bytes
 from pruning.plan.units import Units, expert_units
 from pruning.planning.choice import HAND, counts_text, layers_in
@@ -63,8 +63,8 @@ class Snapshot:
 
     def change_since(self, before: "Snapshot") -> str:
         """How it differs from the plan before, in a few words."""
-        words = []
-        if self.plan.granularity == before.plan.granularity == EXPERT_GRANULARITY:
+        words, granularities = [], {self.plan.granularity, before.plan.granularity}
+        if granularities == {EXPERT_GRANULARITY}:
             sides = [(set(before.plan.kept[n]), set(self.plan.kept[n])) for n in self.plan.kept]
             gained = sum(len(after - kept) for kept, after in sides)
             lost = sum(len(kept - after) for kept, after in sides)
@@ -73,7 +73,16 @@ class Snapshot:
             words.append(f"{'+' if more > 0 else '-'}{format_bytes(abs(more))}")
         if self.loss and before.loss and _are_comparable(self.loss, before.loss):
             words.append(f"loss {self.loss.mean - before.loss.mean:+z.2f}")
-        return ", ".join(words or ["same experts"])
+        if not words and granularities == {EXPERT_GRANULARITY}:
+            words.append("same experts")
+        if not words and granularities == {NEURON_GRANULARITY} and _keep_others(self, before):
+            words.append("other neurons")
+        return ", ".join(words)
+
+
+def _keep_others(now: Snapshot, before: Snapshot) -> bool:
+    plan, other = now.plan, before.plan
+    return plan.kept != other.kept or plan.kept_neurons != other.kept_neurons
 
 
 def _are_comparable(loss: PlanLoss, other: PlanLoss) -> bool:

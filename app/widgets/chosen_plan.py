@@ -122,7 +122,7 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         loaded = plan_line(loaded)
     if has_sides and loaded.beside:
         with places["second"]:
-            _swap_button(swap_pinned, loaded)
+            _swap_button(swap_pinned, loaded, file=loaded.shown.file if loaded.shown else "")
     return loaded, ""
 
 
@@ -155,7 +155,7 @@ def swap(loaded: Loaded) -> None:
 def swap_pinned(loaded: Loaded) -> None:
     """Show the pinned plan B, and pin A in its place as the second one."""
     b = pin_named(st.session_state.get("baseline"), loaded.model)
-    if loaded.shown is None or b is None:
+    if loaded.shown is None or loaded.shown.file or b is None:
         return
     a = pin_of(loaded.shown)
     if not is_shown_pinned(loaded.shown):
@@ -165,13 +165,16 @@ def swap_pinned(loaded: Loaded) -> None:
         open_pin(loaded, b)
 
 
-def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded) -> None:
+def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded, *, file: str = "") -> None:
+    """Off where A is of a file, which cannot be pinned as B."""
     st.button(
         "Swap A and B",
         key="swap",
         icon=":material/swap_horiz:",
         on_click=swap_sides,
         args=(loaded,),
+        disabled=bool(file),
+        help="Plan A is from a file, which cannot be pinned as B." if file else None,
     )
 
 

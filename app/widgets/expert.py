@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+import pandas as pd
 import streamlit as st
 
 from app.charts.text_lens import in_quotes
+from app.charts.token_experts import searched_form
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import Place, open_expert
@@ -16,9 +18,9 @@ _MOST_READ: Final = 5
 
 
 def link_to_expert(place: Place, where: str) -> None:
-    """A button that pins an expert and opens its page; `where` tells it from others.
+    """A button that chooses an expert and opens its page; `where` tells it from others.
 
-    No link: the page would get the expert that is pinned already from its bound control.
+    No link: the page would get the expert that is chosen already from its bound control.
     """
     layer, expert = place
     st.button(
@@ -31,10 +33,20 @@ def link_to_expert(place: Place, where: str) -> None:
     )
 
 
+def read_tokens(records: Sequence[LensRecord], place: Place) -> pd.DataFrame:
+    """Table of READ_COLUMNS: the tokens that an expert reads, as they are searched for."""
+    return tokens_read(records, *place, form=searched_form)
+
+
+def most_read(records: Sequence[LensRecord], place: Place) -> str:
+    """The tokens of these texts that an expert reads most, as Markdown; empty if it reads none."""
+    tokens = read_tokens(records, place)["token"].head(_MOST_READ)
+    return ", ".join(literal(in_quotes(token)) for token in tokens)
+
+
 def reads(loaded: Loaded, records: Sequence[LensRecord], place: Place) -> str:
     """What an expert reads: tokens of the scored texts, and corpora; as Markdown."""
-    table = tokens_read(records, *place)
-    tokens = ", ".join(literal(in_quotes(token)) for token in table["token"].head(_MOST_READ))
+    tokens = most_read(records, place)
     shares = corpus_shares(loaded.calibrated, *place)
     corpora = ", ".join(f"{literal(name)} {share:.0%}" for name, share in shares.items() if share)
     return " ".join(

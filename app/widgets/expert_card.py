@@ -8,17 +8,16 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from analysis.errors import UserError
-from app.charts.text_lens import in_quotes
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import Place, choose_expert, open_expert
 from app.session.hand_limits import Limit, limit_of, set_limit
 from app.session.prompts import own_words, shown_unasked
+from app.widgets.expert import most_read
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
 from pruning.planning.ranking import Ranking
-from pruning.records.lens import LensStore, tokens_read
+from pruning.records.lens import LensStore
 
-_MOST_READ: Final = 4
 _WHOLE: Final = 1000  # scores from here on have no digits after the point
 
 
@@ -59,7 +58,7 @@ def standings(loaded: Loaded, place: Place) -> list[Standing]:
     pairs = []
     if loaded.choices.criterion is not None:
         pairs.append((loaded.first, loaded.shown_plan))
-    pairs.append((loaded.second, loaded.study.plan_of(loaded.second)))
+    pairs.append((loaded.second, loaded.second_plan))
     return [standing(loaded, ranking, plan, place) for ranking, plan in pairs]
 
 
@@ -130,8 +129,12 @@ def expert_actions(
 
 
 def _limit_button(loaded: Loaded, place: Place, known: Standing) -> None:
-    """Keep what the plan prunes, drop what it keeps, or take such a limit back."""
-    if loaded.shown is None or loaded.shown.ranking is None:  # of a file, which has its experts
+    """Keep what the plan prunes, drop what it keeps, or take such a limit back.
+
+    Plans of a file or a search have their experts; no limit changes them.
+    """
+    is_fixed = loaded.shown is None or loaded.shown.ranking is None
+    if is_fixed or loaded.choices.search is not None:
         return
     now = limit_of(loaded.choices.spec, place)
     limit: Limit | None = None if now else "drop" if known.is_kept else "pin"
@@ -144,7 +147,7 @@ def _limit_button(loaded: Loaded, place: Place, known: Standing) -> None:
     st.button(
         label,
         key="expert.limit",
-        icon={"pin": ":material/keep:", "drop": ":material/delete:", None: ":material/undo:"}[
+        icon={"pin": ":material/add_task:", "drop": ":material/delete:", None: ":material/undo:"}[
             limit
         ],
         on_click=set_limit,
@@ -162,6 +165,5 @@ def _words(known: Standing) -> str:
 
 def _fires_on(loaded: Loaded, place: Place) -> str:
     every, _ = loaded.study.records(LensStore)
-    table = tokens_read(shown_unasked(every, LensStore, own_words()), *place)
-    tokens = ", ".join(literal(in_quotes(token)) for token in table["token"].head(_MOST_READ))
+    tokens = most_read(shown_unasked(every, LensStore, own_words()), place)
     return f"Fires most on {tokens}" if tokens else ""

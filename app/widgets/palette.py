@@ -1,4 +1,4 @@
-"""The palette: goes to any page, criterion, measured plan or expert."""
+"""The palette: goes to any page, criterion, pinned or measured plan, or expert."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,9 +12,12 @@ from app.components.palette import opened, palette, picked
 from app.loaded import Loaded
 from app.session.chosen_expert import open_expert, read_place
 from app.session.measured_plan import open_measured, why_not_shown
+from app.session.pinned_plans import open_pin
+from app.session.pins import pin_named, words_of_pins
 from app.session.plan_state import forget_import
 from app.session.state import (
     BASELINES,
+    PINNED,
     apply_criterion,
     ask_page,
     criterion_words,
@@ -27,11 +30,13 @@ KEY: Final = "palette"
 
 def palette_part(loaded: Loaded, pages: Mapping[str, str]) -> None:
     """Share, and the palette; `pages` are the labels of pages by their URL paths."""
+    pins = words_of_pins(loaded.model) if st.session_state.get(PINNED) else {}
     payload = {
         "model": loaded.model.identity,
         "pages": list(pages.items()),
         "criteria": list(_criteria().items()),
         "layers": [(layer.index, layer.num_experts) for layer in loaded.model.layers],
+        "pins": list(pins.items()),
         # As long as nobody opens it, no plan is looked at.
         "plans": list(_plans(loaded).items()) if opened(KEY) else None,
     }
@@ -73,6 +78,8 @@ def _go(loaded: Loaded, pages: frozenset[str]) -> None:
                 st.session_state["neurons"] = name
             else:
                 apply_criterion(name)
+        case ("pinned plan", name) if pin := pin_named(name, loaded.model):
+            open_pin(loaded, pin)
         case ("plan", digest):
             open_measured(loaded, digest)
         case ("expert", name) if place := read_place(name, loaded.model.layers):

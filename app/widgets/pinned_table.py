@@ -11,7 +11,7 @@ from streamlit.column_config import CheckboxColumn, NumberColumn, TextColumn
 
 from app.loaded import Loaded, loss_of_plan
 from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned_plans
-from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, write_note
+from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, unpin_others, write_note
 from app.session.plan_data import bytes_after
 from app.widgets.charts import chosen_rows, csv_button
 from app.widgets.plan_bar import is_benchmarked, programs, verdict_of
@@ -55,6 +55,13 @@ def pinned_part(loaded: Loaded) -> None:
         if problems:
             label = "Unpin what cannot be made"
             st.button(label, key="pins.unpin.rest", on_click=unpin, args=tuple(problems))
+        if others:
+            st.button(
+                "Unpin those of other models",
+                key="pins.unpin.others",
+                on_click=unpin_others,
+                args=(loaded.model,),
+            )
         if plans:
             _table(loaded, plans)
 

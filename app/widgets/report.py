@@ -12,7 +12,7 @@ from app.charts.listing import CHARTS
 from app.charts.text_lens import TEXT_CHARTS, lenses, most_lost, shown_digest
 from app.loaded import CurrentPlan, Loaded
 from app.report.decision import answer_pair, decision_html, decision_of
-from app.report.page import command_of, report_html, report_of
+from app.report.page import commands_of, report_html, report_of
 from app.session.data import shown_model
 from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
@@ -44,15 +44,15 @@ def report_part(loaded: Loaded, page: str) -> None:
     if not part.open:
         return
     try:
-        command = command_of(loaded, views) if views else ""
+        commands = commands_of(loaded, views) if views else []
     except UserError:  # the page reports what cannot be read
-        command = ""
+        commands = []
     with part:
         if loaded.shown is not None:
             st.text("One page to print: what the plan saves, and its loss compared with Random.")
             decision_button(loaded, loaded.shown, "report.decision")
-        if command:
-            _figures(loaded, page, views, command)
+        if commands:
+            _figures(loaded, page, views, commands)
 
 
 def decision_button(
@@ -86,7 +86,7 @@ def decision_button(
     download_button(label, page, file, key, icon=icon)
 
 
-def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) -> None:
+def _figures(loaded: Loaded, page: str, views: Sequence[Chart], commands: Sequence[str]) -> None:
     # The report is made on the click, in a thread without a session.
     alone = replace(loaded, study=replace(loaded.study, cached=uncached))
     own_prompts = own_words()
@@ -101,7 +101,7 @@ def _figures(loaded: Loaded, page: str, views: Sequence[Chart], command: str) ->
         file,
         "report",
     )
-    show_command(command)
+    show_command(*commands)
 
 
 def _without_words_of_others(

@@ -303,10 +303,12 @@ def lost_experts(record: LensRecord, plan: LensPlan) -> pd.DataFrame:
     return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
-def tokens_read(records: Iterable[LensRecord], layer: int, expert: int) -> pd.DataFrame:
+def tokens_read(
+    records: Iterable[LensRecord], layer: int, expert: int, form: Callable[[str], str] = str
+) -> pd.DataFrame:
     """Table of READ_COLUMNS: the tokens of these texts that the original sent to an expert.
 
-    A row per token text, by falling sum of the gate weights.
+    A row per token text, as `form` writes it, by falling sum of the gate weights.
     """
     rows: list[tuple[str, float]] = []
     for record in records:
@@ -314,7 +316,7 @@ def tokens_read(records: Iterable[LensRecord], layer: int, expert: int) -> pd.Da
             if lens_layer.layer == layer:
                 weights = lens_layer.weights_for(expert)
                 places = np.flatnonzero(~np.isnan(weights)).tolist()
-                rows += [(record.tokens[place], float(weights[place])) for place in places]
+                rows += [(form(record.tokens[place]), float(weights[place])) for place in places]
     groups = pd.DataFrame(rows, columns=["token", "gate"]).groupby("token", sort=False)["gate"]
     sums = groups.agg(gate="sum", num_tokens="size").reset_index()
     return sums.sort_values("gate", ascending=False, kind="stable", ignore_index=True)

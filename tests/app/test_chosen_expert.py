@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from page_texts import loaded_on
+from page_texts import PLANS, loaded_on
 
 from app.charts.theme import pinned
 from app.pages.explore import MAP
@@ -82,6 +82,13 @@ def test_a_dropped_and_a_kept_expert_change_places_in_the_plan(open_page):
     assert kept.button(key="expert.limit").label == "Undo"
     undone = kept.button(key="expert.limit").click().run()
     assert undone.session_state["pin"] == ""
+
+
+def test_a_searched_plan_has_no_limits_by_hand(open_page):
+    test = open_page("explore", expert="3.7", **PLANS["searched"])
+    keys = [button.key for button in test.button]
+    assert "expert.next" in keys
+    assert "expert.limit" not in keys
 
 
 def test_limits_are_written_as_a_person_writes_them():

@@ -1,5 +1,6 @@
 """Compare: its numbers against plain Python, its address, its command, what it says when empty."""
 
+import json
 import re
 from statistics import fmean
 
@@ -7,6 +8,8 @@ import pandas as pd
 import pytest
 from page_texts import SCORES, deltas_of, gone
 from shipped import shipped_loss
+
+from app.charts import kept_by
 
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
@@ -44,6 +47,17 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     table = test.dataframe[-1].value
     alone = {(row.layer, row.expert): row.kept_by for row in table.itertuples()}
     assert {place for place, fate in alone.items() if fate == "only A"} == second - first
+
+
+def test_a_map_without_marks_to_click_says_so(open_page, monkeypatch):
+    words = "takes no clicks"
+    for most, is_said in ((192, False), (191, True)):
+        monkeypatch.setattr(kept_by, "MOST_CLICKED", most)
+        test = open_page("compare", criterion="reap", corpora="demo-code")
+        assert any(words in text.value for text in test.text) == is_said
+        chart = json.loads(test.get("plotly_chart")[0].proto.spec)
+        has_marks = any(trace.get("customdata") for trace in chart["data"][1:])
+        assert has_marks != is_said
 
 
 def test_swap(open_page):

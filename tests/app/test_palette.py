@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from page_texts import ALL_CORPORA, loaded_on
 
-from app.components import expert_map, schedule_editor, token_text
+from app.components import expert_map, focus, schedule_editor, token_text
 from app.components import palette as component
 from app.components.palette import KEYS
 from app.widgets import palette
 from pruning.records.quality import loss_of
 
 PAGES = ["start", "explore", "compare", "plan", "evaluate", "export", "story", "expert"]
+PIN = "plan=d225968c&model=demo&criterion=reap&corpora=demo-code&sparsity=50%25"
+PIN_OF_NEURONS = "plan=00000000&model=demo&granularity=neuron&sparsity=25%25"
+NO_PIN = ("pinned plan", "plan:00000000")
 # As the scripts call a key that the list names.
 NAMES = {"Up": "ArrowUp", "Down": "ArrowDown", "Left": "ArrowLeft", "Right": "ArrowRight"}
 READ_BY = {
@@ -21,6 +24,7 @@ READ_BY = {
     "Bars of the plan": schedule_editor,
     "Tokens of a text": token_text,
     "Everywhere": component,
+    "Story": focus,
 }
 
 
@@ -38,8 +42,24 @@ def test_the_list_names_keys_that_the_scripts_read(where):
         for key in re.split(r", |\+", keys):
             name = NAMES.get(key, "ArrowLeft" if key == "Arrow keys" else key.replace(" ", ""))
             name = {"Ctrl": "ctrlKey"}.get(name, name)
-            is_read = name in script or f'"{name.lower()}"' in script
-            assert is_read or (where == "Everywhere" and name == "Escape"), name  # the browser's
+            if (where, name) != ("Everywhere", "Escape"):  # the browser's
+                assert is_read(name, script), name
+
+
+def is_read(key, script):
+    """Whether a script has a key in quotes, in either case, or as a name in a table."""
+    if key == "ctrlKey":
+        return "event.ctrlKey" in script
+    if len(key) > 1 and re.search(rf"\b{key}:", script):
+        return True
+    return f'"{key}"' in script or f'"{key.lower()}"' in script
+
+
+def test_a_key_that_no_script_reads_is_none():
+    script = (Path(component.__file__).parent / "browser" / "palette.js").read_text()
+    assert "L" in script  # but in words alone
+    assert not is_read("L", script)
+    assert not is_read("?", script.replace('event.key === "?"', "event.key"))
 
 
 def test_the_palette_offers_what_there_is(open_page):
@@ -48,6 +68,11 @@ def test_the_palette_offers_what_there_is(open_page):
     assert data["layers"] == [[layer, 32] for layer in range(6)]
     assert ["man", "MAN  (1, 0, 1)"] in data["criteria"]
     assert data["plans"] is None
+    assert data["pins"] == []
+    pinned = offered(open_page("explore", criterion="ean", pinned=[PIN, PIN_OF_NEURONS]))
+    names = [["plan:d225968c", "REAP, demo-code, 50% (pinned d225968c)"]]
+    assert pinned["pins"][:1] == names
+    assert [name for name, _ in pinned["pins"]] == ["plan:d225968c", "plan:00000000"]
     neurons = offered(open_page("explore", granularity="neuron"))
     assert ["camera-p", "CAMERA-P"] in neurons["criteria"]
 
@@ -55,17 +80,21 @@ def test_the_palette_offers_what_there_is(open_page):
 def test_an_entry_leads_where_it_says(open_page, monkeypatch):
     loaded = loaded_on(open_page("explore", criterion="ean", corpora=ALL_CORPORA))
     pages, session = frozenset(PAGES), {}
+    before = (palette.KEY, "pinned")
     monkeypatch.setattr(palette.st, "session_state", session)
 
     def pick(kind, value):
         session.clear()
-        session[palette.KEY] = {"pick": {"kind": kind, "value": value}}
+        session.update({palette.KEY: {"pick": {"kind": kind, "value": value}}, "pinned": (PIN,)})
         palette._go(loaded, pages)
-        return {name: value for name, value in session.items() if name != palette.KEY}
+        return {name: value for name, value in session.items() if name not in before}
 
     assert pick("page", "plan") == {"page.asked": "plan"}
     assert pick("expert", "3.7") == {"expert": "3.7", "page.asked": "expert"}
     assert pick("criterion", "msan") == {"criterion": "unified", "b": 1, "alpha": 0, "beta": 2}
+    opened = pick("pinned plan", "plan:d225968c")
+    assert [opened[name] for name in ("b", "alpha", "beta")] == [1, 1, 1]  # REAP
+    assert (opened["corpus"], opened["sparsity"]) == ("demo-code", 50)
     plans = palette._plans(loaded)
     # Any of them is shown as it was measured.
     for digest in list(plans)[:: len(plans) // 6]:
@@ -75,5 +104,6 @@ def test_an_entry_leads_where_it_says(open_page, monkeypatch):
         assert controls["granularity"] == loss.facts.granularity
         assert controls["sparsity"] / 100 == pytest.approx(loss.facts.removed or 0, abs=0.26)
     # What was not offered leads nowhere.
-    for kind, value in (("page", "../x"), ("expert", "9.9"), ("criterion", "<b>"), ("x", "plan")):
+    others = [("page", "../x"), ("expert", "9.9"), ("criterion", "<b>"), ("x", "plan"), NO_PIN]
+    for kind, value in others:
         assert pick(kind, value) == {}

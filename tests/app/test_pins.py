@@ -3,7 +3,9 @@
 import json
 import math
 import re
+from dataclasses import replace
 from statistics import fmean
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -17,12 +19,19 @@ from page_texts import (
     refusal_of_link,
     table_with,
     texts,
+    upload,
 )
 from shipped import shipped_loss
 from streamlit.testing.v1 import AppTest
 
+from analysis.errors import PlanError
+from analysis.model.opening import load_model_index
+from app.session import pins as session_pins
 from app.session.pins import MOST_NOTE, MOST_PINS, Pin, parse_pin
+from app.widgets.expert_card import standings
+from pruning.plan.plan import keep_all
 from pruning.plan.sizes import format_bytes
+from pruning.planning.choice import MOST_TEXT
 
 MORE = {
     "in fewer bits": {"criterion": "man", "bits": "4", "schedule": "early", "sparsity": "25%"},
@@ -172,6 +181,20 @@ def test_pins_are_bounded_and_the_button_takes_them_away_again(open_page):
         assert test.query_params["pinned"] == list(test.session_state["pinned"])
 
 
+def test_pins_of_another_model_that_fill_all_places_can_be_removed(open_page):
+    pins = [
+        REAP.replace("model=demo", "model=other").replace("d225968c", f"0000000{number}")
+        for number in range(MOST_PINS)
+    ]
+    test = open_page("compare", criterion="ean", pinned=[*pins[1:], REAP])
+    test.button(key="pins.unpin.others").click().run()
+    assert [parse_pin(text) for text in test.session_state["pinned"]] == [parse_pin(REAP)]
+    assert "pins.unpin.others" not in [button.key for button in test.button]
+    test = open_page("compare", criterion="ean", pinned=pins)
+    test.button(key="pins.unpin.others").click().run()
+    assert "pinned" not in test.session_state
+
+
 @given(note=some.text(max_size=200), counts=some.lists(some.text(), min_size=1, max_size=3))
 def test_any_text_of_a_person_is_one_short_line_through_the_url(note, counts):
     pin = parse_pin(Pin({"set": counts}, "0123abcd", "a & b=c", note).text)
@@ -181,6 +204,29 @@ def test_any_text_of_a_person_is_one_short_line_through_the_url(note, counts):
     assert parse_pin(pin.text) == pin
     if note.isascii() and note.isprintable():
         assert pin.note == " ".join(note.split())[:MOST_NOTE].rstrip()
+
+
+def test_a_pin_that_its_own_writing_makes_too_long_is_left_out(open_page):
+    raw = REAP + "&note=" + "\u65e5" * MOST_NOTE + "&set=" + "\u65e5" * (MOST_TEXT // 2)
+    assert len(raw) <= MOST_TEXT
+    with pytest.raises(PlanError, match="longer than"):
+        parse_pin(raw)
+    test = open_page("compare", criterion="ean", pinned=[raw, REAP], refused="Pinned plan 1")
+    assert [parse_pin(text) for text in test.session_state["pinned"]] == [parse_pin(REAP)]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "corpora"), [("nonsense", "a"), ("1,0,0", "a"), ("reap", "a:x")]
+)
+def test_a_pin_of_another_model_that_names_nothing_is_an_option_in_its_own_words(
+    monkeypatch, criterion, corpora
+):
+    pin = Pin({"criterion": [criterion], "corpora": [corpora, "b"]}, "0" * 8, "other")
+    monkeypatch.setattr(session_pins.st, "session_state", {"pinned": [pin.text]})
+    ((name, words),) = session_pins.pin_options(SimpleNamespace(name="other")).items()
+    assert name == pin.name
+    assert criterion in words.lower()
+    assert corpora in words
 
 
 def test_what_the_last_click_changed(open_page, go_to, demo_moments):
@@ -205,6 +251,13 @@ def test_what_the_last_click_changed(open_page, go_to, demo_moments):
     change = test.session_state["plan.last"][0].nbytes - before
     sign = "-" if change < 0 else "+"
     assert f" · {sign}{format_bytes(abs(change))}" in bar_of(test)
+    # Of neurons nothing says that the experts are the same: as many others go.
+    before = test.session_state["plan.last"][0]
+    test.segmented_control(key="neurons").set_value("neuron-norms").run()
+    after = test.session_state["plan.last"][0]
+    assert after.plan.digest != before.plan.digest
+    assert after.nbytes == before.nbytes
+    assert bar_of(test).endswith(" · other neurons")
 
 
 @pytest.mark.parametrize(
@@ -252,6 +305,28 @@ def test_compare_with_a_pinned_plan_has_the_numbers_of_the_command(
     assert f"**{agreed:.0%}**" in swapped
     assert f"`{b.plan.digest[:8]}`" in bar_of(test)
     assert len(test.session_state["pinned"]) == 2
+
+
+def test_a_plan_of_a_file_is_not_swapped_with_the_pinned_one(open_page):
+    model = load_model_index("demo")
+    kept = {layer.index: tuple(range(8)) for layer in model.layers}
+    test = open_page("compare", criterion="ean", pinned=REAP)
+    test.selectbox(key="baseline").set_value(parse_pin(REAP).name).run()
+    assert not test.button(key="swap").disabled
+    upload(test, "mine.json", replace(keep_all(model), kept=kept).to_json())
+    assert test.button(key="swap").disabled
+    assert "mine.json" in bar_of(test)
+
+
+@pytest.mark.parametrize("kind", ["by hand", "searched"])
+def test_the_card_of_an_expert_has_its_fate_by_the_pinned_plan(session, kind):
+    own = session(**PLANS[kind])
+    pin, kept = own.session_state["own_pin"], own.session_state["loaded"].shown.plan.kept
+    test = session(opened="1", criterion="ean", pinned=pin.text)
+    test.selectbox(key="baseline").set_value(pin.name).run()
+    loaded = test.session_state["loaded"]
+    fates = {layer: [standings(loaded, (layer, e))[1].is_kept for e in range(32)] for layer in kept}
+    assert fates == {layer: [e in ids for e in range(32)] for layer, ids in kept.items()}
 
 
 def _chosen():

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shlex
 import shutil
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
-from app.loaded import loaded_of
+from app.loaded import CurrentPlan, loaded_of
 from app.report.page import report_html, report_of, views_of
 from app.report.story_page import story_html, story_page
 from pruning.requests.ranking import DrawRequest
@@ -33,6 +34,25 @@ def scene_of(model="demo", **changes):
     first = {"model": str(model), "criterion": "reap", "sparsity": "50%", **changes}
     request = validated(DrawRequest, first)
     return loaded_of(request, load_model_index(str(model)), StatsStore(SHIPPED_STATS))
+
+
+@pytest.mark.parametrize("file", ["", "mine.json"])
+def test_a_report_names_the_whole_plan_that_is_compared_and_makes_its_file_first(file):
+    other = scene_of(corpora=("demo-math",), sparsity="25%", schedule="late")
+    own = scene_of(corpora=("demo-code",))
+    beside = CurrentPlan(other.shown_plan, other.first)
+    shown = CurrentPlan(own.shown_plan, None if file else own.first, file)
+    report = report_of(replace(own, shown=shown, beside=beside), views_of(["sizes"]))
+    assert report.facts["Compared with"] == "REAP, demo-math, late, 25%"
+    if file:
+        assert report.facts["Plan"].startswith(file)
+        return
+    makes, writes = map(shlex.split, report.commands)
+    assert makes[:2] == ["moeprune", "plan"]
+    assert makes[makes.index("-o") + 1] == writes[writes.index("--with-plan") + 1]
+    # A file that is there already is not made again.
+    report = report_of(replace(own, beside=CurrentPlan(other.shown_plan)), views_of(["sizes"]))
+    assert [line.split()[1] for line in report.commands] == ["report"]
 
 
 @pytest.fixture(scope="module")
@@ -157,5 +177,5 @@ def test_a_report_of_a_plan_of_its_own_names_the_plan(open_page, page_name, addr
     assert line.split()[-1] in report.facts["Plan"]
     # The page is shared: it names the statistics folder, not where that lies.
     folder = loaded.study.place.stats_dir
-    of_page, of_report = (text.partition(" --view ")[0] for text in (command, report.command))
+    of_page, of_report = (text.partition(" --view ")[0] for text in (command, *report.commands))
     assert of_report == of_page.replace(str(folder), folder.name)

@@ -10,7 +10,9 @@ from analysis.files.shipped import SHIPPED_STATS
 from app.charts.listing import CHARTS
 from app.charts.token_experts import frequent_tokens, searched_form
 from app.choices import TokenChoice
+from app.literal import literal
 from app.pages.explore import MAP
+from app.widgets.expert import most_read, read_tokens
 from pruning.records.lens import LensStore
 
 PLAN = {"criterion": "ean", "corpora": ALL_CORPORA}
@@ -71,3 +73,43 @@ def test_blanks_are_seen_and_an_unknown_token_is_said(open_page):
         json.loads(part.proto.json) for part in unknown.get("bidi_component") if part.key == MAP
     ]
     assert data[0]["lit"] is None
+
+
+@pytest.mark.parametrize("place", [(0, 0), (5, 31)])
+def test_an_expert_reads_tokens_as_they_are_searched_for(place):
+    # Every second token without its blanks: " def" and "def" are one.
+    records = [
+        record.model_copy(
+            update={
+                "tokens": tuple(
+                    token.strip(" ") if at % 2 else token for at, token in enumerate(record.tokens)
+                )
+            }
+        )
+        for record in LensStore([SHIPPED_STATS]).records()
+    ]
+    sums, numbers, raw = defaultdict(float), defaultdict(int), set()
+    for record in records:
+        [layer] = [layer for layer in record.layers if layer.layer == place[0]]
+        for at, expert in enumerate(layer.experts):
+            if expert == place[1]:
+                token = record.tokens[at // layer.top_k]
+                raw.add(token)
+                sums[searched_form(token)] += layer.gates[at]
+                numbers[searched_form(token)] += 1
+    table = read_tokens(records, place)
+    assert dict(zip(table["token"], table["num_tokens"], strict=True)) == dict(numbers)
+    assert dict(zip(table["token"], table["gate"], strict=True)) == pytest.approx(dict(sums))
+    assert len(table) < len(raw)
+    first = max(sums, key=sums.__getitem__)
+    assert most_read(records, place).startswith(literal(f"\u201c{first}\u201d"))
+
+
+def test_a_token_is_searched_where_the_second_criterion_lacks_statistics(open_page):
+    address = {"show": "By token", "reads": "def", "baseline": "Magnitude"}
+    test = open_page("explore", "once", criterion="reap", **address)
+    assert test.selectbox(key="baseline").value == "magnitude"
+    assert [panel["title"] for panel in sent_to_map(test)["panels"]] == ["REAP"]
+    said = texts(test.info)
+    assert [text.split(" reads the weights")[0] for text in said[:1]] == ["Magnitude"]
+    assert any("no text that was scored" in text for text in said)  # goes on below

@@ -91,11 +91,11 @@ def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
     expect(tab).to_have_url(re.compile(r"expert=3\.7"))
     frames = chart.evaluate("chart => chart.layout.shapes.map(shape => [shape.x0, shape.y0])")
     assert frames == [[6.5, 2.5]] * 2
-    for pinned in ("", "3.7", ""):  # a click on the pinned one unpins it
+    for chosen in ("", "3.7", ""):  # a click on the chosen one leaves it
         settled(tab).mouse.click(*place)
         tab.wait_for_timeout(1000)
         tab.screenshot()
-        expect(tab.get_by_role("textbox", name="Expert", exact=True)).to_have_value(pinned)
+        expect(tab.get_by_role("textbox", name="Expert", exact=True)).to_have_value(chosen)
 
 
 def test_a_toggle_moves_the_frame_of_the_variants_and_mounts_no_chart(open_tab):

@@ -9,6 +9,26 @@ from tabs import settled, violations
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # tests/app/test_palette.py has its answers
 
 
+def test_the_keys_work_on_the_story_whose_header_is_hidden(open_tab):
+    tab = open_tab("story?criterion=ean", width=1440)
+    settled(tab).locator("h1").wait_for()
+    expect(tab.get_by_role("button", name="Share: copy")).to_be_hidden()
+    expect(tab.get_by_role("button", name="Report")).to_be_hidden()
+    keys, palette = (tab.get_by_role("dialog", name=name) for name in ("Keys", "Go to"))
+    address = tab.url
+    for key, dialog in {"?": keys, "Control+k": palette}.items():
+        tab.keyboard.press(key)
+        expect(dialog).to_be_visible()
+        for inside in ("ArrowRight", "Escape"):  # which turn and leave the story elsewhere
+            tab.keyboard.press(inside)
+        expect(dialog).to_be_hidden()
+        assert settled(tab).url == address
+    tab.keyboard.press("Control+k")
+    palette.get_by_role("combobox").fill("explore")
+    palette.get_by_role("combobox").press("Enter")
+    expect(tab).to_have_url(re.compile(r"/explore\?"))
+
+
 def test_keys_open_the_list_and_the_palette_and_share_copies_the_link(open_tab):
     tab = open_tab("plan?expert=3.7", width=1440)
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -43,24 +43,23 @@ def palette(
     *,
     key: str,
     on_pick: Callable[[], None],
-) -> bool:
-    """Draw the buttons and the closed dialogs; whether the palette was opened just now.
+) -> None:
+    """Draw the buttons and the closed dialogs.
 
-    `payload` has `pages`, `criteria`, `plans` (None: not asked for), each pairs of a value and its
-    words, and `layers`, pairs of a layer and its number of experts. `on_pick` is called before the
-    script when an entry was picked; `picked(key)` then has it.
+    `payload` has `pages`, `criteria`, `pins`, `plans` (None: not asked for), each pairs of a value
+    and its words, and `layers`, pairs of a layer and its number of experts. `on_pick` is called
+    before the script when an entry was picked; `picked(key)` then has it.
     """
     html = '<div class="palette"></div>'
     draw = component_of(Path(__file__).parent, html=html, css="palette.css")
     keys = [[where, list(keys.items())] for where, keys in KEYS.items()]
-    result = draw(
+    draw(
         key=key,
         data={**payload, "keys": keys},
         width="content",
         on_pick_change=on_pick,
         on_opened_change=lambda: None,
     )
-    return bool(result.opened)
 
 
 def opened(key: str) -> bool:

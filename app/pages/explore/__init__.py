@@ -129,21 +129,21 @@ def show_plan_command(loaded: Loaded) -> None:
 
 
 def map_part(loaded: Loaded, mode: Mode, lit: Lit = None) -> DeltaGenerator:
-    """The maps of both criteria; that of the compared one alone beside the constant variant.
+    """The maps of both criteria; of one alone where the other is constant or lacks statistics.
 
     `lit` are shares of a token by expert, (layers, experts). Returns the place of their order and
     data.
     """
-    if loaded.choices.criterion is not None:
-        return _maps(
-            loaded,
-            mode,
-            (loaded.ranked(loaded.second), loaded.second_plan, _second_source(loaded)),
-            (loaded.ranked(loaded.first), loaded.shown_plan, _source(loaded, loaded.first)),
-            lit=lit,
-        )
+    is_constant = loaded.choices.criterion is None
+    maps = []
     if (missing := what_is_missing(loaded, loaded.choices.baseline)) is not None:
         inform(missing)
+    elif not is_constant:
+        maps.append((loaded.ranked(loaded.second), loaded.second_plan, _second_source(loaded)))
+    if not is_constant:
+        maps.append((loaded.ranked(loaded.first), loaded.shown_plan, _source(loaded, loaded.first)))
+        return _maps(loaded, mode, *maps, lit=lit)
+    if missing:
         return st.container()
     chosen = loaded.study.ranking(loaded.spec_by(loaded.choices.baseline))
     st.markdown(f"Below: **{chosen.criterion.label}**, which it is compared with.")

@@ -19,7 +19,7 @@ from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.evidence import bins_part
 from app.session import data
-from app.session.chosen_expert import pin_or_unpin
+from app.session.chosen_expert import toggle_expert
 from app.session.data import records_of
 from app.session.plan_data import check_page_reads, lacks_statistics
 from app.session.state import one_of
@@ -104,7 +104,7 @@ def neuron_page(loaded: Loaded) -> None:
     # A click makes a new figure without a selection, so that another click on the same expert
     # registers.
     clicks = st.session_state.get(_CLICKS, 0)
-    show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_pin_clicked)
+    show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_choose_clicked)
     _metrics(loaded)
     part = part_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     if part is not None:
@@ -118,12 +118,12 @@ def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
     return chart.figure(dark=dark).update_layout(meta=clicks)
 
 
-def _pin_clicked() -> None:
-    """Pin the expert that was clicked on the map, or unpin it."""
+def _choose_clicked() -> None:
+    """Choose the expert that was clicked on the map, or none."""
     # Ignore the empty selection that the browser sends on drawing.
     if (place := clicked_expert(chart_selection("neurons-kept"))) is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
-        pin_or_unpin(place)
+        toggle_expert(place)
 
 
 def _metrics(loaded: Loaded) -> None:

@@ -39,9 +39,10 @@ _KEY: Final = "finding"
 _OF_A_FILE: Final = "Story is of a plan of the controls, and this one is from a file."
 # The controls of other pages are drawn and hidden: Streamlit drops the URL's values of others.
 _STYLE: Final = """
-[data-testid="stHeader"], [data-testid="stSidebar"], .st-key-plan-bar, .st-key-header-actions {
+[data-testid="stHeader"], [data-testid="stSidebar"], .st-key-plan-bar, .st-key-report-part {
   display: none !important;
 }
+.st-key-header-actions { --header-actions: none; } /* of the palette, whose keys stay */
 [data-testid="stMainBlockContainer"] { padding: 1rem 2.5rem; max-width: none; }
 [data-testid="stMainBlockContainer"] h1 {
   font-size: clamp(1.3rem, 2.4vw, 2.2rem); padding-bottom: 0.4rem;

@@ -34,6 +34,7 @@ const TURNS = { ArrowLeft: "story-back", PageUp: "story-back", ArrowRight: "stor
 function turn(event) {
   const to = document.querySelector(`.st-key-${TURNS[event.key]} :is(button, a)`);
   const isArrow = event.key.startsWith("Arrow");
+  if (event.composedPath()[0].closest?.("dialog")) return; // its keys are its own
   if (!to || (isArrow && event.target.matches('[role="slider"], [role="radio"]:focus-visible'))) return;
   event.preventDefault();
   event.stopImmediatePropagation();

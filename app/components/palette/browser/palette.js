@@ -3,7 +3,9 @@
 
 const MOST_SHOWN = 12;
 const SAID_MS = 2500;
-const KINDS = [["pages", "page"], ["criteria", "criterion"], ["plans", "plan"]];
+const KINDS = [
+  ["pages", "page"], ["criteria", "criterion"], ["pins", "pinned plan"], ["plans", "plan"],
+];
 const EXPERT = /^(?:layer\s*|expert\s*)?(\d{1,6})(?:\s*[.,:]\s*|\s+(?:expert\s*)?)(\d{1,6})$/i;
 
 function element(tag, attributes, ...children) {
