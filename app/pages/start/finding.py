@@ -231,7 +231,7 @@ def _answers_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     others = [*_other_version(records, newest)[-1:], *_chance(records, newest)[:1]]
     if not (is_cut or others):
         return
-    with st.expander("Answers in full" if is_cut else "Answers of other plans"):
+    with st.expander("Answers in full" if is_cut else "Other answers"):
         if is_cut:
             answers_part(newest)
         for other in others:
