@@ -127,7 +127,12 @@ def queued_job(kind: str, loaded: Loaded | None = None) -> Job | None:
     if job is None or loaded is None:
         return job
     path = str(loaded.model.checkpoint.path)
-    jobs = (other for other in job_store().list(kinds=(kind,)) if other.request["model"] == path)
+    # A search has its model in the recipe.
+    jobs = (
+        other
+        for other in job_store().list(kinds=(kind,))
+        if other.request.get("model", path) == path
+    )
     return job if (newest := next(jobs, None)) and newest.id == job.id else None
 
 

@@ -197,9 +197,7 @@ def test_answers_of_the_full_model_this_plan_and_chance_are_shown(open_page):
     assert all("<mark>" in other for other in (pruned, *others))
     # Short answers are whole, so what follows is of other plans: the same repaired, Random.
     assert len(others) == 2
-    (expander,) = [
-        expander for expander in test.expander if expander.label == "Other answers"
-    ]
+    (expander,) = [expander for expander in test.expander if expander.label == "Other answers"]
     named = [text.partition(":")[0] for text in texts(expander.markdown)]
     assert len(named) == 2
     assert ("repair" in named[0], "Random" in named[1]) == (True, True)

@@ -188,7 +188,7 @@ def test_one_plan_is_in_every_address_and_a_preset_is_one_entry(open_tab):
     expect(tab).to_have_url(re.compile("criterion=seer"))
     assert settled(tab).evaluate("history.length") == before + 1
     go(tab, "Plan", "Where should the budget go?")
-    choose(tab, "schedule", "Late")
+    choose(tab, "schedule", "Late layers lose more")
     expect(plan).to_contain_text("late")
     said = sorted(settled(tab).evaluate("location.search")[1:].split("&"))
     assert len(said) == 5  # criterion, three corpora, schedule

@@ -125,7 +125,7 @@ def test_the_keyboard_does_all_of_it_and_undoes_it(open_tab):
     expect_counts(tab, third)
     expect(redo).to_be_disabled()
     # A schedule is undone as well: its counts were on screen before.
-    choose(tab, "schedule", "Late")
+    choose(tab, "schedule", "Late layers lose more")
     expect(bar(tab, 0)).to_have_attribute("aria-valuenow", "27")
     settled(tab)
     undo.click()
