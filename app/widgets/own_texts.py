@@ -30,7 +30,7 @@ def add_text_part(key: str, use: Callable[[str], object]) -> None:
             st.form_submit_button("Add", on_click=_take, args=(key, fields, use))
         if reason := st.session_state.pop(f"{key}.refused", ""):
             show_error(reason)
-        st.caption("The text is offered to you alone; what is measured on it is seen by all.")
+        st.caption("Offered to you alone; what is measured on it is seen by all.")
         if added := added_texts():
             _remove_part(key, added)
 

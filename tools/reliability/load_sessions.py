@@ -1,7 +1,7 @@
 """Many sessions that toggle the Explore page at once: how long they wait, and whether all is right.
 
 Every session walks through the states of four controls by lot. What a session draws must be, byte
-byte, what one alone draws that came to it from the same state: the bar says what changed.
+for byte, what one alone draws that came from the same state: the bar says what changed.
 """
 
 import asyncio
