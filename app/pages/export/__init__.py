@@ -69,7 +69,7 @@ def _sizes_part(
         f"Loaded in bfloat16: {format_bytes(before)}, then {format_bytes(after)}{bare}. "
         f"Parameters that one token uses: {report.active_before:,}, then {report.active_after:,}."
     )
-    part = st.expander("Kept experts by layer", key="export.kept", on_change="rerun")
+    part = st.expander("Kept by layer", key="export.kept", on_change="rerun")
     if part.open:
         ids = current_plan.plan.kept
         words = [", ".join(map(str, experts)) for experts in ids.values()]

@@ -114,7 +114,7 @@ def form_part(
         )
         place = st.container(width="content")
     options, checks = st.container(), st.container()
-    rare = st.expander("Options and command line", key="export.rare")
+    rare = st.expander("Options and command", key="export.rare")
     with options:
         choice = options_part(loaded, current_plan, report.bytes_after, rare, option)
     request = None
