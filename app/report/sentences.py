@@ -13,6 +13,15 @@ from pruning.plan.size_words import change_words
 from pruning.records.quality import PlanLoss
 from pruning.records.right_of_plans import right_apart, right_rows
 
+# Finding -> its title, in the order of the story.
+TITLES: Final[Mapping[str, str]] = {
+    "saves": "What pruning saves",
+    "criteria": "Criteria disagree",
+    "stratification": "Stratification",
+    "corpora": "The corpus decides",
+    "budget": "Where the budget goes",
+    "ships": "The checkpoint that ships",
+}
 DEMO_NOTE: Final = "A small model trained for this demo; its rankings are its own."
 SAME_SCORE: Final = f"{CONSTANT} gives every expert the same score, so no plan follows from it."
 

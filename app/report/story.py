@@ -140,14 +140,14 @@ def story_of(source: Source) -> Json:
     if not source.percents:
         raise PlanError(f"No sparsity leaves {model.name} enough experts, so nothing is told.")
     told = {
-        "saves": ("What pruning saves", saving),
-        "criteria": ("Criteria disagree", criteria),
-        "stratification": ("Stratification", stratification),
-        "corpora": ("The corpus decides", corpora),
-        "budget": ("Where the budget goes", budget),
-        "ships": ("The checkpoint that ships", shipping),
+        "saves": saving,
+        "criteria": criteria,
+        "stratification": stratification,
+        "corpora": corpora,
+        "budget": budget,
+        "ships": shipping,
     }
-    slides = [_slide(source, name, *words) for name, words in told.items()]
+    slides = [_slide(source, name, sentences.TITLES[name], tell) for name, tell in told.items()]
     return {
         "model": model.name,
         "layers": [layer.index for layer in source.layers],

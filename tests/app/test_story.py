@@ -6,9 +6,9 @@ import pytest
 from page_texts import MEASURED_CORPORA, loaded_on, texts
 
 from app.loaded import CurrentPlan
-from app.pages.story import FINDINGS
+from app.report.sentences import TITLES
 
-NAMES = [words for words, _ in FINDINGS.values()]
+NAMES = list(TITLES.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

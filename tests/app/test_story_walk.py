@@ -9,11 +9,12 @@ from analysis.criteria import NEURON_CRITERIA, criterion_label
 from app.charts.stratification import SCALES
 from app.choices import BLEND
 from app.pages.story import FINDINGS
+from app.report.sentences import TITLES
 from pruning.planning.choice import SCHEDULE_NAMES, SCOPES, schedule_label
 
 # Key of a control -> its values, by the words that it shows.
 VALUES = {
-    "finding": {words: name for name, (words, _) in FINDINGS.items()},
+    "finding": {words: name for name, words in TITLES.items()},
     "story.scale": {words: name for name, (words, _) in SCALES.items()},
     "story.schedule": {schedule_label(name): name for name in SCHEDULE_NAMES},
     "story.corpus": {name: name for name in ALL_CORPORA},

@@ -13,9 +13,9 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.loaded import loaded_of
-from app.pages.story import FINDINGS
 from app.report.decision import AnswerPair, DecisionReport, decision_html
 from app.report.page import report_html, report_of, views_of
+from app.report.sentences import TITLES
 from pruning.records.cost import LossRow
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
@@ -89,7 +89,7 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
 def test_the_story_turns_by_arrows_and_escape_leads_back(open_tab):
     tab = open_tab("explore?criterion=gate-ean")
     tab.get_by_role("link", name="Story", exact=True).click()
-    for place, (words, _) in enumerate(FINDINGS.values()):
+    for place, words in enumerate(TITLES.values()):
         if place:
             settled(tab).keyboard.press("ArrowRight")
             expect(tab).to_have_url(re.compile(rf"finding={words.replace(' ', '[+]')}"))

@@ -18,7 +18,7 @@ from app.pages.story.findings import (
     shipping,
     stratification,
 )
-from app.report.sentences import DEMO_NOTE
+from app.report.sentences import DEMO_NOTE, TITLES
 from app.session.measured_plan import show_plan
 from app.session.plan_state import forget_import
 from app.session.state import page_before
@@ -26,14 +26,14 @@ from app.widgets.charts import large_chart
 from app.widgets.controls import view_switch
 from app.widgets.links import FIRST, link_to
 
-# Value in the URL -> name and function, in the order of the story.
-FINDINGS: Final[Mapping[str, tuple[str, Callable[[Loaded], Finding]]]] = {
-    "saves": ("What pruning saves", saving),
-    "criteria": ("Criteria disagree", criteria),
-    "stratification": ("Stratification", stratification),
-    "corpora": ("The corpus decides", corpora),
-    "budget": ("Where the budget goes", budget),
-    "ships": ("The checkpoint that ships", shipping),
+# Value in the URL -> function, in the order of the story.
+FINDINGS: Final[Mapping[str, Callable[[Loaded], Finding]]] = {
+    "saves": saving,
+    "criteria": criteria,
+    "stratification": stratification,
+    "corpora": corpora,
+    "budget": budget,
+    "ships": shipping,
 }
 _KEY: Final = "finding"
 _OF_A_FILE: Final = "Story is of a plan of the controls, and this one is from a file."
@@ -74,7 +74,7 @@ def draw(loaded: Loaded) -> None:
             st.button("Back to the controls", key="story.controls", on_click=forget_import)
         else:
             try:
-                finding = FINDINGS[name][1](loaded)
+                finding = FINDINGS[name](loaded)
             except UserError as error:
                 finding = Finding(literal(error), None)
         if finding.controls:
@@ -103,7 +103,7 @@ def _about(loaded: Loaded) -> str:
 def _way_part() -> str:
     """The names of the findings, and the ways on, back and out; the finding that is shown."""
     with st.container(horizontal=True, vertical_alignment="center", key="story"):
-        name = view_switch("Finding", _KEY, {key: words for key, (words, _) in FINDINGS.items()})
+        name = view_switch("Finding", _KEY, TITLES)
         names = list(FINDINGS)
         place = names.index(name)
         for label, step, icon in (("Back", -1, "arrow_back"), ("Next", 1, "arrow_forward")):
