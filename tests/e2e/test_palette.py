@@ -12,7 +12,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]  # tests/app/test_palette.py ha
 def test_the_keys_work_on_the_story_whose_header_is_hidden(open_tab):
     tab = open_tab("story?criterion=ean", width=1440)
     settled(tab).locator("h1").wait_for()
-    expect(tab.get_by_role("button", name="Share: copy")).to_be_hidden()
+    share = tab.get_by_role("button", name="Share: copy", include_hidden=True)
+    expect(share).to_be_attached()  # from here on keys are heard
+    expect(share).to_be_hidden()
     expect(tab.get_by_role("button", name="Report")).to_be_hidden()
     keys, palette = (tab.get_by_role("dialog", name=name) for name in ("Keys", "Go to"))
     address = tab.url
