@@ -284,6 +284,18 @@ class TestRecord:
         assert own.records() == [newer, other]
         assert own.find(record) == newer
 
+    def test_records_of_other_models_are_not_parsed(self, store, sample, stored):
+        path, identity = stored(sample.record), sample.record.model.identity
+        path.with_name("cut.jsonl").write_text(sample.other.to_line()[:-9] + "\n")
+        path.with_name("cut.json").write_text(sample.other.to_file()[:-9])
+        own, problems = store([path.parents[1]]), []
+        assert own.records("another", pytest.fail) == []
+        assert own.records(identity, problems.append) == [sample.record]
+        assert len(problems) == 2
+        path.with_name("cut.jsonl").write_text("{}\n")  # of no model
+        assert own.records("another", problems.append) == []
+        assert len(problems) == 3
+
     def test_the_first_directory_decides_and_others_are_read(self, store, sample, stored):
         record, other = sorted((sample.record, sample.other), key=lambda kept: kept.record_id)
         newer = record.model_copy(update={"made": {**record.made, "device": "another"}})
