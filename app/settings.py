@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from analysis.errors import UserError
-from analysis.stats.places import APP_NAME, default_stats_dir
+from analysis.stats.places import APP_NAME, STATS_VARIABLE, usual_stats_dir
 
 if TYPE_CHECKING:
     from analysis.stats.store import StatsStore
@@ -39,7 +39,7 @@ class Settings:
         """Settings of a server process, from its launcher's environment variables."""
         root = environment.get("MOEPRUNE_MODELS_ROOT")
         return cls(
-            stats_dir=Path(environment.get("MOEPRUNE_STATS_DIR") or default_stats_dir()),
+            stats_dir=Path(environment.get(STATS_VARIABLE) or usual_stats_dir()),
             models_root=Path(root) if root else None,
             export_root=Path(environment.get("MOEPRUNE_EXPORT_ROOT") or Path.cwd() / "exports"),
             state_dir=Path(
@@ -65,7 +65,7 @@ class Settings:
     def to_environment(self) -> dict[str, str]:
         """Inverse of `from_environment`."""
         return {
-            "MOEPRUNE_STATS_DIR": str(self.stats_dir),
+            STATS_VARIABLE: str(self.stats_dir),
             "MOEPRUNE_MODELS_ROOT": str(self.models_root or ""),
             "MOEPRUNE_EXPORT_ROOT": str(self.export_root),
             "MOEPRUNE_STATE_DIR": str(self.state_dir),

@@ -36,7 +36,12 @@ from analysis.numbers.arrays import BoolArray
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
 _CPU_REFUSAL = "can't allocate memory"
-BACKWARD_OPTIONS = "a smaller --batch-size, a shorter --seq-len, or --checkpoint-activations"
+
+
+def backward_options(batch_size: int) -> str:
+    """What makes the activations that backward needs fewer, as options of the command line."""
+    fewer = "a smaller --batch-size, " if batch_size > 1 else ""
+    return f"{fewer}a shorter --seq-len, or --checkpoint-activations"
 
 
 def prepare(model: PreTrainedModel, batch: TokenBatch) -> dict[str, Tensor | None]:
@@ -146,7 +151,7 @@ def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
         sequences, length = batch.mask.shape
         raise CheckpointError(
             f"The activations that backward needs for {sequences} sequences of {length} tokens do "
-            f"not fit into memory; try {BACKWARD_OPTIONS}."
+            f"not fit into memory; try {backward_options(sequences)}."
         ) from error
 
 

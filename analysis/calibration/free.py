@@ -7,8 +7,6 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from analysis.machine.launcher import local_world
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -23,6 +21,8 @@ def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
     `groups` is the mount of control groups (version 2), which limit containers; `own_group` names
     those of this process.
     """
+    import psutil  # which takes longer to import than a light command runs
+
     free = int(psutil.virtual_memory().available)
     shared = min([free, *_left_in_groups(groups, own_group)]) // local_world()
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

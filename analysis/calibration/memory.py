@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from analysis.calibration.feed import BACKWARD_OPTIONS
+from analysis.calibration.feed import backward_options
 from analysis.calibration.free import free_memory
 from analysis.calibration.hidden import are_too_large
 from analysis.calibration.loading import (
@@ -43,6 +43,7 @@ class MemoryNeeds:
     whole_model: int  # with all layers on one device; in each process of a data parallel run
     streamed: int  # with one layer at a time
     free: int  # available to this process on the device
+    batch_size: int  # sequences that run at once
     graph: int = 0  # the part of `whole_model` for the activations that backward needs
 
     @property
@@ -51,10 +52,11 @@ class MemoryNeeds:
         if self.whole_model <= self.free:
             return "fits; each further process (torchrun) needs as much again"
         if self.graph:
-            return f"does not fit: {BACKWARD_OPTIONS}; or --device-map auto"
+            return f"does not fit: {backward_options(self.batch_size)}; or --device-map auto"
         if self.streamed <= self.free:
             return "does not fit whole: --stream-layers, or --device-map auto --offload-folder DIR"
-        return "does not fit, not even layer by layer: a smaller --batch-size, or more memory"
+        fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
+        return f"does not fit, not even layer by layer: {fewer}more memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def memory_needs(
         whole_model=sum(parts.values()) + sums + running + graph,
         streamed=max(parts.values()) + head_bytes + sums + running + kept,
         free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
+        batch_size=settings.batch_size,
         graph=graph,
     )
 
@@ -129,7 +132,7 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
     if needs.graph:
         raise CheckpointError(
             f"{model.name} needs about {total}, {graph} of it for the activations that backward "
-            f"needs, but {free} is free. Try {BACKWARD_OPTIONS}."
+            f"needs, but {free} is free. Try {backward_options(needs.batch_size)}."
         )
     raise CheckpointError(
         f"{model.name} needs about {total}, but {free} is free. With --stream-layers it needs "

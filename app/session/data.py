@@ -20,7 +20,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.ranking.choose import run_by_corpus
 from analysis.stats.groups import groups_for
 from analysis.stats.manifest import Run
-from analysis.stats.places import default_stats_dir
+from analysis.stats.places import usual_stats_dir
 from app.choices import Choices
 from app.literal import literal
 from app.loaded import Loaded
@@ -62,9 +62,9 @@ def shown_model(model: MoEModel) -> str:
 
 
 def shown_stats_dir() -> Path | None:
-    """Value for --stats-dir; None for the default."""
+    """Value for --stats-dir, in any shell; None for the usual one."""
     stats_dir = settings().stats_dir
-    return None if stats_dir == default_stats_dir() else shown_path(stats_dir)
+    return None if stats_dir == usual_stats_dir() else shown_path(stats_dir)
 
 
 def user() -> str | None:

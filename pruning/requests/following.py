@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 
+from analysis.calibration.free import free_memory
 from analysis.corpora.early import has_vocabulary
 from analysis.corpora.spec import is_at_hand
 from analysis.corpora.weights import parse_corpus_weight
@@ -25,6 +26,9 @@ from pruning.requests.ranking import PathsRequest
 from pruning.spec.base import command_line, flat_fields, option_words, repeated
 
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
+_WAYS_TO_RUN = ("device_map", "max_memory", "offload_folder", "stream_layers")
+_LEAST_ITEM = 2  # bytes of a weight that is computed with, however few it has on disk
+_SMALL = 1 << 29  # bytes of a model of which nobody asks whether it fits
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 
 
@@ -59,8 +63,21 @@ def evaluate_command(
     fields = [name for name in ("revision", "stats_dir") if name in type(request).model_fields]
     name = free_name(RESULT_FILE)
     out_words = () if name == RESULT_FILE else ("-o", name)
-    flags = option_words(request, only=fields)
+    flags = (*option_words(request, only=fields), *running_words(request, model))
     return command_line("evaluate", request.model, *words, *flags, *out_words)
+
+
+def running_words(request: ModelRequest, model: MoEModel) -> tuple[str, ...]:
+    """How the next command runs the model: as this one did, by layers if that is all that fits."""
+    ways = [name for name in _WAYS_TO_RUN if name in flat_fields(type(request))]
+    as_before = tuple(option_words(request, only=ways)) if ways else ()
+    return as_before or (() if _fits(model) else ("--stream-layers",))
+
+
+def _fits(model: MoEModel) -> bool:
+    """Whether the weights, as they are computed with, fit into what is free of the memory."""
+    nbytes = max(model.checkpoint.nbytes, _LEAST_ITEM * model.num_params)
+    return nbytes < _SMALL or nbytes <= free_memory()
 
 
 def corpus_at_hand(
@@ -111,7 +128,7 @@ def calibrate_command(request: ModelRequest, model: MoEModel) -> str:
     """The command that calibrates a model on a corpus that is at hand."""
     names = [name for name in ("revision", "stats_dir") if name in type(request).model_fields]
     corpus = corpus_at_hand(request, model) or "CORPUS"
-    flags = option_words(request, only=names)
+    flags = (*option_words(request, only=names), *running_words(request, model))
     return command_line("calibrate", request.model, "--corpus", corpus, *flags)
 
 

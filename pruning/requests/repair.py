@@ -1,6 +1,7 @@
 """The request to repair a plan: which corpora the kept experts are refitted on, and how it runs."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -58,22 +59,29 @@ class RepairRequest(RepairOptions, ModelRequest):
     allow_test_set: options.AllowTestSet = False
     stats_dir: options.StatsDir | None = None
 
-    def readings(self, plan: PruningPlan, calibrated: Iterable[str]) -> list[CalibrateRequest]:
+    def readings(self, plan: PruningPlan, calibrated: Mapping[str, str]) -> list[CalibrateRequest]:
         """How each corpus is read, as by calibrations: tokens are shared by the weights.
 
-        `calibrated` are the corpora for a plan that no corpus ranked.
+        `calibrated` are corpora with the file that each was read from, if it was one. They say
+        where the corpora are that ranked the plan, and serve a plan that none ranked.
         """
-        parts = [parse_corpus_weight(text) for text in self.corpora] or ranking_corpora(plan)
-        parts = parts or [CorpusWeight(name) for name in calibrated]
+        parts = [parse_corpus_weight(text) for text in self.corpora]
+        if not parts:
+            ranked = ranking_corpora(plan)
+            known = ranked or [CorpusWeight(name) for name in calibrated]
+            parts = [_at_hand(part, calibrated.get(part.corpus, "")) for part in known]
+            if not ranked:
+                parts = [part for part in parts if is_at_hand(part.corpus)]
         if not parts:
             raise PlanError(
                 "The plan was ranked without text, and nothing is calibrated, so nothing says what "
                 "to repair it on; name one or several --corpus."
             )
         if not self.corpora and (files := [p.corpus for p in parts if not is_at_hand(p.corpus)]):
+            file = calibrated.get(files[0]) or files[0]
             raise PlanError(
-                f"The plan was ranked by {files[0]}, a file that is not here under that name; name "
-                "what to repair it on: `moeprune repair --corpus FILE`."
+                f"The plan was ranked by {files[0]}, and no file {file} with its text is here; "
+                "name what to repair it on: `moeprune repair --corpus FILE`."
             )
         total = sum(part.weight for part in parts)
         shared = self.model_dump(
@@ -93,6 +101,18 @@ class RepairRequest(RepairOptions, ModelRequest):
             )
             for part in parts
         ]
+
+
+def _at_hand(part: CorpusWeight, file: str) -> CorpusWeight:
+    """The corpus as it can be read here: by its name, else in the file that it was read from.
+
+    The digits in its name tell whether that file still holds it.
+    """
+    _, has_content, content = part.corpus.rpartition("@")
+    place = f"{file}@{content}"
+    if is_at_hand(part.corpus) or not (file and has_content and is_at_hand(place)):
+        return part
+    return replace(part, corpus=place)
 
 
 def ranking_corpora(plan: PruningPlan) -> list[CorpusWeight]:

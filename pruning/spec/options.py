@@ -138,7 +138,8 @@ Trust = Annotated[Switch, Option("Run code that comes with the checkpoint.")]
 StatsDir = Annotated[
     Path,
     Option(
-        "Statistics folder, read alongside the shipped one; default: in the user cache.",
+        "Statistics folder, read alongside the shipped one; default: MOEPRUNE_STATS_DIR, or in the "
+        "user cache.",
         ("--stats-dir",),
         file="folder",
     ),

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from analysis.corpora.spec import is_at_hand
 from analysis.errors import CorpusError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.ranking.choose import run_by_corpus
+from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
 from pruning.records.repair import RepairRecord, RepairStore
@@ -64,7 +63,8 @@ def _prepare(
     store = stats_store(request.stats_dir)
     check_records_folder(request.stats_dir, RepairStore(store.directories))
     runs = store.of_model(model.identity, "routed")
-    readings = request.readings(plan, filter(is_at_hand, run_by_corpus(runs)))
+    calibrated = {name: path_hint(run) for name, run in run_by_corpus(runs).items()}
+    readings = request.readings(plan, calibrated)
     least = sum(reading.sampling().seq_len for reading in readings)
     try:
         yield from check_corpora(readings)  # before libraries are imported

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from calibrations import calibrated, calibration, make_sequences, make_settings
@@ -124,7 +125,7 @@ def limited_group(path, limit, current, inactive=0):
 def test_the_tightest_control_group_limits_memory(tmp_path, monkeypatch):
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     # What is available changes from one moment to the next.
-    monkeypatch.setattr(free.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30))
     own = tmp_path / "cgroup"
     own.write_text("4:memory:/elsewhere\n0::/a/b\n")
     groups = tmp_path / "fs"

@@ -260,6 +260,10 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
         check_fits(described, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice
+    # A batch of one sequence is not made smaller.
+    for asked in (needs, replace(needs, graph=0)):
+        advice = [replace(asked, free=0, batch_size=size).advice for size in (2, 1)]
+        assert ["--batch-size" in words for words in advice] == [True, False]
 
 
 def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):

@@ -20,8 +20,10 @@ def own_stats(stats, here):
     return shutil.copytree(stats, here / "own")
 
 
-def test_list_shows_own_and_shipped_runs(works, stats, run_ids):
+def test_list_shows_own_and_shipped_runs(works, stats, run_ids, monkeypatch):
     said = works("runs", "list", "--stats-dir", stats)
+    monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(stats))  # which servers read too
+    assert works("runs", "list") == said
     shipped = [path.name for path in SHIPPED_STATS.glob("demo-*") if path.is_dir()]
     assert shipped
     for name in (*run_ids.values(), *shipped):

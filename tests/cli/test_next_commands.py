@@ -6,8 +6,12 @@ import shutil
 
 import pytest
 from exports import export, keeping
+from published_models import QWEN3, hollow_checkpoint
 
 from analysis.model.opening import load_model_index
+from pruning.requests.evaluation import EvaluateRequest
+from pruning.requests.following import evaluate_command
+from pruning.spec.base import validated
 
 BEGIN = {
     "calibrate": "calibrate {tiny} --corpus {red} --tokens 64 --seq-len 16 --stats-dir stats",
@@ -92,6 +96,25 @@ def test_a_plan_is_evaluated_on_a_corpus_that_it_did_not_read(
     words = ("plan", tiny, "--criterion", "reap", *read, "--remove", 3, "--stats-dir", stats)
     evaluated, _ = following(works(*words))
     assert evaluated[evaluated.index("--corpus") + 1] == places.get(wanted, wanted)
+
+
+def test_a_model_larger_than_memory_runs_by_layers_next_and_others_as_before(works, tiny, here):
+    counts = {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2}
+    large = {**QWEN3, **counts, "moe_intermediate_size": 1 << 24}
+    hollow_checkpoint(here / "large", large)  # 3 TiB of holes
+    words = ("--criterion", "random", "--remove", 2)
+    evaluated, written = following(works("plan", "large", *words))
+    assert "--stream-layers" in evaluated
+    assert "--stream-layers" not in written
+    evaluated, _ = following(works("plan", tiny, "--criterion", "random", "--remove", 3, "--force"))
+    assert "--stream-layers" not in evaluated
+    model = load_model_index(str(tiny))
+    ways = {"--stream-layers": {"stream_layers": True}, "--device-map cpu": {"device_map": "cpu"}}
+    for way, fields in ways.items():
+        asked = validated(
+            EvaluateRequest, {"model": str(tiny), "corpora": ("red.jsonl",), **fields}
+        )
+        assert way in evaluate_command(asked, model, {})
 
 
 def test_of_the_demo_a_corpus_that_neither_plan_nor_repair_read_comes_next(works, here):

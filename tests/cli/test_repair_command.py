@@ -74,12 +74,20 @@ def test_a_repair_writes_a_plan_that_names_it(
     assert "repair" in said
 
 
-def test_a_corpus_is_asked_for_where_the_plan_names_no_file_that_is_here(
-    moeprune, tiny, plan, stats
+def test_the_text_that_ranked_is_read_where_it_was_read_and_asked_for_if_it_is_not_there(
+    moeprune, works, tiny, corpora, plan, stats, here
 ):
-    outcome = moeprune("repair", tiny, "--plan", plan, "--stats-dir", stats)
-    assert "name what to repair it on" in outcome.err
+    words = ("repair", tiny, "--plan", plan, "--stats-dir", stats, "--tokens", 64, "--seq-len", 8)
+    outcome = moeprune(*words)
+    folder = corpora[0].parent.name  # a record says no more of where a file lies
+    assert "The plan was ranked by red.jsonl@" in outcome.err
+    assert f"and no file {folder}/red.jsonl with its text is here" in outcome.err
     assert outcome.err.count("\n") == 1
+    (here / folder).mkdir()
+    shutil.copy(corpora[1], here / folder / "red.jsonl")  # another text under that name
+    assert moeprune(*words).err == outcome.err
+    shutil.copy(corpora[0], here / folder)
+    assert "nothing was written" in works(*words, "--dry-run")
 
 
 def test_sweeps_compare_each_plan_with_itself_repaired(works, tiny, corpora, stats, here):

@@ -182,7 +182,7 @@ def test_a_recipe_gives_them_to_every_step():
     machine, plan = Machine(), keep_all(load_model_index("demo"))
     (calibrated,) = calibrate_requests(recipe, machine)
     repair = repair_request(recipe, machine, plan)
-    (reading,) = repair.readings(plan, ("demo-math",))
+    (reading,) = repair.readings(plan, {"demo-math": ""})
     asked = (calibrated, evaluate_request(recipe, machine), reading)
     assert [request.template_args for request in asked] == [arguments] * 3
     assert [
