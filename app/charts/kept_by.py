@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # Colours of both and neither, on the light and the dark page.
 NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
-# With more experts, cells are two pixels wide and strokes would blur.
-_WIDEST_STROKED: Final = 256
+# With more, cells are a few pixels wide: strokes would blur, and take seconds to draw.
+_MOST_STROKED: Final = 6144  # experts
 MOST_CLICKED: Final = 2048  # experts; as many marks more would slow the page
 _REACH: Final = 0.3  # of a cell, from its middle
 _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
@@ -74,7 +74,7 @@ def kept_by_map(
     both, neither = NEUTRAL[dark]
     colors = (both, series_color(0, dark), series_color(1, dark), neither)
     traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
-    has_strokes = width <= _WIDEST_STROKED
+    has_strokes = len(table) <= _MOST_STROKED
     for fate, slope in _STROKES.items() if has_strokes else ():
         traces.append(_strokes(codes == FATES.index(fate), slope, dark))
     for code, fate in enumerate(FATES):

@@ -1,9 +1,11 @@
-"""The script that the browser test drives: layers 1 to 6 of 32 experts, 16 kept."""
+"""The script that the browser test drives: layers 1 to 6 of 32 experts, 16 kept, or as asked."""
 
 import streamlit as st
 from synthetic_maps import magnitude_and_aimer
 
 from app.components.expert_map import expert_map, map_payload
+
+SHAPE = {"layers": 6, "experts": 32}
 
 
 def choose() -> None:
@@ -16,10 +18,12 @@ def choose() -> None:
 st.set_page_config(layout="wide")
 arrangement = st.segmented_control("Arrangement", ["rank", "expert"], default="rank", required=True)
 chosen = st.session_state.get("chosen")
+layers, experts = (int(st.query_params.get(name, usual)) for name, usual in SHAPE.items())
+mode = st.query_params.get("mode", "beside")
 with st.container(border=True):
-    panels = magnitude_and_aimer(6, 32, 16)
+    panels = magnitude_and_aimer(layers, experts, experts // 2)
     payload = map_payload(
-        range(1, 7), panels, arrangement=arrangement, mode="beside", selected=chosen
+        range(1, layers + 1), panels, arrangement=arrangement, mode=mode, selected=chosen
     )
     expert_map(payload, key="map", on_select=choose)
 st.text(f"python says {chosen}, calls {st.session_state.get('calls', 0)}")

@@ -192,3 +192,31 @@ def test_narrow_window_stacks_the_panels(map_page):
     assert second["y"] >= first["y"] + first["height"]
     map_page.mouse.move(*cell(map_page, 0, 1, 31))
     expect(readout(map_page)).to_contain_text("Magnitude: rank 32/32")
+
+
+ORANGE = """canvas => {
+    const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const mark = getComputedStyle(canvas.getRootNode().querySelector(".changed"));
+    const [r, g, b] = mark.borderBottomColor.match(/\\d+/g).map(Number);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4)
+        count += data[at] === r && data[at + 1] === g && data[at + 2] === b;
+    return count;
+}"""
+
+
+def test_marks_of_narrow_cells_leave_their_colour_to_be_seen(map_page, map_url, synthetic):
+    # 61 rows of 7 pixels (474 pixels shared, rounded down), 384 cells of 2 or 3.
+    map_page.goto(f"{map_url}/?layers=61&experts=384&mode=values")
+    canvas = map_page.locator("canvas.base")
+    expect(canvas).to_have_count(1)
+    expect(map_page.locator(".narrow")).to_have_count(1)
+    kept = [
+        {(row, expert) for row, order in enumerate(panel.order) for expert in order[:192]}
+        for panel in synthetic.magnitude_and_aimer(61, 384, 192)
+    ]
+    share = len(kept[0] ^ kept[1]) / (61 * 384)
+    assert share > 0.2
+    width = canvas.evaluate("canvas => canvas.width") - 16 - 14 - 2 * 7  # without the margins
+    # A foot of 2 of the 7 pixels of a row, as wide as the cell.
+    assert canvas.evaluate(ORANGE) == pytest.approx(share * width * 61 * 2, rel=0.05)

@@ -92,14 +92,22 @@ def test_layers():
     )
 
 
-def test_the_map_of_a_large_model_is_small():
-    table = pd.DataFrame(
-        {
-            "layer": np.repeat(np.arange(48), 128),
-            "expert": np.tile(np.arange(128), 48),
-            "kept_by": "both",
-            "rank_a": np.tile(np.arange(128), 48),
-            "rank_b": np.tile(np.arange(128), 48),
-        }
-    )
-    assert len(kept_by.kept_by_map(table, NAMES).to_json()) < 64 * 1024
+def test_the_map_of_a_large_model_is_small_and_without_strokes_where_they_would_blur():
+    strokes = []
+    for layers in (48, 58):
+        ranks = np.tile(np.arange(128), layers)
+        table = pd.DataFrame(
+            {
+                "layer": np.repeat(np.arange(layers), 128),
+                "expert": ranks,
+                "kept_by": "both",
+                "rank_a": ranks,
+                "rank_b": ranks,
+            }
+        )
+        assert len(kept_by.kept_by_map(table, NAMES).to_json()) < 64 * 1024
+        table.loc[7, "kept_by"] = "only A"
+        drawn = kept_by.kept_by_map(table, NAMES).data
+        strokes.append(any(trace.mode == "lines" for trace in drawn[1:]))
+        assert any("\u2571" in (trace.name or "") for trace in drawn) == strokes[-1]
+    assert strokes == [True, False]

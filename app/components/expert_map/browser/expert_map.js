@@ -148,6 +148,7 @@ function resize(view) {
   const width = view.panels[0].stack.clientWidth;
   if (width === 0) return; // inside a closed tab or expander: wait for the observer
   view.box = measure(view.model, view.root, width);
+  view.root.classList.toggle("narrow", view.box.isNarrow);
   view.panels.forEach(({ stack, base, overlay, index }) => {
     stack.style.height = `${view.box.canvasHeight / view.box.pixels}px`;
     for (const canvas of [base, overlay]) {

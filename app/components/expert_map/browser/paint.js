@@ -13,6 +13,9 @@ const DARK = [
 ];
 export const DIVERGING = ["#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b"];
 const ROW_PX = { min: 5, max: 79, target: 474 };
+// Frames would cover cells that are narrower; a foot leaves their colour to be seen.
+const FRAMED_PX = 5;
+const FOOT = 0.3; // of a cell's height
 const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
 
 // ---- colour ----------------------------------------------------------------------------------
@@ -86,6 +89,7 @@ export function measure(model, root, cssWidth) {
   return {
     pixels: ratio, ratio, left, top, row, width, height,
     gap: hasGaps ? Math.round(ratio) : 0,
+    isNarrow: width / model.width < FRAMED_PX * ratio,
     canvasWidth: Math.round(cssWidth * ratio),
     canvasHeight: top + height + Math.round(MARGIN_PX.bottom * ratio),
     edge: (column) => left + Math.round((column * width) / model.width),
@@ -168,12 +172,14 @@ function paintLit(view, context) {
 function paintChanged(view, index, context) {
   const { model, box, theme } = view;
   const line = Math.max(1, Math.round((box.gap ? 2 : 1) * box.ratio));
-  context.strokeStyle = model.mode === "mask" ? theme.text : theme.other;
-  context.lineWidth = line;
+  const color = model.mode === "mask" ? theme.text : theme.other;
+  Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: line });
   forEachExpert(model, (row, expert) => {
     if (!fateDiffers(model, row, expert)) return;
     const { x, y, w, h } = cellBox(view, index, row, expert);
-    context.strokeRect(x + line / 2, y + line / 2, w - line, h - line);
+    const foot = Math.max(line, Math.round(FOOT * h));
+    if (box.isNarrow) context.fillRect(x, y + h - foot, w, foot);
+    else context.strokeRect(x + line / 2, y + line / 2, w - line, h - line);
   });
 }
 
