@@ -26,7 +26,7 @@ def read_weight_map(path: Path, config: Mapping[str, Any]) -> Mapping[str, str]:
         return {}
     if index is None:
         raise _without_weights(path)
-    for name in index.weight_map.values():
+    for name in dict.fromkeys(index.weight_map.values()):
         label = name if name.isprintable() else repr(name)
         is_short = 0 < len(name.encode()) <= LONGEST_NAME
         if not is_short or Path(name).name != name or "\0" in name or "\\" in name:

@@ -445,6 +445,11 @@ class MoEFamily:
         return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
     @cached_property
+    def _keys_of_projections(self) -> Mapping[str, str]:
+        """The key of each projection by its name in a checkpoint."""
+        return {name: key for key, name in reversed(self.projections.items())}
+
+    @cached_property
     def _router_names(self) -> Mapping[str, RouterTensor]:
         """Every name that a router's tensor may have in a checkpoint."""
         tensors: dict[str, RouterTensor] = {}
@@ -464,7 +469,7 @@ class MoEFamily:
         """
         if match := self._patterns["expert"].fullmatch(tensor_name):
             head, layer, number, tail, name, role = match.groups()
-            projection = next(key for key, value in self.projections.items() if value == name)
+            projection = self._keys_of_projections[name]
             template = f"{head}{{expert}}{tail}"
             return Slot(int(layer), SlotKind.EXPERT, projection, int(number), template, role)
         if match := self._patterns["stacked"].fullmatch(tensor_name):
