@@ -447,7 +447,7 @@ class MoEFamily:
     @cached_property
     def _keys_of_projections(self) -> Mapping[str, str]:
         """The key of each projection by its name in a checkpoint."""
-        return {name: key for key, name in reversed(self.projections.items())}
+        return {name: key for key, name in self.projections.items()}
 
     @cached_property
     def _router_names(self) -> Mapping[str, RouterTensor]:
