@@ -6,6 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from analysis.cache_keys import cache_of_one_run
 from analysis.corpora.spec import name_among
 from analysis.corpora.weights import corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
@@ -459,12 +460,13 @@ def loss_text(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) 
 
 
 def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:
-    """What charts of two plans are drawn from."""
+    """What charts of two plans are drawn from; it keeps what it has computed once."""
     spec, ranking = request.plan, request.plan.ranking
     beside = None if request.with_plan is None else plan_held(request.with_plan, model)
     b = order_asked_of(beside, model) if beside else second_spec(spec, request)
     choices = Choices(
         spec, b.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, second=request
     )
-    loaded = Loaded(Study.of(request, model, store), choices)
+    study = replace(Study.of(request, model, store), cached=cache_of_one_run())
+    loaded = Loaded(study, choices)
     return replace(loaded, beside=CurrentPlan(beside)) if beside else loaded

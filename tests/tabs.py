@@ -173,10 +173,17 @@ def faint_words(tab: Page) -> list[str]:
     return found
 
 
-def violations(tab: Page) -> dict[str, list[str]]:
-    """Rules of accessibility that are broken seriously -> by which elements."""
+# The rules of accessibility that ask for colours; others hold in the dark if they do in the light.
+OF_COLOUR = ("color-contrast", "link-in-text-block")
+
+
+def violations(tab: Page, *rules: str) -> dict[str, list[str]]:
+    """Rules of accessibility, all or these, that are broken seriously -> by which elements."""
+    options: dict[str, object] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = {"type": "rule", "values": rules}
     return {
         violation["id"]: [node["html"][:200] for node in violation["nodes"]]
-        for violation in Axe().run(tab).response["violations"]
+        for violation in Axe().run(tab, options=options).response["violations"]
         if violation["impact"] in ("serious", "critical")
     }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analysis.cache_keys import cache_of_one_run
 from analysis.criteria import Criterion, get_criterion
 from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Weighing
@@ -238,7 +237,6 @@ def _report_story(request: ReportRequest, out_file: Path) -> None:
     spec = story_spec(request.plan, corpora)
     follow(weights_measured(spec.ranking.rule, model, store))
     loaded = loaded_of(request.model_copy(update={"plan": spec}), model, store)
-    loaded = replace(loaded, study=replace(loaded.study, cached=cache_of_one_run()))
     page = story_page(loaded, request.title)
     if page.story["percent"] != 100 * loaded.fraction:
         note(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from analysis.cache_keys import uncached
+from analysis.cache_keys import cache_of_one_run
 from analysis.errors import UserError
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS
@@ -88,7 +88,7 @@ def decision_button(
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], commands: Sequence[str]) -> None:
     # The report is made on the click, in a thread without a session.
-    alone = replace(loaded, study=replace(loaded.study, cached=uncached))
+    alone = replace(loaded, study=replace(loaded.study, cached=cache_of_one_run()))
     own_prompts = own_words()
     st.text(
         "The charts of this page in one HTML file, with captions, numbers and provenance. Both "

@@ -57,9 +57,9 @@ def read_before(tasks: Sequence[str], store: StatsStore, identity: str) -> dict[
     return readers
 
 
-def check_unread(tasks: Sequence[str], store: StatsStore, identity: str) -> None:
+def check_unread(readers: Mapping[str, str]) -> None:
     """Refuse benchmarks whose test sets were read in earlier work, see `read_before`."""
-    for task, name in read_before(tasks, store, identity).items():
+    for task, name in readers.items():
         raise CorpusError(
             f"{name} has read documents of the test set of {task}, so the task cannot judge its "
             "results; leave the task out, or add --allow-test-set."

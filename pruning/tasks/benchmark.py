@@ -55,8 +55,9 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
             "lists them."
         )
     check_tasks(names)
+    readers = read_before(names, store, full.identity)
     if not request.allow_test_set:
-        check_unread(names, store, full.identity)
+        check_unread(readers)
     from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
 
     quiet_transformers()
@@ -70,7 +71,6 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     settings = run_settings(request, 2)  # each task decides the length of its questions
     versions = {task.name: task.version for task in local}
     record_store = BenchmarkStore(store.directories)
-    readers = read_before(names, store, full.identity)
     work = Benchmarks(model, candidates, harness, settings, record_store, versions, readers)
     return (yield from run_benchmarks(work))
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import shutil
 import sys
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 import app.cli
 from app.jobs.runner import LocalRunner
+from app.jobs.store import JobStore
 from app.session.data import settings
 from app.session.job_queue import job_store
 from builders import tiny_checkpoint
@@ -101,9 +103,18 @@ def stats_dir(folders):
     return folders[1]
 
 
+@pytest.fixture(scope="session")
+def no_jobs(tmp_path_factory):
+    """A job table without jobs: a copy costs no sync, of which making one takes six."""
+    return JobStore(tmp_path_factory.mktemp("jobs") / "jobs.sqlite").path
+
+
 @pytest.fixture
-def environment(models_root, stats_dir, tmp_path, export_root, monkeypatch):
+def environment(models_root, stats_dir, tmp_path, export_root, no_jobs, monkeypatch):
     """The settings of a server process, as its launcher leaves them."""
+    if not (tmp_path / "state").exists():
+        (tmp_path / "state").mkdir(mode=0o700)
+        shutil.copy(no_jobs, tmp_path / "state")
     monkeypatch.setenv("MOEPRUNE_MODELS_ROOT", str(models_root))
     monkeypatch.setenv("MOEPRUNE_STATS_DIR", str(stats_dir))
     monkeypatch.setenv("MOEPRUNE_EXPORT_ROOT", str(export_root))

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,18 +15,19 @@ def test_a_toggle_runs_little_of_the_program(open_page):
         test.segmented_control(key="alpha").set_value(alpha).run()
     calls, deepest = Counter(), 0
 
-    def is_ours(frame):
-        return any(Path(frame.f_code.co_filename).is_relative_to(top) for top in PRODUCT)
+    @cache
+    def is_ours(file):
+        return any(Path(file).is_relative_to(top) for top in PRODUCT)
 
     def count(frame, event, _):
         nonlocal deepest
-        if event != "call" or not is_ours(frame):
+        if event != "call" or not is_ours(frame.f_code.co_filename):
             return
         calls[frame.f_code.co_filename] += 1
         outer = frame
         depth = 0
         while outer is not None:
-            depth += is_ours(outer)
+            depth += is_ours(outer.f_code.co_filename)
             outer = outer.f_back
         deepest = max(deepest, depth)
 

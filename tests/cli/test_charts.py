@@ -219,17 +219,17 @@ class TestChart:
     def test_its_sentence_is_one_line(self, name):
         assert re.fullmatch(r"\S.{20,}[.)]", drawn(name).alt)
 
-    @pytest.mark.parametrize("dark", [False, True])
-    def test_its_figures_have_the_look_of_the_theme(self, name, dark):
+    def test_its_figures_have_the_look_of_the_theme(self, name):
         drawing = drawn(name)
         for draw in (drawing.figure, *drawing.panels.values()):
-            figure = draw(dark=dark)
-            assert figure.data
-            assert figure.layout.font.color == theme.ink(dark)
-            assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
-            assert figure.layout.height
-            assert figure.to_json() != draw(dark=not dark).to_json()
-            assert isinstance(figure, go.Figure)
+            light, dark = draw(dark=False), draw(dark=True)
+            assert light.to_json() != dark.to_json()
+            for figure, is_dark in ((light, False), (dark, True)):
+                assert figure.data
+                assert figure.layout.font.color == theme.ink(is_dark)
+                assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
+                assert figure.layout.height
+                assert isinstance(figure, go.Figure)
 
     def test_its_numbers_have_the_columns_of_its_row(self, name):
         table = drawn(name).table
