@@ -54,14 +54,22 @@ def preloads() -> str:
     )
 
 
+def styles() -> str:
+    """The style of the first page and that of all, which `focus.js` tells apart by their ids."""
+    texts = {
+        name: (HERE / "static" / f"{name}.css").read_text(encoding="utf-8")
+        for name in ("first_page", "page")
+    }
+    return "".join(f'<style id="{name}">\n{text}</style>\n' for name, text in texts.items())
+
+
 class FirstPaint:
-    """Adds the style and the preloads to every HTML page."""
+    """Adds the styles and the preloads to every HTML page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        style = (HERE / "static" / "page.css").read_text(encoding="utf-8")
         # At the ends of head and body: after Streamlit's, which win over what stands before them.
-        self._added = {"</head>": preloads(), "</body>": f"<style>\n{style}</style>\n"}
+        self._added = {"</head>": preloads(), "</body>": styles()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request; what asks for a page gets it with what is added."""

@@ -1,13 +1,16 @@
 """What a page of the dashboard shows in a test: texts, tables, command lines; and its buttons."""
 
 import base64
+import json
 import shlex
+from typing import Any
 
 import numpy as np
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from app.cli import load
+from app.pages.explore import MAP
 
 # Criterion -> its scores, from the moments of the shipped files.
 SCORES = {
@@ -193,3 +196,9 @@ def gone(table, score, percent):
     )
     rows = rows.groupby("layer").head(32 * percent // 100)
     return set(zip(rows["layer"], rows["expert"], strict=True))
+
+
+def sent_to_map(test: AppTest) -> Any:
+    """What the expert map of a page was given, without the tables."""
+    [message] = [part.proto.bytes for part in test.get("bidi_component") if part.key == MAP]
+    return json.loads(message[4 : 4 + int.from_bytes(message[:4], "little")])

@@ -1,5 +1,6 @@
 """Registers our components with the server."""
 
+from functools import cache
 from pathlib import Path
 
 import streamlit as st
@@ -24,4 +25,10 @@ def component_of(folder: Path, *, html: str, css: str | None = None) -> Componen
     if manager.get_component_asset_root(name) is None:
         config = ComponentConfig(name=component, asset_dir="browser")
         manager.register_from_manifest(ComponentManifest(package, tool_version(), [config]), folder)
-    return st.components.v2.component(name, html=html, css=css, js=f"{component}.js")
+    return _renderer(name, html, css, f"{component}.js")
+
+
+@cache
+def _renderer(name: str, html: str, css: str | None, js: str) -> ComponentRenderer:
+    """The renderer, made once: it registers itself with a server that does not know it."""
+    return st.components.v2.component(name, html=html, css=css, js=js)

@@ -56,7 +56,6 @@ def draw_page() -> None:
 
 
 st.set_page_config(
-    page_title="MoE Prune Studio",  # of the login; then of the page
     # Our own icon: Streamlit would fetch a material icon from the internet.
     page_icon=str(Path(__file__).parents[1] / "static" / "favicon.png"),
     layout="wide",

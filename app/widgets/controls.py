@@ -88,8 +88,12 @@ def control_row(**look: Any) -> DeltaGenerator:
 def draw_controls(group: Group, page: Page) -> None:
     """Draw the controls of the plan of a group, in the order of their table."""
     for row in rows_on(page):
-        if row.group == group and (row.when is None or row.when(page)):
+        if row.group != group:
+            continue
+        if row.when is None or row.when(page):
             draw_control(row, page, row.offered(page))
+        else:
+            st.empty()  # those that follow keep their places: else a browser draws them all again
 
 
 def draw_control(row: Control, page: Page, options: Sequence[Any]) -> None:

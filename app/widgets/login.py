@@ -18,6 +18,7 @@ from analysis.machine.extras import has_extra, install_line
 from app.literal import literal
 
 _USERS_VARIABLE = "MOEPRUNE_USERS"
+_NAME = "MoE Prune Studio"
 _KEYS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 _CALLBACK = "/oauth2callback"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -202,16 +203,23 @@ def require_login() -> None:
         _stop_if_open()
         return
     if not getattr(st.user, "is_logged_in", False):
-        st.title("MoE Prune Studio")
+        _name_page()
+        st.title(_NAME)
         st.text("Log in to use this dashboard.")
         st.button("Log in", type="primary", on_click=st.login)
         st.stop()
     if not Login(tuple(os.environ[_USERS_VARIABLE].split(","))).admits(st.user.to_dict()):
-        st.title("MoE Prune Studio")
+        _name_page()
+        st.title(_NAME)
         who = literal(str(st.user.to_dict().get("email") or "Your account"))
         st.error(f"{who} has no access to this dashboard.", icon=":material/block:")
         st.button("Log out", on_click=st.logout)
         st.stop()
+
+
+def _name_page() -> None:
+    """Title the window, which a page of the dashboard does by itself."""
+    st.set_page_config(page_title=_NAME)
 
 
 def _stop_if_open() -> None:
@@ -222,6 +230,7 @@ def _stop_if_open() -> None:
     except UserError:  # another name, which may resolve to any address
         is_private = False
     if not is_private:
+        _name_page()
         st.error(
             "This server listens on the network without a login. Start it with "
             "`moeprune app`, or with `--server.address 127.0.0.1`.",

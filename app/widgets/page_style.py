@@ -1,12 +1,8 @@
 """The colours of the theme, for the style of the page that `app/first_paint.py` serves."""
 
-from typing import Final
-
 import streamlit as st
 
 from app.charts.theme import ink, muted, paper, primary
-
-_SEEN: Final = "page.seen"  # session: whether a page was drawn
 
 
 def apply_page_style() -> None:
@@ -14,7 +10,4 @@ def apply_page_style() -> None:
     dark = st.context.theme.type == "dark"
     colors = f"--page: {paper(dark)}; --ink: {ink(dark)}; --mark: {primary(dark)};"
     colors += f"--faint: {muted(dark)};"
-    if _SEEN in st.session_state:
-        colors += "--seen-at-once: 1;"
-    st.session_state[_SEEN] = True
     st.html(f"<style>:root {{ {colors} }}</style>")

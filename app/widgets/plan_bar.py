@@ -235,8 +235,8 @@ def measured_corpora(loaded: Loaded) -> list[str]:
     """What `measure_button` measures on: the corpora of other plans, else the model's own."""
     measured = (name for loss in loaded.study.losses[:1] for name in loss.corpora)
     compared = set(map(bare_name, measured))
-    texts = [text for text in held_out_corpora(loaded) if bare_name(text) in compared]
-    return texts or usual_corpora(loaded)
+    held_out = held_out_corpora(loaded) if compared else []
+    return [text for text in held_out if bare_name(text) in compared] or usual_corpora(loaded)
 
 
 def measure_button(loaded: Loaded, current_plan: CurrentPlan, key: str, **look: Any) -> None:

@@ -56,6 +56,8 @@ def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
     """Refuse kept experts that break the layer's router or its groups."""
     if problem := count_problem(layer, len(ids)):
         raise PlanError(problem)
+    if layer.num_groups == 1:
+        return
     size = layer.num_experts // layer.num_groups
     counts = [sum(expert // size == group for expert in ids) for group in range(layer.num_groups)]
     if len(set(counts)) > 1:

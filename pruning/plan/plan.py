@@ -179,7 +179,7 @@ class PruningPlan(DisplayMixin):
     @property
     def unrepaired(self) -> PruningPlan:
         """The same without its repair."""
-        return replace(self, repair=None)
+        return replace(self, repair=None) if self.repair else self
 
     @property
     def in_own_bits(self) -> PruningPlan:

@@ -1,9 +1,7 @@
 """The chosen expert: chosen anywhere, marked everywhere, its card, and the limits by hand."""
 
-import json
-
 import pytest
-from page_texts import PLANS, loaded_on
+from page_texts import PLANS, loaded_on, sent_to_map
 
 from app.charts.theme import pinned
 from app.pages.explore import MAP
@@ -45,8 +43,7 @@ def test_a_click_anywhere_chooses_the_expert(place, monkeypatch):
 
 
 def selected_on_map(test):
-    [data] = [part.proto.json for part in test.get("bidi_component") if part.key == MAP]
-    return json.loads(data)["selected"]
+    return sent_to_map(test)["selected"]
 
 
 def marks_of(test):

@@ -1,17 +1,15 @@
 """Explore, by token: the experts that read a token, counted by hand from the scored texts."""
 
-import json
 from collections import defaultdict
 
 import pytest
-from page_texts import ALL_CORPORA, loaded_on, texts
+from page_texts import ALL_CORPORA, loaded_on, sent_to_map, texts
 
 from analysis.files.shipped import SHIPPED_STATS
 from app.charts.listing import CHARTS
 from app.charts.token_experts import frequent_tokens, searched_form
 from app.choices import TokenChoice
 from app.literal import literal
-from app.pages.explore import MAP
 from app.widgets.expert import most_read, read_tokens
 from pruning.records.lens import LensStore
 
@@ -31,11 +29,6 @@ def counted_by_hand(token):
                     gates[layer.layer, expert] += layer.gates[place * layer.top_k + choice]
                     numbers[layer.layer, expert] += 1
     return gates, numbers
-
-
-def sent_to_map(test):
-    [data] = [part.proto.json for part in test.get("bidi_component") if part.key == MAP]
-    return json.loads(data)
 
 
 @pytest.mark.parametrize("token", ["def", "the", "1"])
@@ -69,10 +62,7 @@ def test_blanks_are_seen_and_an_unknown_token_is_said(open_page):
     unknown = open_page("explore", show="By token", reads="**x**", **PLAN)
     [said] = [text for text in texts(unknown.info) if "No scored text has the token" in text]
     assert "**x**" not in said
-    data = [
-        json.loads(part.proto.json) for part in unknown.get("bidi_component") if part.key == MAP
-    ]
-    assert data[0]["lit"] is None
+    assert sent_to_map(unknown)["lit"] is None
 
 
 @pytest.mark.parametrize("place", [(0, 0), (5, 31)])

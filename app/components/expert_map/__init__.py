@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from app.components.assets import component_of
-from app.components.expert_map.payload import Arrangement, MapPanel, Mode, map_payload
+from app.components.expert_map.payload import (
+    Arrangement,
+    MapPanel,
+    Mode,
+    map_message,
+    map_payload,
+)
 
 __all__ = ["Arrangement", "MapPanel", "Mode", "expert_map", "map_payload"]
 
@@ -19,4 +25,4 @@ def expert_map(payload: Mapping[str, Any], *, key: str, on_select: Callable[[], 
     """
     html = '<div class="expert-map"></div>'
     draw = component_of(Path(__file__).parent, html=html, css="expert_map.css")
-    draw(key=key, data=payload, on_selection_change=on_select)
+    draw(key=key, data=map_message(payload), on_selection_change=on_select)

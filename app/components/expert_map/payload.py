@@ -1,8 +1,8 @@
 """Packs layer x expert tables for the browser: pure, no streamlit."""
 
-import base64
+import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,11 +96,10 @@ def map_payload(  # noqa: PLR0913 (fields of one message)
     selected: tuple[int, int] | None,
     lit: NDArray[np.floating] | None = None,
 ) -> dict[str, Any]:
-    """What `expert_map` sends: JSON-ready, at most 64 KiB for two panels of 48 x 128.
+    """What `expert_map` shows; as `map_message` at most 64 KiB for two panels of 48 x 128.
 
     Scores are rounded to 11 significant bits of their distance from the layer's smallest score:
-    as float32 they alone would fill the 64 KiB. Base 85, because incompressible tables would not
-    fit in base 64.
+    as float32 they alone would fill the 64 KiB.
 
     `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
     The mode "values" draws only the last panel, with outlines where the first decides otherwise;
@@ -127,6 +126,16 @@ def map_payload(  # noqa: PLR0913 (fields of one message)
         "selected": None if selected is None else [int(part) for part in selected],
         "lit": None if lit is None else _lit_cells(lit),
     }
+
+
+def map_message(payload: Mapping[str, Any]) -> bytes:
+    """A payload as it travels: 4 bytes with the length of its JSON, low first, the JSON, and the
+    deflated tables of its panels one after the other.
+    """
+    panels: Sequence[Mapping[str, Any]] = payload["panels"]
+    plain = [{name: panel[name] for name in panel if name != "packed"} for panel in panels]
+    text = json.dumps({**payload, "panels": plain}, separators=(",", ":")).encode()
+    return b"".join([len(text).to_bytes(4, "little"), text, *(panel["packed"] for panel in panels)])
 
 
 def _lit_cells(lit: NDArray[np.floating]) -> list[list[float]]:
@@ -163,8 +172,7 @@ def _pack_panel(panel: MapPanel) -> dict[str, Any]:
         "kept": panel.kept.tolist(),
         "others": panel.others,
         "size": len(packed),
-        # Whole words, so that the browser's decoder needs no rule for a short last word.
-        "packed": base64.b85encode(packed + bytes(-len(packed) % 4)).decode("ascii"),
+        "packed": packed,
     }
 
 

@@ -1,21 +1,12 @@
 // Decodes what payload.py packed, and answers questions about one expert.
 
-const BASE85 =
-  "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
-
-const CODE85 = new Uint8Array(128);
-for (let code = 0; code < 85; code += 1) CODE85[BASE85.charCodeAt(code)] = code;
-
-function unpack(text) {
-  const view = new DataView(new ArrayBuffer((text.length / 5) * 4));
-  for (let word = 0; word * 5 < text.length; word += 1) {
-    let sum = 0;
-    for (let digit = 0; digit < 5; digit += 1) {
-      sum = sum * 85 + CODE85[text.charCodeAt(word * 5 + digit)];
-    }
-    view.setUint32(word * 4, sum);
-  }
-  return new Uint8Array(view.buffer);
+// The length of the JSON in 4 bytes, the JSON, and the deflated tables of each panel.
+function parse(message) {
+  const length = new DataView(message.buffer, message.byteOffset).getUint32(0, true);
+  let start = 4 + length;
+  const data = JSON.parse(new TextDecoder().decode(message.subarray(4, start)));
+  for (const panel of data.panels) panel.packed = message.subarray(start, (start += panel.size));
+  return data;
 }
 
 async function inflate(bytes) {
@@ -41,7 +32,7 @@ function sumSteps(steps, width) {
 
 // Tables are by rank, as they travel; only `ranks` is by expert.
 async function readPanel(packed, { layers, counts, width, wide }) {
-  const buffer = await inflate(unpack(packed.packed).slice(0, packed.size));
+  const buffer = await inflate(packed.packed);
   let start = 0;
   const take = (Kind, length) => {
     const part = buffer.slice(start, (start += length * Kind.BYTES_PER_ELEMENT));
@@ -65,7 +56,8 @@ async function readPanel(packed, { layers, counts, width, wide }) {
   return { title, subtitle, kept, others, lowest, span, order, levels, shares, ranks };
 }
 
-export async function readModel(data) {
+export async function readModel(message) {
+  const data = parse(message);
   const panels = await Promise.all(data.panels.map((panel) => readPanel(panel, data)));
   const single = data.mode === "values" && panels.length > 1;
   const lit = data.lit && new Map(data.lit);

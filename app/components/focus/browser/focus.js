@@ -97,9 +97,22 @@ function uncover(event) {
   setTimeout(() => document.querySelector(CLOSE)?.click()); // once Streamlit has the click
 }
 
+// The style of the first page (`app/static/first_page.css`) goes once that page is seen.
+
+function endFirstPage() {
+  const style = document.getElementById("first_page");
+  const page = document.querySelector('[data-testid="stMainBlockContainer"]');
+  const isSeen = () => !page || getComputedStyle(page).opacity !== "0";
+  const end = () => isSeen() && (observer.disconnect(), style?.remove());
+  const observer = new MutationObserver(end);
+  observer.observe(document.body, { childList: true, subtree: true });
+  end();
+}
+
 export default function keepFocus() {
   if (window[ADDED]) return;
   window[ADDED] = true;
+  endFirstPage();
   document.addEventListener("click", skip, true);
   document.addEventListener("click", uncover);
   window.addEventListener("keydown", turn, true);
