@@ -29,6 +29,7 @@ from pruning.plan.units import Units
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
 from pruning.planning.comparing import (
     SpecPair,
+    check_alike,
     decision,
     order_asked_of,
     pair_of,
@@ -37,6 +38,7 @@ from pruning.planning.comparing import (
     with_counts_of,
 )
 from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
+from pruning.planning.neurons_compared import NeuronComparison, compare_neurons
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
@@ -392,6 +394,17 @@ class Loaded:
         a = decision(self.first, self.shown_plan)
         return Comparison(a, decision(self.second, self.second_plan))
 
+    @cached_property
+    def neurons_compared(self) -> NeuronComparison:
+        """The plan of neurons (A) compared with the second (B)."""
+        if self.beside is None:
+            raise PlanError(
+                "A plan of neurons is compared with another one of neurons, which --with-plan "
+                "names; on the pages pin it, and choose it under Compare with."
+            )
+        plans = self.shown_plan, self.beside.plan
+        return self.study.cached(compare_neurons, *plans, self.model)
+
     @property
     def shown_plan(self) -> PruningPlan:
         """The plan on screen; for a command, that of the spec."""
@@ -463,6 +476,8 @@ def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loade
     """What charts of two plans are drawn from; it keeps what it has computed once."""
     spec, ranking = request.plan, request.plan.ranking
     beside = None if request.with_plan is None else plan_held(request.with_plan, model)
+    if beside:
+        check_alike(spec.ranking.granularity, beside)
     b = order_asked_of(beside, model) if beside else second_spec(spec, request)
     choices = Choices(
         spec, b.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, second=request

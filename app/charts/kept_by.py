@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from analysis.foreign_text import in_html
 from analysis.ranking.compare import FATES, Comparison
+from app.charts import neurons_kept_by
 from app.charts.chart import Drawing, chart, of_both_plans
 from app.charts.theme import ink, paper, series_color, themed
 from app.charts.traces import (
@@ -25,6 +26,7 @@ from app.charts.traces import (
     pin,
     rows_height,
     stroke,
+    takes_clicks,
     targets,
 )
 from pruning.planning.comparing import decision
@@ -37,7 +39,6 @@ NEUTRAL: Final = {False: ("#a3afb7", "#e3e8ec"), True: ("#66747d", "#222d33")}
 _STROKES: Final = {"only A": -1, "only B": 1}  # "/" and "\", y pointing down
 # With more, cells are a few pixels wide: strokes would blur, and take seconds to draw.
 _MOST_STROKED: Final = 6144  # experts
-MOST_CLICKED: Final = 2048  # experts; as many marks more would slow the page
 _REACH: Final = 0.3  # of a cell, from its middle
 _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 
@@ -45,6 +46,8 @@ _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 @chart("kept-by", "compare")
 def draw(loaded: Loaded) -> Drawing:
     """Which recipe keeps which expert."""
+    if loaded.choices.spec.by_neuron:
+        return neurons_kept_by.drawing(loaded)
     return _drawing(loaded.comparison, loaded, loaded.names)
 
 
@@ -85,7 +88,7 @@ def kept_by_map(
         sign = f"  {_SIGNS[fate]}" if has_strokes and fate in sides else ""
         name = f"{', '.join(words)}{sign}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
-    if len(table) <= MOST_CLICKED:
+    if takes_clicks(len(table)):
         traces[0].update(hoverinfo="skip", hovertemplate=None, customdata=None)
         traces.append(_targets(table, place, names))
     pins = []

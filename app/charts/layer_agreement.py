@@ -25,12 +25,16 @@ _SERIES: Final = (
 @chart("agreement", "compare")
 def draw(loaded: Loaded) -> Drawing:
     """In which layers the recipes agree."""
-    table = loaded.comparison.by_layer
+    by_neuron = loaded.choices.spec.by_neuron
+    table = loaded.neurons_compared.by_layer if by_neuron else loaded.comparison.by_layer
     return Drawing(partial(layer_agreement, table), table, describe(table), of_both_plans(loaded))
 
 
 def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
-    """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line per measure."""
+    """Figure of a table `layer, agreement, jaccard, kendall_tau`: one line per measure.
+
+    Neurons have no `kendall_tau`.
+    """
     layers = table["layer"].astype(str)
     lines = [
         series(
@@ -41,8 +45,9 @@ def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             marker={"size": 7},
         )
         for index, (column, name) in enumerate(_SERIES)
+        if column in table
     ]
-    low = min(0.0, float(table["kendall_tau"].min(skipna=True) or 0))
+    low = min(0.0, float(table.get("kendall_tau", table["agreement"]).min(skipna=True) or 0))
     fig = themed(
         lines,
         dark,

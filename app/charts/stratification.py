@@ -22,7 +22,18 @@ from analysis.stats.grid import Grid
 from analysis.stats.tables import WeightStats
 from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
-from app.charts.traces import Place, annotation, halo, heat, layer_axis, pin, series, stroke
+from app.charts.traces import (
+    Place,
+    annotation,
+    halo,
+    heat,
+    layer_axis,
+    pin,
+    series,
+    stroke,
+    takes_clicks,
+    targets,
+)
 from app.choices import Scale
 from app.tables.saliency_grid import SaliencyGrid
 from pruning.planning.ranking import Ranking
@@ -50,6 +61,10 @@ KEY: Final = (
 )
 # Column, name, marker and place of its colour; the column of random weights begins with "random_".
 _MEASURES: Final = (("spread", "spread", "circle", 0), ("gap", "gap at the cut", "diamond", 1))
+_HOVER: Final = (
+    "layer %{customdata[0]}, expert %{customdata[1]}, rank %{x}: %{customdata[2]:.5g}"
+    "<extra></extra>"
+)
 _BETWEEN: Final = 0.07  # panels, of the width of the figure
 _OF_HEAT: Final = 0.72  # of the width of a panel, the heat map; beside it, the measures
 _DECADES: Final = 5  # of the axis of the measures, at most
@@ -191,6 +206,9 @@ def stratification_figure(
         showlegend=panels is None,
         legend=OVER_TITLES | {"title": {"text": f"Colours: {SCALES[scale][1]}", "side": "top"}},
         margin={"t": _ROOM},
+        # Any click goes to the nearest cell's mark, however large the cell is drawn.
+        hovermode="closest",
+        hoverdistance=-1,
     )
     return figure.update_layout(axes)
 
@@ -234,11 +252,24 @@ def _heat_traces(
         x=values.columns.to_numpy() + 1,
         y=np.arange(len(layers)),
         customdata=np.stack([names, experts, scores], axis=2).astype(np.float32),
-        hovertemplate="layer %{customdata[0]}, expert %{customdata[1]}, rank %{x}: "
-        "%{customdata[2]:.5g}<extra></extra>",
-        xaxis=panel.axes[0],
+        hovertemplate=_HOVER,
     )
-    return [cells, *(trace.update(xaxis=panel.axes[0]) for trace in _cut(rows, layers, dark))]
+    over = _cut(rows, layers, dark)
+    if takes_clicks(len(table)):
+        cells.update(hoverinfo="skip", hovertemplate=None, customdata=None)
+        over.append(_targets(rows, layers))
+    return [trace.update(xaxis=panel.axes[0]) for trace in (cells, *over)]
+
+
+def _targets(rows: pd.DataFrame, layers: list[int]) -> go.Scatter:
+    """A mark on each cell, which a click selects."""
+    return targets(
+        rows["rank"].to_numpy() + 1,
+        np.searchsorted(layers, rows["layer"]),
+        rows[["layer", "expert", "score"]].to_numpy(np.float32),
+        10,
+        hovertemplate=_HOVER,
+    )
 
 
 def _color_bar(panel: _Panel, ends: tuple[float, float], scale: Scale) -> dict[str, Any]:
@@ -281,10 +312,15 @@ def _measure_traces(
                 name,
                 # A gap of nothing has no place on this axis, and stands at its end.
                 (values.clip(lower=low), np.arange(len(layers))),
-                f"layer %{{customdata[1]}}, {name}: %{{customdata[0]}}",
+                "%{text}",
                 mode="lines+markers" if is_random else "markers",
                 marker={"size": size},
-                customdata=[[rounded_percent(value), layer] for layer, value in values.items()],
+                # Without data of its own: only cells choose an expert.
+                text=[
+                    f"layer {layer}, {name}: {rounded_percent(value)}"
+                    for layer, value in values.items()
+                ],
+                unselected={"marker": {"opacity": 1}},
                 xaxis=panel.axes[1],
                 cliponaxis=False,
                 legendgroup=name,

@@ -13,6 +13,7 @@ from analysis.foreign_text import in_html
 from app.charts.theme import Look, colorbar, colorscale, ink, muted, paper, pinned
 
 Place = tuple[int, int]  # a layer and an expert
+MOST_CLICKED: Final = 2048  # experts drawn at once; as many marks more take a second
 Names = tuple[str, str]  # of the compared recipes A and B
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
@@ -129,6 +130,11 @@ def heat(z: Any, title: str, dark: bool, bar: Mapping[str, Any], **more: Any) ->
         "hoverongaps": False,
     }
     return go.Heatmap(z=z, **usual | more)
+
+
+def takes_clicks(num_experts: int) -> bool:
+    """Whether maps of so many experts, drawn at once, have a mark to click on each."""
+    return num_experts <= MOST_CLICKED
 
 
 def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatter:

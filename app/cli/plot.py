@@ -12,6 +12,7 @@ from analysis.criteria.pathfinder import DEFAULT_PATHS
 from analysis.criteria.trajectory import Weighing
 from analysis.errors import PlanError
 from analysis.files.durable import write_durably
+from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
 from analysis.ranking.choose import run_by_corpus
@@ -23,12 +24,12 @@ from app.cli.say import say_notes
 from app.console import finish, follow, note, show_table
 from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
-from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, fit_plan
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import less_in_words
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.widths import WidthChoice
-from pruning.planning.comparing import asked_of
+from pruning.planning.comparing import asked_of, check_alike
 from pruning.planning.ranking import weights_measured
 from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.evaluation import EvaluationStore
@@ -36,7 +37,7 @@ from pruning.records.kept_answers import AnswerStore
 from pruning.records.quality import stored_losses
 from pruning.requests.following import export_command
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
-from pruning.serving.engines import contents_of, readers, verdicts
+from pruning.serving.engines import Readers, contents_of, readers, verdicts
 from pruning.spec.base import (
     Option,
     command_line,
@@ -193,7 +194,8 @@ def report(
 ) -> None:
     """Write figures with their sentences and numbers as one HTML page that opens offline.
 
-    With --plan one printed page: what it saves, what it loses against Random and the original.
+    With --plan one printed page: what it saves, what it loses against Random and the original, and
+    the figures of --with-plan.
     With --story the findings of the page Story, live.
 
     Example: moeprune report demo --plan plan.json
@@ -210,7 +212,7 @@ def report(
     if plan is not None and request.views:
         raise PlanError("--view is for figures, and a page on a --plan has none; leave one out.")
     if plan is not None:
-        _report_decision(request, plan, out_file)
+        _report_decision(request, plan, out_file, plans)
         return
     loaded = _loaded(request, plans)
     views = views_of(request.views, loaded.choices.spec.ranking.criterion)
@@ -253,27 +255,53 @@ def _report_story(request: ReportRequest, out_file: Path) -> None:
     )
 
 
-def _report_decision(request: ReportRequest, path: Path, out_file: Path) -> None:
-    from app.report.decision import answer_pair, decision_html, decision_of
+def _plan_in(path: Path, request: ReportRequest, model: MoEModel) -> CurrentPlan:
+    plan = read_plan(path, model, request.stats_dir)
+    return CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
+
+
+def _export_of(plan: PruningPlan, model: MoEModel) -> tuple[int, Readers]:
+    """Bytes of the export of a plan, and the programs that load it."""
+    num_bytes = size_report(model, plan).bytes_after
+    if plan.granularity == NEURON_GRANULARITY:
+        option = width_option(model, fit_plan(plan, model), WidthChoice())
+        num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
+    return num_bytes, readers(verdicts(contents_of(model, fit_plan(plan, model))))
+
+
+def _report_decision(
+    request: ReportRequest, path: Path, out_file: Path, second: Sequence[Path]
+) -> None:
+    from app.report.decision import answer_pair, decision_html, decision_of, figures_of
 
     model = load_model_index(request.model, revision=request.revision)
-    plan = read_plan(path, model, request.stats_dir)
-    current_plan = CurrentPlan(plan, file="" if CurrentPlan(plan).name else path.name)
+    current_plan = _plan_in(path, request, model)
+    others = [_plan_in(other, request, model) for other in second]
+    plan = current_plan.plan
+    for other in others:
+        check_alike(plan.granularity, other.plan)
     store = stats_store(request.stats_dir)
     folders = store.directories
     losses = stored_losses(EvaluationStore(folders), model.identity)
     answers, _ = readable_records(AnswerStore(folders), model.identity)
-    words = ("report", request.model, "--plan", path.name, "-o", out_file.name)
-    num_bytes = size_report(model, current_plan.plan).bytes_after
-    if current_plan.plan.granularity == NEURON_GRANULARITY:
-        option = width_option(model, fit_plan(current_plan.plan, model), WidthChoice())
-        num_bytes = model.checkpoint.nbytes if option.refused else option.disk_bytes
+    files = repeated("--with-plan", (other.name for other in second))
+    words = ("report", request.model, "--plan", path.name, *files, "-o", out_file.name)
+    num_bytes, _ = _export_of(plan, model)
     decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
     warning = super_note(plan, model, store)
     pair = answer_pair(answers, plan.digest)
-    by_programs = readers(verdicts(contents_of(model, fit_plan(plan, model))))
-    ship = recorded_verdict(plan, model, store, (num_bytes, by_programs))
-    decision = replace(decision, answers=pair, warning=warning or "", ship=ship)
+    figures = []
+    for shown in (current_plan, *others):
+        export = _export_of(shown.plan, model)
+        ship = recorded_verdict(shown.plan, model, store, export)
+        figures.append(figures_of(model, shown, export[0], losses, ship))
+    decision = replace(
+        decision,
+        answers=pair,
+        warning=warning or "",
+        ship=figures[0].ship,
+        plans=tuple(figures) if others else (),
+    )
     write_durably(out_file, decision_html(decision).encode())
     finish(
         f"{out_file}: {less_in_words(decision.before, decision.after)}. {decision.verdict}",

@@ -9,6 +9,7 @@ from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd
+from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.widths import quantised_role
 from analysis.numbers.sparsity import num_removed, parse_sparsity
@@ -34,7 +35,9 @@ from app.cli.files import write_table
 from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
 from pruning.plan.plan import PruningPlan
+from pruning.plan.tables import STATES
 from pruning.planning.comparing import (
+    check_alike,
     decision,
     order_asked_of,
     pair_of,
@@ -42,6 +45,7 @@ from pruning.planning.comparing import (
     with_counts_of,
 )
 from pruning.planning.make import make_plan
+from pruning.planning.neurons_compared import compare_neurons
 from pruning.planning.ranking import Ranking
 from pruning.requests.following import free_name, plan_command, usual_budget
 from pruning.requests.plan import SpecRequest
@@ -280,6 +284,27 @@ def _planned(request: SpecRequest) -> tuple[Ranking, PruningPlan]:
     return ranking, make_plan(ranking, request.plan)
 
 
+def _compare_neurons(a: PruningPlan, b: PruningPlan, model: MoEModel, out_file: Path) -> None:
+    """Write how alike two plans treat the neurons of each expert."""
+    comparison = compare_neurons(a, b, model)
+    write_table(comparison.table, out_file)
+    agreed, jaccard = comparison.agreement, comparison.jaccard
+    show_facts(
+        {
+            "equal decisions": agreed,
+            "jaccard of the pruned": jaccard,
+            **{
+                f"kept by {fate}": comparison.count(n)
+                for n, fate in zip(STATES, FATES, strict=True)
+            },
+        }
+    )
+    finish(
+        f"{out_file}: {agreed:.1%} of {comparison.total} decisions on neurons are equal",
+        {"file": str(out_file), "agreement": agreed, "jaccard": jaccard},
+    )
+
+
 @command(CompareRequest)
 def compare(
     request: CompareRequest,
@@ -288,6 +313,8 @@ def compare(
     out_file: options.OutTable = Path("comparison.csv"),
 ) -> None:
     """Compare two plans: which experts both keep, one, or neither; writes CSV.
+
+    Two plans of neurons take the second as a file: how many neurons of each expert.
 
     Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
     --calibrated-on demo-code
@@ -301,6 +328,10 @@ def compare(
     else:
         model = load_model_index(request.model, revision=request.revision)
         b = plan_held(request.with_plan, model)
+        check_alike(request.plan.ranking.granularity, b)
+        if request.plan.by_neuron:
+            _compare_neurons(a, b, model, out_file)
+            return
         second = follow(_ranking(pair.b.model_copy(update={"plan": order_asked_of(b, model)})))
         following = [command_line("plans", "show", str(plans[0]), "--model", request.model)]
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)

@@ -6,10 +6,11 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
-from app.charts import kept_by
+from app.charts.traces import takes_clicks
 from app.literal import literal
 from app.loaded import Loaded
-from app.widgets.charts import choose_in, ranks_from_one, show_named, table_with_csv
+from app.session.chosen_expert import choose_in_chart
+from app.widgets.charts import ranks_from_one, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
 from app.widgets.pinned_table import pinned_part
@@ -24,15 +25,13 @@ def draw(loaded: Loaded) -> None:
     """The page."""
     pinned_part(loaded)
     if loaded.choices.spec.by_neuron:
-        inform(
-            "Compare sets whole experts side by side; choose **Experts** under **Model and plan**."
-        )
+        neurons_part(loaded)
         return
     if loaded.choices.criterion is None or not has_statistics(loaded):
         return
     apart = conclusion(loaded)
-    show_named("kept-by", loaded, on_select=choose_in("kept-by"))
-    if loaded.model.num_experts > kept_by.MOST_CLICKED:
+    show_named("kept-by", loaded, on_select=choose_in_chart)
+    if not takes_clicks(loaded.model.num_experts):
         st.text("So large a map takes no clicks; a row of the list below chooses its expert.")
     if apart:
         st.markdown(apart)
@@ -42,6 +41,46 @@ def draw(loaded: Loaded) -> None:
         show_named("agreement", loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
+    lines = [*loaded.lines_before, loaded.both.command()]
+    show_command(*lines, heading="The same from the command line")
+
+
+def neurons_part(loaded: Loaded) -> None:
+    """Two plans of neurons: how alike they treat each expert."""
+    if loaded.beside is None or loaded.shown is None:
+        inform(
+            "A plan of neurons is compared with another: pin one, then choose it under **Compare "
+            "with**."
+        )
+        return
+    comparison, known = loaded.neurons_compared, loaded.study.losses
+    losses = [loss_of(known, plan.digest) for plan in (loaded.shown_plan, loaded.second_plan)]
+    a, b = (
+        f"{literal(name)}: {literal(loss.words) if loss else 'loss not measured'}"
+        for name, loss in zip(loaded.names, losses, strict=True)
+    )
+    st.markdown(
+        f"**A** {a}; **B** {b}. They decide **{comparison.agreement:.0%}** of the neurons alike, "
+        f"chance {comparison.chance_agreement:.0%}."
+    )
+    show_named("kept-by", loaded, on_select=choose_in_chart)
+    with st.container(border=True):
+        st.markdown("**Layer by layer**: 1 is full agreement.")
+        show_named("agreement", loaded)
+    with st.container(border=True):
+        st.markdown("**Experts whose neurons differ**, least alike first.")
+        table = comparison.disagreements()
+        table_with_csv(
+            table,
+            "neuron-disagreements",
+            f"{len(table)} experts whose neurons differ",
+            shown=table.head(_ROWS_SHOWN),
+            column_config={
+                "only_a": "only A",
+                "only_b": "only B",
+                "alike": NumberColumn("alike", format="percent"),
+            },
+        )
     lines = [*loaded.lines_before, loaded.both.command()]
     show_command(*lines, heading="The same from the command line")
 

@@ -48,7 +48,7 @@ def draw(loaded: Loaded) -> None:
     words = filter(None, (_fate(loaded, place), _outlier(loaded, place)))
     st.markdown(f"**Layer {place[0]}, expert {place[1]}**. {' '.join(words)}")
     if has_card(loaded):
-        with in_a_sentence():  # the other criterion may lack statistics
+        with in_a_sentence():  # both criteria may lack statistics
             expert_actions(loaded, place, opens=False)
     left, right = st.columns(2)
     with left:

@@ -13,7 +13,7 @@ from pruning.planning.choice import corpora_words
 from pruning.planning.front_words import bits_alone
 from pruning.records.cost import LossRow, PlanCost, cost_of
 from pruning.records.kept_answers import AnswerRecord
-from pruning.records.quality import PlanLoss
+from pruning.records.quality import PlanLoss, loss_of
 from pruning.records.right_of_plans import RightRow
 from pruning.records.verdict import ShipVerdict
 
@@ -27,6 +27,18 @@ class AnswerPair:
     prompt: str
     full: str
     pruned: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFigures:
+    """A row of the table of two plans."""
+
+    name: str
+    digest: str
+    after: int  # bytes of the export
+    change: str  # of the bytes
+    loss: PlanLoss | None  # None if it was not measured
+    ship: ShipVerdict | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +57,12 @@ class DecisionReport:
     answers: AnswerPair | None = None
     warning: str = ""  # of `super_note`, if there is something to say
     ship: ShipVerdict | None = None  # on the export; None if nothing was asked
+    plans: tuple[PlanFigures, ...] = ()  # this one and the second; empty without a second
 
     @property
     def change(self) -> str:
-        """The share of the bytes saved, or by how much the export is larger."""
-        if self.after < self.before:
-            return f"{100 * (self.after / self.before - 1):.0f}%"
-        return change_words(self.before, self.after)
+        """See `_change`."""
+        return _change(self.before, self.after)
 
     @property
     def most(self) -> float:
@@ -68,6 +79,26 @@ def answer_pair(records: Iterable[AnswerRecord], digest: str) -> AnswerPair | No
         return None
     newest = max(matches, key=lambda record: record.created_at)
     return AnswerPair(newest.prompt, newest.answers[0].text, newest.answers[1].text)
+
+
+def _change(before: int, after: int) -> str:
+    """The share of the bytes saved, or by how much the export is larger."""
+    if after < before:
+        return f"{100 * (after / before - 1):.0f}%"
+    return change_words(before, after)
+
+
+def figures_of(
+    model: MoEModel,
+    current: CurrentPlan,
+    num_bytes: int,
+    losses: Sequence[PlanLoss],
+    ship: ShipVerdict | None,
+) -> PlanFigures:
+    """The figures of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
+    digest = fit_plan(current.plan, model).digest
+    change = _change(model.checkpoint.nbytes, num_bytes)
+    return PlanFigures(current.name, digest[:8], num_bytes, change, loss_of(losses, digest), ship)
 
 
 def decision_of(

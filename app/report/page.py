@@ -111,10 +111,10 @@ def _repair(loaded: Loaded) -> dict[str, str]:
 
 def _recipes(loaded: Loaded) -> dict[str, str]:
     """The recipe on screen and its baseline."""
+    second = {"Compared with": loaded.names[1]} if loaded.beside else {}
     if loaded.choices.spec.by_neuron:
         spec = loaded.neuron_spec
-        return {"Plan": _in_words(spec, "granularity", "criterion", "corpora")}
-    second = {"Compared with": loaded.names[1]} if loaded.beside else {}
+        return {"Plan": _in_words(spec, "granularity", "criterion", "corpora"), **second}
     if loaded.shown is not None and loaded.shown.file:
         return {"Plan": f"{loaded.shown.file} ({plan_fact(loaded)})", **second}
     words = ("criterion", "corpora", "gate")

@@ -69,9 +69,9 @@ def choose_in_table(key: str, places: Sequence[Place]) -> None:
             choose_expert(places[row])
 
 
-def choose_in_chart(key: str) -> None:
+def choose_in_chart(selection: object) -> None:
     """Toggle the expert of the clicked mark, whose data begin with layer and expert."""
-    match st.session_state.get(key):
+    match selection:
         case {"selection": {"points": [*_, {"customdata": [layer, expert, *_]}]}}:
             toggle_expert((int(layer), int(expert)))
         # As the browser writes the numbers of a typed array.

@@ -1,4 +1,4 @@
-"""What pins are of: their plans, made as the controls make them, shown or beside that on screen."""
+"""What pins are of: their plans, of the controls or a kept file, shown or beside that on screen."""
 
 from dataclasses import dataclass, replace
 
@@ -10,10 +10,14 @@ from app.loaded import CurrentPlan, Loaded
 from app.session.controls import asked_spec
 from app.session.link import controls_of_pin
 from app.session.measured_plan import show_plan
-from app.session.pins import Pin, pin_named, pins_of
+from app.session.pins import Pin, chosen_second, pins_of, second_key
 from app.session.plan_data import plan_of_controls
+from app.session.plan_files import kept_plan
+from app.session.plan_state import import_plan
 from app.session.repairs import AS_PRUNED, REPAIR, known_repairs, with_repair
 from app.session.state import BITS, page_choices
+from pruning.planning.comparing import check_alike, order_asked_of
+from pruning.records.repair_files import if_here
 from pruning.search.store import SEARCH
 
 
@@ -43,14 +47,22 @@ def pinned_plan(loaded: Loaded, pin: Pin) -> PinnedPlan:
     is_search = controls["schedule"] == SEARCH and not spec.by_neuron
     choices = page_choices(spec, search=controls["searched"] if is_search else None)
     own = Loaded(loaded.study, replace(choices, bits=controls[BITS]))
-    plan = plan_of_controls(own)
-    if controls[BITS]:
-        plan = replace(plan, plan=replace(plan.plan, bits=controls[BITS]))
+    plan = _plan_of(pin, own)
     if (words := controls[REPAIR]) != AS_PRUNED:
         if (record := known_repairs(own, plan).get(words)) is None:
             raise PlanError(f"It is {words[:80]}, and that repair is not in the statistics folder.")
         plan = with_repair(own, plan, record)
     return PinnedPlan(pin, replace(own, shown=plan), plan)
+
+
+def _plan_of(pin: Pin, own: Loaded) -> CurrentPlan:
+    """The plan of its file or its controls, as pruned."""
+    if pin.file:
+        plan = kept_plan(pin.content, own.model)
+        if_here(plan, own.study.store.directories)
+        return CurrentPlan(plan, file=pin.file)
+    current, bits = plan_of_controls(own), own.choices.bits
+    return replace(current, plan=replace(current.plan, bits=bits)) if bits else current
 
 
 def pinned_plans(loaded: Loaded) -> tuple[list[PinnedPlan], dict[str, str]]:
@@ -67,29 +79,43 @@ def pinned_plans(loaded: Loaded) -> tuple[list[PinnedPlan], dict[str, str]]:
 
 def with_second(loaded: Loaded) -> Loaded:
     """With the pinned plan that was chosen as the second one; a warning if it cannot be made."""
-    pin = pin_named(st.session_state.get("baseline"), loaded.model)
-    if pin is None or loaded.choices.spec.by_neuron:
+    spec = loaded.choices.spec
+    if (pin := chosen_second(loaded.model, by_neuron=spec.by_neuron)) is None:
         return loaded
     try:
         second = pinned_plan(loaded, pin)
+        check_alike(spec.ranking.granularity, second.plan.plan)
+        ranked_by = second.loaded.choices.ranking_criterion
+        if pin.file:
+            order = order_asked_of(second.plan.plan, loaded.model)
+            ranked_by = loaded.study.ranking(order).criterion
     except UserError as error:
         st.warning(f"The second plan cannot be made: {literal(error)}")
         return loaded
-    return replace(
-        loaded.choosing(baseline=second.loaded.choices.ranking_criterion), beside=second.plan
-    )
+    # Neurons have no baseline: charts of experts read that.
+    with_baseline = loaded if spec.by_neuron else loaded.choosing(baseline=ranked_by)
+    return replace(with_baseline, beside=second.plan)
+
+
+def second_pinned(loaded: Loaded) -> PinnedPlan | None:
+    """The second plan with its own choices, such as widths; None if it is no pinned one."""
+    pin = chosen_second(loaded.model, by_neuron=loaded.choices.spec.by_neuron)
+    return pinned_plan(loaded, pin) if pin and loaded.beside else None
 
 
 def open_pin(loaded: Loaded, pin: Pin) -> None:
     """Show a pinned plan; for callbacks. If no controls ask for it, a toast says why."""
     try:
         controls = controls_of_pin(pin, loaded.model, list(loaded.runs))
+        plan = kept_plan(pin.content, loaded.model) if pin.file else None
     except UserError as error:
         st.toast(literal(error))
         return
     show_plan(controls)
+    if plan:
+        import_plan(pin.file, plan)
 
 
 def choose_second(pin: Pin) -> None:
     """Compare the plan on screen with a pinned one, on every page; for callbacks."""
-    st.session_state["baseline"] = pin.name
+    st.session_state[second_key(by_neuron=pin.by_neuron)] = pin.name

@@ -13,9 +13,10 @@ from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import CurrentPlan
 from app.session.controls import BESIDE
+from app.session.plan_files import content_of, is_content, keep_plan
 from app.session.repairs import REPAIR
 from app.session.state import PINNED, PINNED_SECOND, PLAN_WORDS
-from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import MOST_TEXT, corpora_words, schedule_words
 from pruning.spec.base import flat_fields
 from pruning.spec.spec import BUDGETS, PlanSpec
@@ -24,8 +25,10 @@ MOST_PINS: Final = 6
 MOST_NOTE: Final = 80  # characters
 _DIGITS: Final = 8  # of a digest
 _MOST_SAID: Final = 60  # characters of a value in a message
+_MOST_NAME: Final = 120  # characters of the name of a file
 _MOST_VALUES: Final = 400  # of a pin: counts of that many layers
 _PLAN, _MODEL, _NOTE = "plan", "model", "note"
+_FILE, _CONTENT = "file", "content"
 _OF_PLAN: Final = {*flat_fields(PlanSpec), *BESIDE, REPAIR}
 _WIDTHS: Final = ("width_mode", "width_multiple_of")
 
@@ -38,25 +41,57 @@ class Pin:
     digest: str  # the first digits of the plan's, as it was when it was pinned
     model: str  # name
     note: str = ""  # typed by a person
+    file: str = (
+        ""  # name of the file that the plan is from; the words are of the controls beside it
+    )
+    content: str = ""  # digest of that file, see `plan_files`
 
     @property
     def text(self) -> str:
         """The pin in the URL."""
         facts = {_PLAN: self.digest, _MODEL: self.model, **self.words}
-        return urlencode(facts | ({_NOTE: self.note} if self.note else {}), doseq=True)
+        others = {_FILE: self.file, _CONTENT: self.content, _NOTE: self.note}
+        return urlencode(facts | {name: text for name, text in others.items() if text}, doseq=True)
+
+    @property
+    def by_neuron(self) -> bool:
+        """Whether its plan removes neurons."""
+        return NEURON_GRANULARITY in self.words.get("granularity", ())
 
     @property
     def name(self) -> str:
         """What tells it from other pins: one plan of neurons may be exported in several widths."""
-        widths = [word for name in _WIDTHS for word in self.words.get(name, ())]
-        return ".".join([PINNED_SECOND + self.digest, *widths])
+        return _name(self.digest, self.words)
+
+
+def _name(digest: str, words: Mapping[str, Sequence[str]]) -> str:
+    widths = [word for name in _WIDTHS for word in words.get(name, ())]
+    return ".".join([PINNED_SECOND + digest, *widths])
+
+
+def name_of(current: CurrentPlan) -> str:
+    """The name of a pin of the plan on screen."""
+    return _name(current.plan.digest[:_DIGITS], st.session_state.get(PLAN_WORDS, {}))
 
 
 def pin_of(current: CurrentPlan) -> Pin:
-    """The plan of the controls on screen, as `write_link` wrote it."""
-    repair = {REPAIR: [str(st.session_state[REPAIR])]} if current.plan.repair else {}
+    """The plan on screen: its controls, as `write_link` wrote them, and its file."""
+    is_repaired_here = current.plan.repair and (current.repaired_by or not current.file)
+    repair = {REPAIR: [str(st.session_state[REPAIR])]} if is_repaired_here else {}
     words = {**st.session_state.get(PLAN_WORDS, {}), **repair}
-    return Pin(words, current.plan.digest[:_DIGITS], current.plan.model.name)
+    pin = Pin(words, current.plan.digest[:_DIGITS], current.plan.model.name)
+    if not current.file:
+        return pin
+    return replace(pin, file=_file_name(current.file), content=content_of(_plan_of_file(current)))
+
+
+def _plan_of_file(current: CurrentPlan) -> PruningPlan:
+    """The plan as its file has it, without the repair that the controls chose."""
+    return current.plan.unrepaired if current.repaired_by else current.plan
+
+
+def _file_name(text: str) -> str:
+    return "".join(letter for letter in text if letter.isprintable())[:_MOST_NAME]
 
 
 def parse_pin(text: str) -> Pin:
@@ -73,12 +108,16 @@ def parse_pin(text: str) -> Pin:
         )
     except ValueError:
         words = {}
-    digest, model, note = (words.pop(name, [""])[-1] for name in (_PLAN, _MODEL, _NOTE))
+    digest, model, note, file, content = (
+        words.pop(name, [""])[-1] for name in (_PLAN, _MODEL, _NOTE, _FILE, _CONTENT)
+    )
     if len(digest) != _DIGITS or not set(digest) <= set("0123456789abcdef"):
         raise PlanError(f"{text[:_MOST_SAID]!r} does not begin with {_PLAN}= and a digest.")
     if unknown := sorted(words.keys() - _OF_PLAN):
         raise PlanError(f"No plan has {unknown[0][:_MOST_SAID]!r}.")
-    pin = Pin(words, digest, model, plain_note(note))
+    if bool(file) != bool(content) or (content and not is_content(content)):
+        raise PlanError(f"{_FILE}= and {_CONTENT}= name a pinned file together, by its SHA-256.")
+    pin = Pin(words, digest, model, plain_note(note), _file_name(file), content)
     if len(pin.text) > MOST_TEXT:  # letters that are no ASCII are longer in a URL
         raise _too_long()
     return pin
@@ -114,15 +153,25 @@ def words_of_pins(model: MoEModel) -> dict[str, str]:
     return {pin.name: f"{_in_words(pin)} (pinned {pin.digest})" for pin in pins_of(model)}
 
 
-def pin_options(model: MoEModel) -> dict[str, str]:
-    """Those of whole experts, for the choice of the second plan."""
-    of_neurons = {
-        pin.name for pin in pins_of(model) if NEURON_GRANULARITY in pin.words.get("granularity", ())
-    }
-    return {name: text for name, text in words_of_pins(model).items() if name not in of_neurons}
+def pin_options(model: MoEModel, *, by_neuron: bool = False) -> dict[str, str]:
+    """Those of the granularity, for the choice of the second plan."""
+    names = {pin.name for pin in pins_of(model) if pin.by_neuron == by_neuron}
+    return {name: text for name, text in words_of_pins(model).items() if name in names}
+
+
+def second_key(*, by_neuron: bool) -> str:
+    """Key of the choice of the second plan; that of neurons is pinned, or there is none."""
+    return "neurons.second" if by_neuron else "baseline"
+
+
+def chosen_second(model: MoEModel, *, by_neuron: bool) -> Pin | None:
+    """The pin that is chosen as the second plan."""
+    return pin_named(st.session_state.get(second_key(by_neuron=by_neuron)), model)
 
 
 def _in_words(pin: Pin) -> str:
+    if pin.file:
+        return pin.file[:_MOST_SAID]
     criterion, schedule, *amounts = (
         "".join(pin.words.get(name, ())) for name in ("criterion", "schedule", *BUDGETS)
     )
@@ -136,21 +185,21 @@ def _in_words(pin: Pin) -> str:
 
 
 def is_shown_pinned(current: CurrentPlan) -> bool:
-    """Whether the plan of the controls on screen is pinned."""
-    return pin_of(current).name in {pin.name for pin in pins()}
+    """Whether the plan on screen is pinned."""
+    return name_of(current) in {pin.name for pin in pins()}
 
 
 def toggle_shown(current: CurrentPlan) -> None:
-    """Pin the plan of the controls on screen, or remove its pin; for callbacks."""
-    pin = pin_of(current)
+    """Pin the plan on screen, or remove its pin; for callbacks."""
     if is_shown_pinned(current):
-        unpin(pin.name)
+        unpin(name_of(current))
     else:
-        add_pin(pin)
+        pin_shown(current)
 
 
-def add_pin(pin: Pin) -> None:
-    """Pin a plan; a toast says why there is no place for it."""
+def pin_shown(current: CurrentPlan) -> None:
+    """Pin the plan on screen, and keep its file; a toast says why there is no place for it."""
+    pin = pin_of(current)
     if len(pins()) >= MOST_PINS:
         st.toast(f"{MOST_PINS} plans are pinned, which is the most; remove one on Compare first.")
     elif len(pin.text) > MOST_TEXT:
@@ -159,6 +208,12 @@ def add_pin(pin: Pin) -> None:
             f"{MOST_TEXT:,}; save its plan.json instead."
         )
     else:
+        try:
+            if current.file:
+                keep_plan(_plan_of_file(current))
+        except PlanError as error:
+            st.toast(literal(error))
+            return
         _keep([*pins(), pin])
 
 

@@ -62,7 +62,7 @@ EXPONENTS = ("b", "alpha", "beta")
 EQUAL_SHARE = 50
 MOST_LAMBDA = 100.0
 # Keys of other controls on every page, which the URL carries over as they are.
-_CARRIED: Final = ("baseline", "expert", "repair")
+_CARRIED: Final = ("baseline", "neurons.second", "expert", "repair")
 _LAST: Final = "page.last"
 _BEFORE: Final = "page.before"
 _ASKED: Final = "page.asked"

@@ -18,7 +18,7 @@ from app.charts.listing import CHARTS
 from app.charts.theme import PLOTLY_CONFIG, pinned
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.chosen_expert import Place, choose_in_chart, choose_in_table, chosen_place
+from app.session.chosen_expert import Place, choose_in_table, chosen_place
 from app.tables.spreadsheets import csv_text
 from app.widgets.notes import inform
 from pruning.serving.engines import Verdict
@@ -43,7 +43,7 @@ def show_chart(
     chart: Drawing,
     *,
     figure: Callable[..., go.Figure] | None = None,
-    on_select: Callable[[], None] | None = None,
+    on_select: Callable[[object], None] | None = None,
     with_sentence: bool = False,
     with_files: bool = True,
 ) -> None:
@@ -52,21 +52,34 @@ def show_chart(
     Without `with_files` the downloads are drawn elsewhere, by `chart_files`.
 
     `figure` makes the figure on the page if it differs from that of the downloads. `on_select`
-    makes the points clickable; it is called before the script and reads `chart_selection`.
+    makes the points clickable, in every panel; it is called before the script with the selection,
+    as `st.plotly_chart` returns it.
     """
     if with_sentence:
         st.text(chart.alt)
-    selectable: dict[str, Any] = {"on_select": on_select, "selection_mode": "points"}
     dark = bool(st.context.theme.type == "dark")
     if len(chart.panels) > 1:
         with st.container(horizontal=True, key=f"panels.{chart.name}"):
             for panel, draw in chart.panels.items():
-                _plot(draw(dark=dark), f"{chart.name}.{panel}", f"{panel}: {chart.alt}")
+                name, alt = f"{chart.name}.{panel}", f"{panel}: {chart.alt}"
+                _plot(draw(dark=dark), name, alt, **_selectable(name, on_select))
     else:
         drawing = (figure or chart.figure)(dark=dark)
-        _plot(drawing, chart.name, chart.alt, **(selectable if on_select else {}))
+        _plot(drawing, chart.name, chart.alt, **_selectable(chart.name, on_select))
     if with_files:
         chart_files(chart.name, lambda: chart)
+
+
+def _selectable(name: str, on_select: Callable[[object], None] | None) -> dict[str, Any]:
+    """Arguments of `st.plotly_chart` that give a selection to `on_select`; none without it."""
+    if on_select is None:
+        return {}
+    take = partial(_take_selection, on_select, f"chart.{name}")
+    return {"on_select": take, "selection_mode": "points"}
+
+
+def _take_selection(on_select: Callable[[object], None], key: str) -> None:
+    on_select(st.session_state.get(key))
 
 
 def _plot(figure: go.Figure, name: str, alt: str, **look: Any) -> None:
@@ -138,22 +151,12 @@ def chart_files(name: str, make: Callable[[], Drawing], label: str = "Data and d
                 st.code(chart.command, language=None)
 
 
-def chart_selection(name: str) -> object:
-    """The selection in the named chart, as `st.plotly_chart` returns it; None if empty."""
-    return st.session_state.get(f"chart.{name}")
-
-
 def chosen_rows(key: str) -> list[int]:
     """The rows that are chosen in the table of this key, as it was drawn or before its change."""
     state = st.session_state.get(key)
     selection = state.get("selection") if isinstance(state, Mapping) else None
     rows = selection.get("rows") if isinstance(selection, Mapping) else None
     return [row for row in rows or () if type(row) is int and row >= 0]
-
-
-def choose_in(name: str) -> Callable[[], None]:
-    """The `on_select` of a chart whose marks are experts: a click chooses one, or none again."""
-    return partial(choose_in_chart, f"chart.{name}")
 
 
 def table_with_csv(

@@ -20,11 +20,17 @@ from app.session.data import loaded_for, shown_model, what_is_missing
 from app.session.link import write_link
 from app.session.measured_plan import show_plan
 from app.session.pinned_plans import open_pin, with_second
-from app.session.pins import add_pin, is_shown_pinned, pin_named, pin_of
+from app.session.pins import (
+    chosen_second,
+    is_shown_pinned,
+    name_of,
+    pin_named,
+    pin_shown,
+    second_key,
+)
 from app.session.plan_data import current_plan
 from app.session.plan_state import import_plan, keep_by_hand, sparsity_controls
 from app.session.state import (
-    PINNED_SECOND,
     apply_criterion,
     controls_on_page,
     corpora_of,
@@ -41,12 +47,14 @@ from app.widgets.controls import (
     draw_controls,
     formula_part,
     search_input,
+    second_of_neurons,
 )
 from app.widgets.notes import inform
 from app.widgets.plan_bar import lost_note, no_plan, plan_line
 from app.widgets.sidebar import blend_sliders, model_and_calibration
 from pruning.plan.plan import fit_plan, plan_from_json
 from pruning.planning.choice import percent_removing, possible_percents
+from pruning.planning.comparing import is_ordered
 from pruning.requests.ranking import SecondRequest
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import recipe_from_yaml
@@ -82,9 +90,8 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         criterion_controls(controls)
         if not neurons:
             formula_part()
-    if not neurons:
-        with places["baseline"]:
-            baseline_control(model)
+    with places["baseline"]:
+        (second_of_neurons if neurons else baseline_control)(model)
     with places["schedule"]:
         draw_controls("schedule", controls)
     with places["limits"]:
@@ -97,17 +104,16 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         loaded = loaded_for(model, page_choices(asked))
         with places["schedule"]:
             loaded = loaded.choosing(search=search_input(loaded, controls))
-        if str(st.session_state.get("baseline")).startswith(PINNED_SECOND):
-            with bar:
-                loaded = with_second(loaded)
+        with bar:
+            loaded = with_second(loaded)
         write_link(asked, model, corpora)
     except UserError as error:
         plain = controls_on_page() | {key: USUAL[key] for key in TEXTS}
         with bar:
             no_plan(error)
         return loaded_for(model, page_choices(asked_spec(plain, model, corpora))), str(error)
-    has_sides = not neurons and page == "compare" and loaded.choices.criterion is not None
-    if has_sides and loaded.beside is None:
+    has_sides = page == "compare" and loaded.choices.criterion is not None
+    if has_sides and not neurons and loaded.beside is None:
         with places["second"]:
             loaded = loaded.choosing(second=_recipe_controls(loaded))
     with st.sidebar:
@@ -122,15 +128,15 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         loaded = plan_line(loaded)
     if has_sides and loaded.beside:
         with places["second"]:
-            _swap_button(swap_pinned, loaded, file=loaded.shown.file if loaded.shown else "")
+            _swap_button(swap_pinned, loaded)
     return loaded, ""
 
 
 def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:
     """A container per group of controls: those of the page in a row, the others in the sidebar."""
     on_page: Collection[str] = _ON_PAGE.get(page, ())
-    if neurons and page == "plan":
-        on_page = ("criterion", "schedule")
+    if neurons:  # of which Explore compares no plans
+        on_page = {"plan": ("criterion", "schedule"), "explore": ("criterion",)}.get(page, on_page)
     row = control_row(key="plan-controls") if on_page else st.sidebar
     places = {}
     for name in _GROUPS:
@@ -154,27 +160,29 @@ def swap(loaded: Loaded) -> None:
 
 def swap_pinned(loaded: Loaded) -> None:
     """Show the pinned plan B, and pin A in its place as the second one."""
-    b = pin_named(st.session_state.get("baseline"), loaded.model)
-    if loaded.shown is None or loaded.shown.file or b is None:
+    by_neuron = loaded.choices.spec.by_neuron
+    b = chosen_second(loaded.model, by_neuron=by_neuron)
+    if loaded.shown is None or b is None:
         return
-    a = pin_of(loaded.shown)
+    name = name_of(loaded.shown)
     if not is_shown_pinned(loaded.shown):
-        add_pin(a)
-    if pin_named(a.name, loaded.model):
-        st.session_state["baseline"] = a.name
+        pin_shown(loaded.shown)
+    if pin_named(name, loaded.model):
+        st.session_state[second_key(by_neuron=by_neuron)] = name
         open_pin(loaded, b)
 
 
-def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded, *, file: str = "") -> None:
-    """Off where A is of a file, which cannot be pinned as B."""
+def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded) -> None:
+    """Off where A cannot be B: no criterion orders its experts."""
+    can_be_b = swap_sides is swap or (loaded.shown is not None and is_ordered(loaded.shown.plan))
     st.button(
         "Swap A and B",
         key="swap",
         icon=":material/swap_horiz:",
         on_click=swap_sides,
         args=(loaded,),
-        disabled=bool(file),
-        help="Plan A is from a file, which cannot be pinned as B." if file else None,
+        disabled=not can_be_b,
+        help=None if can_be_b else "The file of plan A names no criterion that orders its experts.",
     )
 
 

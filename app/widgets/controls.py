@@ -11,7 +11,7 @@ from analysis.model.moe_model import MoEModel
 from app.components.expert_map import Arrangement, Mode
 from app.loaded import Loaded
 from app.session.controls import BESIDE, rows_on
-from app.session.pins import pin_options
+from app.session.pins import pin_options, second_key
 from app.session.search_data import ordered_for, searches_of
 from app.session.state import (
     BASELINES,
@@ -151,6 +151,19 @@ def formula_part() -> None:
     """Show the formula of the toggles."""
     if (criterion := criterion_in(st.session_state)) is not None:
         st.markdown(f"${criterion.formula}$", width="content")
+
+
+def second_of_neurons(model: MoEModel) -> None:
+    """Draw the choice of the second plan of neurons, if one is pinned."""
+    if pinned := pin_options(model, by_neuron=True):
+        choose(
+            "Compare with",
+            ("", *pinned),
+            key=second_key(by_neuron=True),
+            bind="query-params",
+            format_func=lambda name: pinned.get(name, "nothing"),
+            width=260,
+        )
 
 
 def baseline_control(model: MoEModel) -> None:

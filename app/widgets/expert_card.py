@@ -1,5 +1,6 @@
 """The chosen expert beside the map: its ranks, what it reads, neighbours, limits by hand."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,12 +55,27 @@ def standing(loaded: Loaded, ranking: Ranking, plan: PruningPlan, place: Place) 
 
 
 def standings(loaded: Loaded, place: Place) -> list[Standing]:
-    """Those by the plan on screen and by the one that it is compared with; the first counts."""
-    pairs = []
+    """Those by the plan on screen and by the one that it is compared with; the first counts.
+
+    One that lacks statistics is left out, as the page says of its criterion.
+
+    Raises:
+        UserError: both lack them.
+    """
+    sides: list[Callable[[], tuple[Ranking, PruningPlan]]] = [
+        lambda: (loaded.second, loaded.second_plan)
+    ]
     if loaded.choices.criterion is not None:
-        pairs.append((loaded.first, loaded.shown_plan))
-    pairs.append((loaded.second, loaded.second_plan))
-    return [standing(loaded, ranking, plan, place) for ranking, plan in pairs]
+        sides.insert(0, lambda: (loaded.first, loaded.shown_plan))
+    known, problems = [], []
+    for side in sides:
+        try:
+            known.append(standing(loaded, *side(), place))
+        except UserError as error:
+            problems.append(error)
+    if not known:
+        raise problems[0]
+    return known
 
 
 def has_card(loaded: Loaded) -> bool:
@@ -90,7 +106,7 @@ def expert_card(loaded: Loaded, slot: DeltaGenerator) -> None:
             )
         try:
             known = standings(loaded, place)
-        except UserError as error:  # of the other criterion, which may lack statistics
+        except UserError as error:
             st.text(str(error))
             return
         st.markdown("  \n".join([*map(_words, known), _fires_on(loaded, place)]).strip())

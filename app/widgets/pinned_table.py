@@ -1,6 +1,7 @@
 """The table of the pinned plans, and what can be done with the chosen one."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -9,13 +10,15 @@ import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, TextColumn
 
+from analysis.criteria import criterion_label
 from app.loaded import Loaded, loss_of_plan
 from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned_plans
 from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, unpin_others, write_note
 from app.session.plan_data import bytes_after
 from app.widgets.charts import chosen_rows, csv_button
+from app.widgets.controls import choose
 from app.widgets.plan_bar import is_benchmarked, programs, verdict_of
-from pruning.plan.plan import EXPERT_GRANULARITY
+from pruning.planning.comparing import is_ordered
 from pruning.records.verdict import ShipVerdict
 
 _UNITS: Final = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
@@ -32,6 +35,7 @@ _LOOK: Final = {
     "engines": TextColumn("engines", width=230),
     "note": TextColumn("note", width=200),
 }
+_SHOWN: Final = "pins.show"
 _ORDER: Final = (*_LOOK, "digest")
 
 
@@ -42,10 +46,13 @@ def pinned_part(loaded: Loaded) -> None:
         return
     plans, problems = pinned_plans(loaded)
     with st.container(border=True):
-        st.markdown(
-            f"**Pinned plans**, {len(all_pins)} of at most {MOST_PINS}; choose a row. The URL "
-            "carries them with their notes."
-        )
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(
+                f"**Pinned plans**, {len(all_pins)} of at most {MOST_PINS}; choose a row. The URL "
+                "carries them with their notes.",
+                width="content",
+            )
+            shown_plans = _filtered(plans)
         others = len(all_pins) - len(plans) - len(problems)
         lines = [*problems.values()] + [_changed_words(plan) for plan in plans if plan.has_changed]
         if others:
@@ -63,7 +70,37 @@ def pinned_part(loaded: Loaded) -> None:
                 args=(loaded.model,),
             )
         if plans:
-            _table(loaded, plans)
+            _table(loaded, shown_plans)
+
+
+def _kinds(pinned: PinnedPlan) -> tuple[str, ...]:
+    """What a plan can be looked for by: its criterion, whether it was measured, its light."""
+    ranked_by = pinned.plan.plan.provenance.criterion
+    verdict = verdict_of(pinned.loaded, pinned.plan)
+    return (
+        criterion_label(ranked_by) if ranked_by else "without criterion",
+        "measured" if loss_of_plan(pinned.loaded)[0] else "not measured",
+        *((str(verdict.light),) if verdict else ()),
+    )
+
+
+def _filtered(plans: Sequence[PinnedPlan]) -> Sequence[PinnedPlan]:
+    """Those of the kind that is chosen; no choice where no kind tells plans apart."""
+    kinds = [_kinds(plan) for plan in plans]
+    count = Counter(kind for names in kinds for kind in names)
+    telling = [kind for kind in count if count[kind] < len(plans)]
+    if not telling:
+        return plans
+    chosen = choose(
+        "Show",
+        ("", *telling),
+        key=_SHOWN,
+        bind="query-params",
+        format_func=lambda kind: f"{kind} ({count[kind]})" if kind else f"all {len(plans)}",
+        label_visibility="collapsed",
+        width=200,
+    )
+    return [plan for plan, names in zip(plans, kinds, strict=True) if not chosen or chosen in names]
 
 
 def _changed_words(plan: PinnedPlan) -> str:
@@ -141,7 +178,10 @@ def _verdict_words(verdict: ShipVerdict) -> str:
 def _buttons(loaded: Loaded, chosen: PinnedPlan | None) -> None:
     """What can be done with the chosen plan; without one they are off, and move nothing later."""
     pin = chosen.pin if chosen else None
-    is_compared = chosen is not None and chosen.plan.plan.granularity == EXPERT_GRANULARITY
+    plan = chosen.plan.plan if chosen else None
+    is_alike = plan and plan.granularity == loaded.choices.spec.ranking.granularity
+    is_compared = plan and is_alike and is_ordered(plan)
+    why_not = "" if is_alike or not plan else "A plan of neurons is compared with one of neurons."
     for label, key, icon, act in (
         ("Open", "pins.open", "open_in_new", partial(open_pin, loaded)),
         ("Compare with it", "pins.second", "compare_arrows", choose_second),
@@ -153,6 +193,7 @@ def _buttons(loaded: Loaded, chosen: PinnedPlan | None) -> None:
             icon=f":material/{icon}:",
             disabled=pin is None or (act is choose_second and not is_compared),
             on_click=act,
+            help=(act is choose_second and why_not) or None,
             args=(pin,),
         )
     key = f"pins.note.{pin.name if pin else ''}"

@@ -111,10 +111,9 @@ def plan_line(loaded: Loaded) -> Loaded:
                 icon=":material/close:",
                 on_click=forget_import,
                 type="tertiary",
-                help="The file is shown and exported as it is; links do not carry it.",
+                help="The file is shown and exported as it is; links do not carry it, a pin does.",
             )
-        else:
-            _pin_button(plan)
+        _pin_button(plan)
     return loaded
 
 
@@ -128,7 +127,8 @@ def _pin_button(plan: CurrentPlan) -> None:
         type="tertiary",
         on_click=toggle_shown,
         args=(plan,),
-        help="Pinned plans are a table on Compare; the URL carries them.",
+        help="Pinned plans are a table on Compare; the URL carries them."
+        + (" This server keeps the file." if plan.file else ""),
     )
 
 

@@ -1,6 +1,6 @@
 """The downloads of the header: a one-page report, or the charts of a page, as HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import streamlit as st
@@ -11,9 +11,10 @@ from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.text_lens import TEXT_CHARTS, lenses, most_lost, shown_digest
 from app.loaded import CurrentPlan, Loaded
-from app.report.decision import answer_pair, decision_html, decision_of
+from app.report.decision import PlanFigures, answer_pair, decision_html, decision_of, figures_of
 from app.report.page import commands_of, report_html, report_of
 from app.session.data import shown_model
+from app.session.pinned_plans import second_pinned
 from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
@@ -59,9 +60,20 @@ def decision_button(
     loaded: Loaded, current_plan: CurrentPlan, key: str, label: str = "For decisions"
 ) -> None:
     """Download of the one-page report on a plan as it is exported; `key` is the widget's."""
+    file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
+    download_button(label, decision_page(loaded, current_plan), file, key, icon=icon)
+
+
+def decision_page(loaded: Loaded, current_plan: CurrentPlan) -> Callable[[], str]:
+    """What makes the one-page report on a plan, with the figures of the second one beside it."""
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     export = num_bytes, programs(loaded, current_plan)
+    second = second_pinned(loaded)
+    if second:
+        plan_b = replace(second.plan, plan=second.plan.plan.in_own_bits)
+        export_b = bytes_after(second.loaded, plan_b), programs(second.loaded, plan_b)
+        predicted_b = second.loaded.predicted
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, store, predicted, own_prompts = (
         loaded.model,
@@ -80,10 +92,18 @@ def decision_button(
             shown_unasked(answers, AnswerStore, own_prompts), current_plan.plan.digest
         )
         ship = recorded_verdict(current_plan.plan, model, store, export, predicted)
-        return decision_html(replace(decision, answers=pair, warning=warning, ship=ship))
+        plans: tuple[PlanFigures, ...] = ()
+        if second:
+            ship_b = recorded_verdict(plan_b.plan, model, store, export_b, predicted_b)
+            plans = (
+                figures_of(model, current_plan, num_bytes, losses, ship),
+                figures_of(model, plan_b, export_b[0], losses, ship_b),
+            )
+        return decision_html(
+            replace(decision, answers=pair, warning=warning, ship=ship, plans=plans)
+        )
 
-    file, icon = f"{loaded.model.name}-decision.html", ":material/description:"
-    download_button(label, page, file, key, icon=icon)
+    return page
 
 
 def _figures(loaded: Loaded, page: str, views: Sequence[Chart], commands: Sequence[str]) -> None:

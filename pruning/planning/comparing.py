@@ -10,7 +10,13 @@ from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import as_percent
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
+from pruning.plan.plan import (
+    EXPERT_GRANULARITY,
+    NEURON_GRANULARITY,
+    PruningPlan,
+    fit_plan,
+    plan_from_dict,
+)
 from pruning.planning.ranking import Ranking
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
@@ -87,11 +93,24 @@ def _has_file(spec: PlanSpec) -> bool:
 
 
 def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
-    """A plan, and the one that a request compares it with."""
+    """A plan, and the one that a request compares it with, unless a file holds that."""
     a = SpecRequest(
         model=request.model, revision=request.revision, plan=first, stats_dir=request.stats_dir
     )
+    if request.with_plan is not None:
+        return SpecPair(a, a)
     return SpecPair(a, a.model_copy(update={"plan": second_spec(first, request)}))
+
+
+def check_alike(granularity: str, second: PruningPlan) -> None:
+    """Refuse plans of which one removes neurons and the other whole experts."""
+    if second.granularity != granularity:
+        words = {NEURON_GRANULARITY: "neurons", EXPERT_GRANULARITY: "whole experts"}
+        raise PlanError(
+            f"The first plan removes {words[granularity]}, and the second, "
+            f"{second.digest[:8]}, {words[second.granularity]}; two plans of one granularity are "
+            "compared."
+        )
 
 
 def plan_held(content: Mapping[str, Any], model: MoEModel) -> PruningPlan:
@@ -109,9 +128,14 @@ def asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
     return spec.changed(schedule="uniform", schedule_file=None, sparsity=share, remove=None)
 
 
+def is_ordered(plan: PruningPlan) -> bool:
+    """Whether it says which criterion ordered its experts, as the second of two must."""
+    return bool(plan.provenance.spec.get("ranking", {}).get("criterion"))
+
+
 def order_asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
     """`asked_of` a plan whose experts are compared; refuses one that no criterion ordered."""
-    if not plan.provenance.spec.get("ranking", {}).get("criterion"):
+    if not is_ordered(plan):
         raise PlanError(
             f"The second plan, {plan.digest[:8]}, does not say which criterion ordered its "
             "experts; give one that `moeprune plan --criterion` made."
@@ -134,8 +158,8 @@ def decision(ranking: Ranking, plan: PruningPlan) -> CriterionDecision:
     """Saliency of a ranking, and what a plan of it prunes."""
     if ranking.by_neuron:
         raise PlanError(
-            "Whole experts are compared, and this plan removes neurons of them; use "
-            "--granularity expert."
+            "This plan removes neurons, and those are compared with another plan's: name a plan "
+            "of neurons with --with-plan, or use --granularity expert."
         )
     stats = ranking.choice.stats
     saliency = saliency_grid(ranking.criterion, stats, ranking.gate)

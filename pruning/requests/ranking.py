@@ -180,7 +180,7 @@ _OF_SECOND = ("with_criterion", "with_corpora", "with_gate", "with_sparsity")
 
 
 class CompareRequest(TwoPlansRequest):
-    """Two plans of experts to compare."""
+    """Two plans to compare."""
 
     asked_by = "compare"
 
@@ -200,8 +200,11 @@ class CompareRequest(TwoPlansRequest):
         check_criterion(self.plan.ranking, self.asked_by)
         if self.with_criterion is None and self.with_plan is None:
             raise ValueError("name the second plan with --with-criterion or --with-plan")
-        if self.plan.by_neuron:
-            raise ValueError("whole experts are compared; leave --granularity out")
+        if self.plan.by_neuron and self.with_plan is None:
+            raise ValueError(
+                "a plan of neurons is compared with the file of another: give --with-plan, or "
+                "leave --granularity out"
+            )
         return self
 
 

@@ -17,13 +17,13 @@ CLICKS = {
     "map": (choose_on_map, (MAP,), {MAP: {"selection": {"layer": 3, "expert": 7}}}),
     "chart": (
         choose_in_chart,
-        ("chart.text-experts",),
-        {"chart.text-experts": {"selection": {"points": [{"customdata": [3, 7, ", 0.4"]}]}}},
+        ({"selection": {"points": [{"customdata": [3, 7, ", 0.4"]}]}},),
+        {},
     ),
     "mark of a typed array": (
         choose_in_chart,
-        ("chart.kept-by",),
-        {"chart.kept-by": {"selection": {"points": [{"customdata": {"0": 3, "1": 7, "2": 9}}]}}},
+        ({"selection": {"points": [{"customdata": {"0": 3, "1": 7, "2": 9}}]}},),
+        {},
     ),
     "table": (
         choose_in_table,
@@ -61,6 +61,21 @@ def test_a_chosen_expert_is_marked_on_every_page_that_draws_experts(open_page):
     for test in (strata, compare):
         [card] = [text.value for text in test.markdown if text.value.startswith("EAN: rank")]
         assert "Frequency: rank" in card
+
+
+@pytest.mark.parametrize(
+    ("page", "view"), [("explore", "By token"), ("explore", "Saliency"), ("expert", "")]
+)
+def test_an_expert_keeps_its_actions_where_the_second_criterion_lacks_statistics(
+    open_page, page, view
+):
+    address = {"criterion": "reap", "baseline": "Magnitude", "expert": "0.1"}
+    test = open_page(page, "once", **address, **({"show": view} if view else {}))
+    buttons = {button.key for button in test.button}
+    assert {"expert.previous", "expert.next", "expert.limit"} <= buttons
+    cards = [text.value for text in test.markdown if text.value.startswith("REAP: rank")]
+    assert len(cards) == (page == "explore")
+    assert not any("Magnitude" in card for card in cards)
 
 
 def test_a_dropped_and_a_kept_expert_change_places_in_the_plan(open_page):

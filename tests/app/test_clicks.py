@@ -22,16 +22,14 @@ def _pages():
     from app.widgets.chosen_plan import chosen_plan
 
     clicks = {
-        "loss-by-size": lambda loaded, _: _take_clicked(loaded),
-        "variant-losses": lambda loaded, table: _apply_clicked_variant(
-            loaded, "variant-losses", table
-        ),
+        "loss-by-size": lambda loaded, _, selection: _take_clicked(loaded, selection),
+        "variant-losses": _apply_clicked_variant,
     }
     state = streamlit.session_state
     if "mark" in state:
         chart, customdata, table = state["mark"]
-        state[f"chart.{chart}"] = {"selection": {"points": [{"customdata": customdata}]}}
-        clicks[chart](state["loaded"], table)
+        selection = {"selection": {"points": [{"customdata": customdata}]}}
+        clicks[chart](state["loaded"], table, selection)
     loaded = state["loaded"] = chosen_plan("start")[0]
     loss = loss_of_plan(loaded)[0] or loaded.predicted
     state["now"] = (bytes_after(loaded, loaded.shown), loss.mean if loss else None)

@@ -9,7 +9,7 @@ import pytest
 from page_texts import SCORES, deltas_of, gone
 from shipped import shipped_loss
 
-from app.charts import kept_by
+from app.charts import traces
 
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
 def test_a_map_without_marks_to_click_says_so(open_page, monkeypatch):
     words = "takes no clicks"
     for most, is_said in ((192, False), (191, True)):
-        monkeypatch.setattr(kept_by, "MOST_CLICKED", most)
+        monkeypatch.setattr(traces, "MOST_CLICKED", most)
         test = open_page("compare", criterion="reap", corpora="demo-code")
         assert any(words in text.value for text in test.text) == is_said
         chart = json.loads(test.get("plotly_chart")[0].proto.spec)

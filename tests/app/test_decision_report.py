@@ -1,5 +1,6 @@
 """The one-page report for people who decide: its numbers by hand, its words, the ways to it."""
 
+import json
 import re
 from dataclasses import replace
 from statistics import fmean
@@ -12,11 +13,18 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.foreign_text import in_markdown
 from analysis.model.opening import load_model_index
 from app.loaded import CurrentPlan
-from app.report.decision import AnswerPair, answer_pair, decision_html, decision_of
+from app.report.decision import (
+    AnswerPair,
+    answer_pair,
+    decision_html,
+    decision_of,
+    figures_of,
+)
 from pruning.measures.right_answers import RightAnswers
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import fit_plan, keep_all, plan_from_dict
 from pruning.plan.repair_reference import Repair
+from pruning.plan.sizes import format_bytes, size_report
 from pruning.records.cost import cost_of
 from pruning.records.kept_answers import AnswerStore
 from pruning.records.plan_facts import PlanFacts
@@ -234,3 +242,40 @@ def test_the_command_writes_it(run, tmp_path):
     written = (tmp_path / "decision.html").read_text()
     assert "REAP, demo-code, 50%" in written
     assert str(tmp_path) not in written
+
+
+def test_the_page_of_two_plans_has_the_figures_of_both(model, tmp_path, run):
+    """Of files, by the command: sizes from the plans, losses from the shipped records."""
+    run("moeprune plan demo --criterion reap --calibrated-on demo-code --sparsity 50% -o a.json")
+    run("moeprune plan demo --criterion man --calibrated-on demo-math --sparsity 25% -o b.json")
+    run("moeprune report demo --plan a.json -o alone.html")
+    assert "This plan and another" not in (tmp_path / "alone.html").read_text()
+    run("moeprune report demo --plan a.json --with-plan b.json -o both.html")
+    page = (tmp_path / "both.html").read_text()
+    table = page.partition("This plan and another")[2].partition("</table>")[0]
+    a, b = re.findall(r"<tr><td.*?</tr>", table, flags=re.S)
+    added = shipped_loss("reap", "demo-code")
+    assert f"<td>{fmean(added.values()):+.2f}</td>" in a
+    worst = max(added, key=added.get)
+    assert f"<td>{added[worst]:+.2f}, {worst}</td>" in a
+    for row, file in ((a, "a.json"), (b, "b.json")):
+        plan = fit_plan(plan_from_dict(json.loads((tmp_path / file).read_text())), model)
+        assert plan.digest[:8] in row
+        assert f"<td>{format_bytes(size_report(model, plan).bytes_after)} (-" in row
+    # The verdict of the first is the one above, in its words.
+    above = re.search(r'<div class="ship \w+"><strong>(.*?)</strong>', page)[1]
+    assert f'<td class="words">{above}</td>' in a
+
+
+def test_a_plan_that_was_not_measured_says_so_beside_the_other(model, shown):
+    page = decided(model, shown, {"a": 0.25, "b": 0.75})
+    losses = [loss(fit_plan(shown.plan, model).digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
+    other = CurrentPlan(keep_all(model), file="<b>.json")
+    rows = tuple(
+        figures_of(model, plan, size, losses, None)
+        for plan, size in ((shown, page.after), (other, page.before))
+    )
+    table = decision_html(replace(page, plans=rows)).partition("This plan and another")[2]
+    assert "+0.50" in table
+    assert "&lt;b&gt;.json" in table
+    assert '<td colspan="2">not measured</td>' in table

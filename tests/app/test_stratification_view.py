@@ -1,8 +1,14 @@
 """The view of stratification on Explore: whatever the plan, which it leaves alone."""
 
+import json
+from base64 import b64decode
+
+import numpy as np
 import pandas as pd
 import pytest
 from page_texts import loaded_on, opened, texts
+
+from app.charts import traces
 
 VIEW = {"show": "Stratification"}
 WEIGHTS = "demo-weights-*/weights.parquet"
@@ -88,6 +94,30 @@ def test_without_statistics_it_says_what_to_do_and_weights_are_enough(open_page)
     test = open_page("explore", "weighed", **VIEW)
     assert len(test.get("plotly_chart")) == 2
     assert shown(test).groupby("panel")["kept"].sum().to_dict() == {"AIMER": 9, "Magnitude": 9}
+
+
+def test_every_mark_of_both_maps_chooses_its_expert(open_page, monkeypatch):
+    maps = open_page("explore", **VIEW).get("plotly_chart")
+    packed = [
+        trace["customdata"]
+        for element in maps
+        for trace in json.loads(element.proto.spec)["data"]
+        if "customdata" in trace
+    ]
+    carried = [
+        [
+            tuple(map(int, data))
+            for data in np.frombuffer(b64decode(data["bdata"]), data["dtype"]).reshape(-1, 3)[:, :2]
+        ]
+        for data in packed
+    ]
+    experts = [(layer, expert) for layer in range(6) for expert in range(32)]
+    assert [sorted(marks) for marks in carried] == [experts, experts]
+    assert carried[0] != carried[1]  # by rank, which differs
+    for most, is_said in ((384, False), (383, True)):
+        monkeypatch.setattr(traces, "MOST_CLICKED", most)
+        test = open_page("explore", **VIEW)
+        assert any("takes no clicks" in caption.value for caption in test.caption) == is_said
 
 
 @pytest.mark.parametrize(

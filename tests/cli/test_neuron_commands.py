@@ -261,3 +261,35 @@ def test_flops_follow_the_routing_of_a_corpus(works, here):
     )
     assert f"{round(flops):,} FLOPs of experts" in measured
     assert "by the routing of the runs" in measured
+
+
+def test_a_second_plan_of_neurons_is_compared_with_one_of_neurons_alone(works, refused, here):
+    norms = ("demo", "--granularity", "neuron", "--criterion", "neuron-norms")
+    for share in ("25%", "50%"):
+        works("plan", *norms, "--sparsity", share, "-o", f"{share[:-1]}.json")
+    works("plan", "demo", "--criterion", "aimer", "--sparsity", "50%", "-o", "whole.json")
+    a, b = (kept_ids(json.loads(read(here, f"{share}.json"))) for share in (25, 50))
+    printed = works("compare", *norms, "--sparsity", "25%", "--with-plan", "50.json", "-o", "c.csv")
+    table = pd.read_csv(here / "c.csv").set_index(["layer", "expert"])
+    assert set(table.index) == {*a, *b}
+    for place, row in table.iterrows():
+        kept = set(a[place]), set(b[place])
+        assert row["both"] == len(kept[0] & kept[1])
+        assert (row["only_a"], row["only_b"]) == (len(kept[0] - kept[1]), len(kept[1] - kept[0]))
+    # Half of what the same order keeps: all that B keeps A keeps too.
+    assert "equal decisions        0.75" in printed
+    words = (*norms, "--sparsity", "25%", "--with-plan", "50.json")
+    works("plot", "kept-by", *words, "-o", "map.csv")
+    assert read(here, "map.csv") == read(here, "c.csv")
+    works("plot", "agreement", *words, "-o", "layers.csv")
+    assert pd.read_csv(here / "layers.csv")["agreement"].tolist() == [0.75] * 6
+    works("report", *words, "--view", "kept-by", "--view", "agreement", "-o", "report.html")
+    assert "50.json" in read(here, "report.html")
+    mixed = "two plans of one granularity are compared"
+    assert mixed in refused("compare", *norms, "--sparsity", "25%", "--with-plan", "whole.json")
+    whole = ("--criterion", "aimer", "--with-plan", "50.json", "--sparsity", "50%")
+    for command in ("compare demo -o no.csv", "plot kept-by demo", "report demo -o n.html"):
+        assert mixed in refused(*command.split(), *whole)
+    assert "with the file of another" in refused(
+        "compare", *norms, "--sparsity", "25%", "--with-criterion", "heapr"
+    )

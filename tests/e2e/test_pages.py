@@ -98,6 +98,23 @@ def test_a_click_on_the_map_of_neurons_pins_the_expert(open_tab):
         expect(tab.get_by_role("textbox", name="Expert", exact=True)).to_have_value(chosen)
 
 
+def test_a_click_on_a_cell_of_the_stratification_chooses_its_expert(open_tab):
+    tab = open_tab("explore?show=Stratification")
+    for panel, (rank, row) in enumerate(((5, 2), (32, 0))):
+        chart = settled(tab).locator(".js-plotly-plot").nth(panel)
+        tab.mouse.move(*point_of(tab, chart, rank, row))
+        read = re.search(rf"layer {row}, expert (\d+), rank {rank}:", hover_of(chart))
+        tab.mouse.down()
+        tab.mouse.up()
+        expect(tab).to_have_url(re.compile(rf"expert={row}\.{read[1]}(&|$)"))
+
+
+def hover_of(chart) -> str:
+    label = chart.locator(".hoverlayer .hovertext").first
+    label.wait_for()
+    return label.text_content()
+
+
 def test_a_toggle_moves_the_frame_of_the_variants_and_mounts_no_chart(open_tab):
     """Mounting it takes the browser as long as all else that a toggle does."""
     tab = open_tab("explore")

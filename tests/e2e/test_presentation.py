@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +14,11 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.loaded import loaded_of
-from app.report.decision import AnswerPair, DecisionReport, decision_html
+from app.report.decision import AnswerPair, DecisionReport, PlanFigures, decision_html
 from app.report.page import report_html, report_of, views_of
 from app.report.sentences import TITLES
 from pruning.records.cost import LossRow
+from pruning.records.verdict import Light, Reason, ShipVerdict
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
 
@@ -77,12 +79,15 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
         answers=AnswerPair("prompt " * 100, "answer " * 100, "answer\n" * 100),
     )
     path = tmp_path / "decision.html"
-    path.write_text(decision_html(page))
     context = chromium.new_context(offline=True)
     tab = context.new_page()
-    tab.goto(path.as_uri())
-    assert violations(tab) == {}
-    assert tab.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
+    reasons = (Reason("Size", Light.RED, "a long reason", "much larger"),) * 3
+    row = PlanFigures(page.name, "0123abcd", page.after, "-50%", None, ShipVerdict(reasons))
+    for written in (page, replace(page, plans=(row, row))):
+        path.write_text(decision_html(written))
+        tab.goto(path.as_uri())
+        assert violations(tab) == {}
+        assert tab.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
     context.close()
 
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from app.charts import damage_proxy, effects, overlap, overlap_map, paths
+from app.charts import traces as app_traces
 from app.charts.overlap_by_tokens import parts_curve
 from app.charts.overlap_map import clicked_variant, variant_map
 from app.charts.stratification import describe as describe_strata
@@ -168,11 +169,20 @@ def test_a_panel_has_rank_one_left_the_first_layer_on_top_and_the_cut_of_each_ro
         assert list(cells.x) == [1, 2, 3, 4, 5]
         np.testing.assert_allclose(cells.z, [[1, 0.75, 0.5, 0.25, 0], [1, 0.5, 0, np.nan, np.nan]])
     # Layer, expert and score of the first cell of layer 7: AIMER's order begins with expert 0.
-    assert first.customdata[1][0].tolist() == [7, 0, -3]
-    assert second.customdata[1][0].tolist() == [7, 2, 3]
+    marks = [
+        trace for trace in traces(fig, "scatter") if trace.mode == "markers" and not trace.name
+    ]
+    first_of_row_7 = [
+        data.tolist()
+        for trace in marks
+        for x, y, data in zip(trace.x, trace.y, trace.customdata, strict=True)
+        if (x, y) == (1, 1)
+    ]
+    assert first_of_row_7 == [[7, 0, -3], [7, 2, 3]]
+    assert [trace.xaxis for trace in marks] == ["x", "x3"]
     assert list(fig.layout.yaxis.range) == [1.5, -0.5]
     assert list(fig.layout.yaxis.ticktext) == ["3", "7"]
-    halo, line = (trace for trace in traces(fig, "scatter") if trace.xaxis == "x")
+    halo, line = (t for t in traces(fig, "scatter") if t.xaxis == "x" and t.mode == "lines")
     assert (list(line.x), list(line.y)) == ([3.5, 3.5, 2.5, 2.5], [-0.5, 0.5, 0.5, 1.5])
     assert halo.line.width > line.line.width
     assert texts(fig) == ["<b>AIMER</b>", "<b>Magnitude</b>"]
@@ -208,7 +218,7 @@ def test_spread_and_gap_stand_beside_each_row_and_those_of_random_weights(strata
     # Nothing is at the end of the axis: the least number that it shows.
     low = 10 ** strata_figure(strata).layout.xaxis4.range[0]
     assert list(beside["gap at the cut"].x) == pytest.approx([low, 0.004])
-    assert beside["gap at the cut"].customdata[0][0] == "0%"
+    assert beside["gap at the cut"].text[0] == "layer 3, gap at the cut: 0%"
     assert beside["spread"].marker.symbol != beside["gap at the cut"].marker.symbol
     both = [getattr(strata_figure(strata).layout, f"xaxis{n}").range for n in (2, 4)]
     assert both[0] == both[1]
@@ -240,9 +250,29 @@ def test_the_verdict_compares_the_median_spread_with_that_of_random_weights(stra
         assert strata_figure(flat, scale).data
 
 
+def test_without_marks_to_click_the_cells_are_read_themselves(strata, monkeypatch):
+    monkeypatch.setattr(app_traces, "MOST_CLICKED", len(strata) - 1)
+    first, second = traces(strata_figure(strata), "heatmap")
+    # Layer, expert and score of the first cell of layer 7: AIMER's order begins with expert 0.
+    assert first.customdata[1][0].tolist() == [7, 0, -3]
+    assert second.customdata[1][0].tolist() == [7, 2, 3]
+    assert not [t for t in traces(strata_figure(strata), "scatter") if t.marker.opacity == 0]
+
+
+def test_only_cells_carry_an_expert_and_no_click_dims_the_measures(strata):
+    for trace in traces(strata_figure(strata), "scatter"):
+        if trace.marker.opacity == 0:
+            assert trace.hovertemplate.startswith("layer %{customdata[0]}, expert")
+        elif trace.mode != "lines":
+            assert trace.customdata is None
+            assert trace.unselected.marker.opacity == 1
+
+
 def test_nothing_pruned_draws_no_cut(strata):
     uncut = strata.assign(kept=True, gap=np.nan, random_gap=np.nan)
-    lines = [trace for trace in traces(strata_figure(uncut), "scatter") if trace.xaxis == "x"]
+    lines = [
+        t for t in traces(strata_figure(uncut), "scatter") if (t.xaxis, t.mode) == ("x", "lines")
+    ]
     assert lines == []
 
 

@@ -40,6 +40,7 @@ from pruning.plan.tables import (
     plan_outline,
     plan_summary,
 )
+from pruning.planning.neurons_compared import NEURONS_COMPARED_COLUMNS, compare_neurons
 from pruning.schedules import uniform
 
 REF = ModelRef("some/model", "ab" * 32)
@@ -235,6 +236,39 @@ def test_neurons_by_hand(olmoe, pair):
     ]  # fmt: skip
     assert table.iloc[1].tolist() == [1, 7, 0, 168, 0, 0, 0, 1.0, 1.0]
     assert table.iloc[2].tolist() == [2, 7, 1, 164, 0, 4, 0, 164 / 168, 164 / 168]
+
+
+def test_two_plans_of_neurons_are_compared_neuron_by_neuron(olmoe, pair):
+    """Against sets of (layer, expert, neuron), of layers of 7 experts of 24 neurons."""
+    every = {(n, e, i) for n in range(3) for e in range(7) for i in range(24)}
+    gone = [
+        {
+            (n, e, i)
+            for n, e, i in every
+            if e not in plan.kept.get(n, (e,)) or i not in plan.kept_neurons.get(n, {}).get(e, (i,))
+        }
+        for plan in pair
+    ]
+    compared = compare_neurons(*pair, olmoe)
+    assert tuple(compared.table.columns) == NEURONS_COMPARED_COLUMNS
+    assert compared.total == len(every)
+    assert compared.agreement == 1 - len(gone[0] ^ gone[1]) / len(every)
+    assert compared.jaccard == len(gone[0] & gone[1]) / len(gone[0] | gone[1])
+    chance = 0.0
+    for layer, row in compared.by_layer.set_index("layer").iterrows():
+        a, b = ({place for place in side if place[0] == layer} for side in gone)
+        assert row["agreement"] == 1 - len(a ^ b) / 168
+        assert (
+            math.isnan(row["jaccard"]) if not a | b else row["jaccard"] == len(a & b) / len(a | b)
+        )
+        chance += (len(a) * len(b) + (168 - len(a)) * (168 - len(b))) / 168
+    assert compared.chance_agreement == pytest.approx(chance / len(every))
+    for row in compared.table.itertuples():
+        a, b = ({place for place in side if place[:2] == (row.layer, row.expert)} for side in gone)
+        assert (row.only_a, row.only_b) == (len(b - a), len(a - b))
+        assert row.alike == 1 - len(a ^ b) / 24
+    differ = compared.disagreements()
+    assert [(row.layer, row.expert) for row in differ.itertuples()] == [(0, 0), (2, 6), (0, 1)]
 
 
 def test_a_plan_of_experts_compares_with_one_of_neurons(olmoe):

@@ -17,10 +17,11 @@ from app.charts.text_lens import (
 )
 from app.components.token_text import chosen_token, token_text
 from app.loaded import CurrentPlan, Loaded
+from app.session.chosen_expert import choose_in_chart
 from app.session.data import records_of
 from app.session.job_queue import own_model, queued_job
 from app.session.prompts import chosen_records, own_last
-from app.widgets.charts import chart_files, choose_in, show_chart, show_named
+from app.widgets.charts import chart_files, show_chart, show_named
 from app.widgets.controls import choose
 from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
@@ -141,7 +142,7 @@ def _lens(
         show_chart(
             CHARTS["text-experts"].draw(loaded),
             with_sentence=True,
-            on_select=choose_in("text-experts"),
+            on_select=choose_in_chart,
         )
     with right:
         _lost(loaded, record, plan, records)

@@ -22,13 +22,12 @@ from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
+from app.session.chosen_expert import choose_in_chart
 from app.session.measured_plan import open_measured
 from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import (
     chart_files,
     chart_or_message,
-    chart_selection,
-    choose_in,
     show_chart,
     show_named,
 )
@@ -60,7 +59,7 @@ def variants_part(loaded: Loaded, files: DeltaGenerator) -> None:
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(loaded.study.cached, _map_after, name, chart.table, clicks)
     by_overlap = name == "overlap-map"
-    click = partial(_apply_clicked_variant, loaded, name, chart.table)
+    click = partial(_apply_clicked_variant, loaded, chart.table)
     show_chart(chart, figure=figure, on_select=click, with_sentence=by_overlap, with_files=False)
     with files:
         chart_files(name, lambda: chart, "Data of the variants")
@@ -85,12 +84,12 @@ def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = Fals
     return VARIANT_MAPS[name](table, dark=dark).update_layout(meta=clicks)
 
 
-def _apply_clicked_variant(loaded: Loaded, name: str, table: pd.DataFrame) -> None:
-    """Show the plan whose loss is in the clicked cell of the named chart.
+def _apply_clicked_variant(loaded: Loaded, table: pd.DataFrame, selection: object) -> None:
+    """Show the plan whose loss is in the clicked cell.
 
     A cell without one stands for its exponents alone.
     """
-    chosen = clicked_variant(chart_selection(name))
+    chosen = clicked_variant(selection)
     if chosen is None:
         return
     st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
@@ -128,7 +127,7 @@ def pairs_part(loaded: Loaded) -> None:
     if label not in pairs:
         return
     chosen = loaded.choosing(pair=pairs[label])
-    show_named("pair-map", chosen, with_sentence=True, on_select=choose_in("pair-map"))
+    show_named("pair-map", chosen, with_sentence=True, on_select=choose_in_chart)
     show_named("pair-agreement", chosen, with_sentence=True)
 
 
@@ -137,9 +136,9 @@ def pair_label(a: str, b: str) -> str:
     return " and ".join(sorted((a, b)))
 
 
-def _open_clicked_pair(corpora: Sequence[str]) -> None:
+def _open_clicked_pair(corpora: Sequence[str], selection: object) -> None:
     """Open the pair of the clicked cell."""
-    if pair := clicked_pair(chart_selection("overlap"), corpora):
+    if pair := clicked_pair(selection, corpora):
         st.session_state[_PAIR] = pair_label(*pair)
 
 

@@ -20,9 +20,10 @@ from app.choices import BLEND, CURVE_BESIDE
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
+from app.session.chosen_expert import choose_in_chart
 from app.session.data import records_of
 from app.widgets.action_form import action_form, forms_at
-from app.widgets.charts import choose_in, show_chart, show_named, table_with_csv
+from app.widgets.charts import show_chart, show_named, table_with_csv
 from app.widgets.controls import choose
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
 from app.widgets.url_values import say_unknown
@@ -101,7 +102,7 @@ def damage_part(loaded: Loaded) -> None:
         )
         return
     with st.container(border=True):
-        show_named("damage-proxy", loaded, on_select=choose_in("damage-proxy"))
+        show_named("damage-proxy", loaded, on_select=choose_in_chart)
     with st.container(border=True):
         _quality(loaded, run)
     _command(loaded, "--proxy")

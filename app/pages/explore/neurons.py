@@ -23,7 +23,7 @@ from app.session.chosen_expert import toggle_expert
 from app.session.data import records_of
 from app.session.plan_data import check_page_reads, lacks_statistics
 from app.session.state import one_of
-from app.widgets.charts import chart_selection, show_chart, show_named
+from app.widgets.charts import show_chart, show_named
 from app.widgets.controls import part_switch
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.notes import against_chance, card, inform, show_command
@@ -118,10 +118,10 @@ def _map_after(chart: Drawing, clicks: int, *, dark: bool = False) -> go.Figure:
     return chart.figure(dark=dark).update_layout(meta=clicks)
 
 
-def _choose_clicked() -> None:
+def _choose_clicked(selection: object) -> None:
     """Choose the expert that was clicked on the map, or none."""
     # Ignore the empty selection that the browser sends on drawing.
-    if (place := clicked_expert(chart_selection("neurons-kept"))) is not None:
+    if (place := clicked_expert(selection)) is not None:
         st.session_state[_CLICKS] = st.session_state.get(_CLICKS, 0) + 1
         toggle_expert(place)
 

@@ -16,8 +16,9 @@ from app.charts.token_experts import frequent_tokens, searched_texts, shares_by_
 from app.choices import TokenChoice
 from app.literal import literal
 from app.loaded import Loaded
+from app.session.chosen_expert import choose_in_chart
 from app.session.prompts import own_words, shown_unasked
-from app.widgets.charts import choose_in, show_chart
+from app.widgets.charts import show_chart
 from app.widgets.links import link_to
 from app.widgets.notes import inform
 from pruning.records.lens import LensStore
@@ -51,7 +52,7 @@ def token_part(loaded: Loaded, words: DeltaGenerator, draw_map: Map) -> None:
         if chart is None:
             inform(literal(problem))
             return
-        show_chart(chart, on_select=choose_in("token-experts"))
+        show_chart(chart, on_select=choose_in_chart)
     words.markdown(literal(chart.alt))
 
 

@@ -19,7 +19,7 @@ from app.session.measured_plan import open_measured, why_not_clickable, why_not_
 from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.answers import answers_part, pruned_answer
-from app.widgets.charts import chart_selection, show_chart
+from app.widgets.charts import show_chart
 from app.widgets.job_panel import own_job_part
 from app.widgets.links import link_to
 from app.widgets.plan_bar import programs, quality_warning
@@ -74,9 +74,9 @@ def _picture(loaded: Loaded) -> None:
     show_chart(chart, figure=figure, on_select=partial(_take_clicked, loaded))
 
 
-def _take_clicked(loaded: Loaded) -> None:
+def _take_clicked(loaded: Loaded, selection: object) -> None:
     """Show the plan of the mark that was clicked."""
-    digest, bits = clicked_plan(chart_selection("loss-by-size"))
+    digest, bits = clicked_plan(selection)
     if digest:
         open_measured(loaded, digest, bits)
 

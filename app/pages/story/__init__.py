@@ -8,7 +8,7 @@ import streamlit as st
 from analysis.errors import UserError
 from analysis.files.shipped import DEMO_MODEL
 from app.literal import literal
-from app.loaded import Loaded, loss_of_plan
+from app.loaded import Loaded, loss_of_plan, loss_text
 from app.pages.story.findings import (
     Finding,
     budget,
@@ -20,11 +20,14 @@ from app.pages.story.findings import (
 )
 from app.report.sentences import DEMO_NOTE, TITLES
 from app.session.measured_plan import show_plan
+from app.session.pinned_plans import second_pinned
+from app.session.plan_data import bytes_after
 from app.session.plan_state import forget_import
 from app.session.state import page_before
 from app.widgets.charts import large_chart
 from app.widgets.controls import view_switch
 from app.widgets.links import FIRST, link_to
+from pruning.plan.sizes import format_bytes
 
 # Value in the URL -> function, in the order of the story.
 FINDINGS: Final[Mapping[str, Callable[[Loaded], Finding]]] = {
@@ -86,17 +89,24 @@ def draw(loaded: Loaded) -> None:
                 args=({**finding.controls, **finding.afterwards},),
             )
     sentence.title(finding.sentence, anchor=False)
-    sentence.caption(_about(loaded))
+    sentence.caption(_about(loaded, name))
     if finding.chart is not None:
         with st.container(key="story-chart", height="stretch"):
             large_chart(finding.chart)
 
 
-def _about(loaded: Loaded) -> str:
-    """Of which model the finding is, and on what its losses are measured: the rest is hidden."""
+def _about(loaded: Loaded, finding: str) -> str:
+    """Of which model the finding is, and on what its losses are measured: the rest is hidden.
+
+    Of a second plan the first finding has the numbers.
+    """
     words = f"Model: {literal(loaded.model.name)}."
     if loss := loss_of_plan(loaded)[0]:
         words += f" Loss on held-out text of {literal(', '.join(loss.change))}."
+    if finding == next(iter(FINDINGS)) and (second := second_pinned(loaded)):
+        size = format_bytes(bytes_after(second.loaded, second.plan))
+        lost = loss_text(second.loaded, *loss_of_plan(second.loaded))
+        words += f" Second plan, {literal(second.plan.name)}: {size}, {literal(lost)}."
     return f"{words} {DEMO_NOTE}" if loaded.model.name == DEMO_MODEL else words
 
 
