@@ -155,13 +155,13 @@ class Model(DisplayMixin):
         values = {key: _content(value) for key, value in options.items()}
         return self._drain(action(name).run(self._request(action(name).request, **values)))
 
-    def verify(self, out: str | Path, level: str | None = None) -> VerifyReport:
+    def verify(
+        self, out: str | Path, level: str | None = None, *, stream_layers: bool = False
+    ) -> VerifyReport:
         """Verify an export of this model: its bytes, that it loads, and its logits."""
-        source = self.described.checkpoint.path
-        directories = self.store.directories
-        return self._drain(
-            verify_export(Path(out), level=level, source=source, directories=directories)
-        )
+        source, directories = self.described.checkpoint.path, self.store.directories
+        way: dict[str, Any] = {"level": level, "stream_layers": stream_layers}
+        return self._drain(verify_export(Path(out), source=source, directories=directories, **way))
 
     def _ranking(self, request: SpecRequest) -> Ranking:
         study = Study.of(request, self.described, self.store)

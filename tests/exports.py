@@ -17,9 +17,11 @@ from analysis.model.opening import load_model_index
 from builders import edit_json
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.records.repair_files import content_record
+from pruning.surgery.checks import Check
 from pruning.surgery.export import ExportSettings, export_checkpoint
 from pruning.surgery.head_ranking import WeighedHeads
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, file_record
+from pruning.surgery.one_pass import check_contents
 from pruning.surgery.verify import VerifyReport, verify_export
 
 Tensors = dict[str, Tensor]
@@ -117,6 +119,11 @@ def failed(out: Path, **options: Any) -> dict[str, str]:
     report = drain(verify_export(out, **options))
     assert all("\n" not in check.detail for check in report.checks)
     return {check.name: check.detail for check in report.checks if not check.ok}
+
+
+def checks_against_source(path: Path, manifest: Manifest, source: MoEModel) -> tuple[Check, ...]:
+    """The checks of an export's tensors, whatever its hashes are."""
+    return tuple(drain(check_contents(path, manifest, source)).source)
 
 
 def keeping_neurons(

@@ -1,8 +1,6 @@
 """Estimates of a calibration's memory, for each way of running the model, and of its time."""
 
-import re
 import time
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +22,10 @@ from analysis.errors import CheckpointError
 from analysis.families.base import SlotKind
 from analysis.model.heads import beside_text
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
+from analysis.model.parts import weights_by_part
 from analysis.model.widths import computed_widths
 
 _GIB = 1 << 30
-_NUMBER = re.compile(r"\.(\d+)\.")
 # A forward reaches a third of the speed of a large matrix product, measured on the demo model and
 # on a layer of 64 experts: attention, norms and routing are slower.
 _SHARE_OF_MATMUL_SPEED = 0.33
@@ -73,10 +71,7 @@ def memory_needs(
 ) -> MemoryNeeds:
     """What the whole model and a streamed run need, and what is free."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    parts: Counter[str] = Counter()
-    for entry in model.checkpoint.tensors.values():
-        number = _NUMBER.search(entry.name)
-        parts[number[1] if number else entry.name] += model.num_weights(entry) * item
+    parts = {part: weights * item for part, weights in weights_by_part(model).items()}
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     longest = max(len(row) for row in sequences.rows)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import EllipsisType
 
@@ -42,6 +43,7 @@ EMBEDDINGS = -1  # what runs before the first layer
 HEAD = -2  # what runs after the last layer: its norm, and all else
 OUTPUT = -3  # the output embeddings, which only logits need
 
+_PLAIN = frozenset(loading.DTYPES.values())
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
 
@@ -145,6 +147,7 @@ class Skeleton:
         self._embeddings = paths[self.model.get_input_embeddings()]
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
+        self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         # By layer: tensors for transformers' loader, by name; and parameters stacked from one
         # tensor per expert: parameter -> part (gate and up, or down) -> tensors in expert order.
         self._plain: defaultdict[int, dict[str, StoredTensor]] = defaultdict(dict)
@@ -168,6 +171,7 @@ class Skeleton:
             first = sorted(str(problem) for problem in info.conversion_errors)[0]
             raise CheckpointError(f"{self._name}: {first} cannot be loaded.")
         self.model._adjust_missing_and_unexpected_keys(info)
+        self.unexpected |= info.unexpected_keys
         loading.check_left_out(self._described, info.unexpected_keys)
         if info.mismatched_keys:
             raise loading.wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
@@ -201,11 +205,31 @@ class Skeleton:
                 if stored.entry.shape != place_RC.shape:
                     entry = stored.entry
                     raise loading.wrong_shape(self._name, entry.name, entry.shape, place_RC.shape)
-                stored.read_into(place_RC)
+                if stored.dtype == place_RC.dtype:
+                    stored.read_into(place_RC)
+                else:
+                    place_RC.copy_(stored[...])
             row += height
         if row != stack_ERC.shape[1]:
             raise CheckpointError(f"{self._name} lacks a part of {target}.")
         module._parameters[name] = nn.Parameter(stack_ERC.to(self.device), requires_grad=False)
+
+    @property
+    def parts(self) -> list[int]:
+        """What the checkpoint holds: layers, even if the model lacks them, and other parts."""
+        return sorted(self._plain.keys() | self._stacks.keys())
+
+    def stored_bytes(self, layer: int) -> int:
+        """Bytes on disk of a layer, or of what runs before or after the layers."""
+        stacked = (some for parts in self._stacks[layer].values() for some in parts.values())
+        stored = [*self._plain[layer].values(), *chain.from_iterable(stacked)]
+        return sum(tensor.entry.nbytes for tensor in stored)
+
+    def cast(self, layer: int, dtype: torch.dtype) -> None:
+        """Cast the loaded weights of a layer, and all buffers."""
+        buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        for tensor in (*(parameter for _, parameter in self._parameters(layer)), *buffers):
+            tensor.data = tensor.data.to(dtype)
 
     def drop(self, layer: int) -> None:
         """Free the weights of a layer."""
@@ -246,7 +270,8 @@ class Skeleton:
             )
             layer = self._part_of(target)
             stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
-            if pattern in stacking and target in targets and targets[target].dtype == stored.dtype:
+            plain = target in targets and stored.dtype in _PLAIN
+            if pattern in stacking and plain and targets[target].dtype in _PLAIN:
                 # Parts in the order in which they are joined, whatever their order on disk.
                 parts = self._stacks[layer].setdefault(
                     target, {part: [] for part in stacking[pattern].source_patterns}

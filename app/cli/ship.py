@@ -19,7 +19,7 @@ from pruning.plan.size_words import less_in_words
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.requests.model import ExportRequest
 from pruning.spec.base import Option
-from pruning.spec.options import StatsDir, Text
+from pruning.spec.options import StatsDir, StreamLayers, Text
 from pruning.surgery.source_checks import left_behind, missing_files
 from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
 
@@ -108,6 +108,7 @@ def verify(
     ] = None,
     source: Annotated[Text | None, _SOURCE] = None,
     tokens: Annotated[int, Field(ge=1), Option("Random tokens to run.")] = 128,
+    stream_layers: StreamLayers = False,
     stats_dir: StatsDir | None = None,
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.
@@ -115,5 +116,6 @@ def verify(
     Example: moeprune verify smaller-demo --source demo
     """
     described = load_model_index(source) if source else None
-    checks = follow(verify_result(out_dir, level, described, tokens, stats_dir))
+    way = {"level": level, "tokens": tokens, "stream_layers": stream_layers}
+    checks = follow(verify_result(out_dir, described, stats_dir, **way))
     report_checks(out_dir, checks, has_source=described is not None)

@@ -68,6 +68,7 @@ class ExportOptions(Request):
     keep_list: options.KeepList = False
     gguf: options.GgufType | None = None
     verify: options.Verify = False
+    stream_layers: options.VerifyByLayers = False
 
 
 class ExportRequest(ExportOptions, ModelRequest):

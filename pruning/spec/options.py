@@ -399,6 +399,12 @@ Verify = Annotated[
         ("--verify", "--no-verify"),
     ),
 ]
+VerifyByLayers = Annotated[
+    Switch,
+    Option(
+        "Verify logits one layer at a time: for models larger than memory.", ("--stream-layers",)
+    ),
+]
 Repair = Annotated[
     Switch,
     Option(

@@ -26,8 +26,11 @@ from pruning.plan.widths import WidthPlan
 from pruning.records.repaired_tensors import RepairedTensor
 from pruning.surgery.heads import HeadSlots, head_slots
 from pruning.surgery.pieces import item_bytes
+from pruning.surgery.reading import Files
 
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 20
+# Rows at least this long are read one by one; of shorter ones, all between the first and the last.
+_LONG_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,19 +57,38 @@ class TensorPart:
         """Whether all of it stays in place."""
         return self.ids is None or np.array_equal(self.ids, np.arange(self.shape[self.axis]))
 
-    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, shard: Path, files: Files) -> Iterator[NDArray[np.uint8]]:
         """The bytes that the export must hold, a few rows at a time."""
         rows, row_bytes = self.result[0], math.prod(self.shape[1:])
         step = max(1, _BLOCK_BYTES // max(1, math.prod(self.result[1:]), row_bytes))
         for first in range(0, rows, step):
             last = min(rows, first + step)
             if self.ids is not None and self.axis == 0:
-                tensor = mapped(shard, self.start, self.shape)
-                yield self._fill(_select(tensor, self.ids[first:last], 0), first, last)
+                yield self._fill(self._rows(shard, files, self.ids[first:last]), first, last)
                 continue
-            block = mapped(shard, self.start + first * row_bytes, (last - first, *self.shape[1:]))
+            shape = (last - first, *self.shape[1:])
+            block = files.read(shard, self.start + first * row_bytes, shape)
             chosen = block if self.ids is None else _select(block, self.ids, self.axis)
             yield self._fill(chosen, 0, None)
+
+    def _rows(self, shard: Path, files: Files, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Rows of these ids, and zeros where an id is -1; no other long rows are read."""
+        inner = self.shape[1:]
+        row_bytes = math.prod(inner)
+        rows = np.zeros((len(ids), *inner), np.uint8)
+        stays = np.flatnonzero(ids >= 0)
+        # Runs of consecutive ids in consecutive places; of short rows, one run of all.
+        breaks = np.flatnonzero((np.diff(ids[stays]) != 1) | (np.diff(stays) != 1)) + 1
+        if row_bytes < _LONG_BYTES and len(breaks):
+            least, most = int(ids[stays].min()), int(ids[stays].max())
+            block = files.read(shard, self.start + least * row_bytes, (most + 1 - least, *inner))
+            rows[stays] = block[ids[stays] - least]
+            return rows
+        for run in np.split(stays, breaks):
+            if len(run):
+                start = self.start + int(ids[run[0]]) * row_bytes
+                rows[run[0] : run[-1] + 1] = files.read(shard, start, (len(run), *inner))
+        return rows
 
     def _fill(self, chosen: NDArray[np.uint8], first: int, last: int | None) -> NDArray[np.uint8]:
         if self.filling and self.ids is not None:
@@ -86,12 +108,12 @@ class Table:
     kept: tuple[int, ...]  # original ids in their new order, -1 where the layer is filled up
     is_whole = False
 
-    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, shard: Path, files: Files) -> Iterator[NDArray[np.uint8]]:
         """The bytes that the export must hold."""
         width = {"I64": 8, "I32": 4}.get(self.entry.dtype)
         if width is None:
             raise ExportError(f"{self.entry.name} of type {self.entry.dtype} holds no ids.")
-        raw = mapped(shard, self.entry.start, (*self.entry.shape, width))
+        raw = files.read(shard, self.entry.start, (*self.entry.shape, width))
         rows = raw.view(f"<i{width}")[..., 0].tolist()
         stays = [expert for expert in self.kept if expert >= 0]
         for token, row in enumerate(rows):
@@ -115,14 +137,16 @@ class InBfloat16:
     folder: Path  # of the source
     is_whole = True
 
-    def blocks(self, shard: Path) -> Iterator[NDArray[np.uint8]]:
+    def blocks(self, shard: Path, files: Files) -> Iterator[NDArray[np.uint8]]:
         """The bytes that the export must hold, a row of blocks at a time."""
         size = (*self.grid.shape, item_bytes(self.grid.dtype))
-        raw = mapped(self.folder / self.grid.shard, self.grid.start, size)
+        raw = files.read(self.folder / self.grid.shard, self.grid.start, size)
         scales = as_float64(raw.tobytes(), self.grid.dtype).reshape(self.grid.shape)
-        codes = mapped(shard, self.entry.start, self.entry.shape)
+        height, width = self.entry.shape
         for number, scales_c in enumerate(scales):
-            rows = codes[number * self.block[0] : (number + 1) * self.block[0]]
+            first = number * self.block[0]
+            shape = (min(self.block[0], height - first), width)
+            rows = files.read(shard, self.entry.start + first * width, shape)
             values = fp8_values(rows)
             apply_scales(values, scales_c.astype(np.float32)[None, :], (len(rows), self.block[1]))
             # Nearest number of 8 bits, the even one of two: by arithmetic, not by bits.
@@ -132,13 +156,6 @@ class InBfloat16:
             halves = nearest.view("<u2").reshape(*rows.shape, 2)[..., 1]
             bits = np.where(np.isnan(nearest), np.uint16(0x7FC0), halves)
             yield bits.astype("<u2").view(np.uint8)
-
-
-def mapped(file: Path, start: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Bytes of a file as an array, read when touched and freed with the array."""
-    if 0 in shape:
-        return np.zeros(shape, np.uint8)
-    return np.memmap(file, np.uint8, "r", start, shape)
 
 
 def _select(block: NDArray[np.uint8], ids: NDArray[np.int64], axis: int) -> NDArray[np.uint8]:

@@ -1,32 +1,26 @@
-"""Checks of an export that load models and run them on the CPU."""
+"""Checks of an export that run models on the CPU."""
 
-import gc
-from typing import Any
+from collections.abc import Generator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from analysis.calibration.loading import (
-    LOADING_ERRORS,
-    cast_as_plain,
-    dequantising_config,
-    experts_option,
-)
-from analysis.checkpoint.aligned import align_weights
-from analysis.errors import first_line
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
-from analysis.nonuniform.loading import auto_class_of
-from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.checks import Check
+from pruning.surgery.reading import shifted
+from pruning.surgery.running import DoesNotLoad, DoesNotRun, Precision, RunModel
 
 MAX_DIFFERENCE = 1e-5  # of logits, absolute, in float32
 _SEED = 0
 _ROW_TOKENS = 32
+_KINDS = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
-def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
+def random_tokens(model: MoEModel, tokens: int) -> Tensor:
     """At least this many seeded token ids, in rows that fit the model's context."""
     config = model.config
     length = min(tokens, _ROW_TOKENS, int(config.get("max_position_embeddings") or _ROW_TOKENS))
@@ -35,48 +29,24 @@ def random_tokens(model: MoEModel, tokens: int) -> torch.Tensor:
     return torch.from_numpy(ids)
 
 
-def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
-    options: dict[str, Any] = dict(experts_option(dtype))
-    # Alike on every machine: with a GPU, transformers would keep weights quantised.
-    if dequantising := dequantising_config(model):
-        options["quantization_config"] = dequantising
-    loaded, info = auto_class_of(model).from_pretrained(
-        model.checkpoint.path,
-        dtype=dtype,
-        output_loading_info=True,
-        local_files_only=True,
-        trust_remote_code=False,
-        **options,
-    )
-    if model.quantisation:
-        cast_as_plain(loaded, loaded.config.dtype)
-    align_weights(loaded)
-    return loaded.eval(), info
-
-
-def _logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        result: torch.Tensor = model(ids, use_cache=False, output_router_logits=False).logits
-    return result
-
-
-def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
+def check_load(exported: MoEModel, ids: Tensor, run: RunModel) -> Generator[int, None, Check]:
     """Load in the checkpoint's own dtype and run: no missing keys, finite logits."""
+    logits, reason = torch.empty(0), ""
     try:
-        model, info = _load(exported, "auto")
-    except LOADING_ERRORS as error:
-        return Check("load", False, f"transformers cannot load the export: {first_line(error)}")
+        ran = yield from run(exported, ids, Precision(), None)
+        logits, keys = ran.logits, ran.keys
+    except DoesNotLoad as error:
+        return Check("load", False, f"transformers cannot load the export: {error}")
+    except DoesNotRun as error:
+        keys, reason = error.keys, str(error)
     # transformers has no prediction heads, and knows the names of some only.
     heads = tuple(head.prefix for head in prediction_heads(exported))
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        keys = [key for key in sorted(map(str, info[kind])) if not key.startswith(heads)]
-        if keys:
+    for kind in _KINDS:
+        odd = [key for key in sorted(map(str, keys.get(kind, ()))) if not key.startswith(heads)]
+        if odd:
             what = kind.replace("_", " ")
-            return Check("load", False, f"transformers reports {len(keys)} {what}: {keys[0]}")
-    try:
-        logits = _logits(model, ids)
-    except RuntimeError as error:
-        reason = first_line(error)
+            return Check("load", False, f"transformers reports {len(odd)} {what}: {odd[0]}")
+    if reason:
         if "multiple of 16 bytes" in reason:  # of a row of an expert, in transformers' products
             reason += "; export again with --width-multiple-of 8"
         return Check("load", False, f"loads, but does not run: {reason}")
@@ -86,38 +56,43 @@ def check_load(exported: MoEModel, ids: torch.Tensor) -> Check:
     return Check("load", finite, f"loads in {dtype}; logits of {ids.numel()} tokens are {outcome}")
 
 
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """An export, and the original that it is compared with."""
+
+    exported: MoEModel
+    source: MoEModel
+    plan: PruningPlan
+    dequantised: bool = False  # whether FP8 of the original is BF16 in the export
+
+
 def check_logits(
-    exported: MoEModel,
-    source: MoEModel,
-    plan: PruningPlan,
-    ids: torch.Tensor,
-    *,
-    dequantised: bool = False,
-) -> tuple[Check, float]:
+    sides: Sides, ids: Tensor, run: RunModel
+) -> Generator[int, None, tuple[Check, float | None]]:
     """Compare logits in float32 with the original, its removed experts and neurons masked.
 
     If the plan is repaired, what stays is; it selects as few experts per token. Also returns the
     largest difference. Without neurons, sums run in another order and differ by more than allowed
-    in float32, so these are compared in float64. One model is in memory at once. `dequantised`: the
-    weights of both are rounded to bfloat16 first, as those of the export are.
+    in float32, so these are compared in float64. One model is in memory at once. Dequantised
+    weights are BF16, so both are rounded to that first.
     """
-    dtype = torch.float64 if plan.kept_neurons else torch.float32
-    stored = torch.bfloat16 if dequantised else dtype
-    pruned = _load(exported, stored)[0].to(dtype)
-    pruned_logits = _logits(pruned, ids)
-    del pruned
-    gc.collect()  # models hold reference cycles; else both would be in memory
-    original = _load(source, stored)[0].to(dtype)
-    with masked(original, source.family, plan):
-        difference = float((_logits(original, ids) - pruned_logits).abs().max())
+    plan = sides.plan
+    dtype = "float64" if plan.kept_neurons else "float32"
+    precision = Precision("bfloat16" if sides.dequantised else dtype, dtype)
+    try:
+        pruned = yield from run(sides.exported, ids, precision, None)
+        before = sides.exported.checkpoint.nbytes
+        original = yield from shifted(run(sides.source, ids, precision, plan), before)
+    except (DoesNotLoad, DoesNotRun) as error:
+        return Check("logits", False, f"cannot be computed in {dtype}: {error}"), None
+    difference = float((original.logits - pruned.logits).abs().max())
     # A NaN is not <= anything, so it fails.
     ok = difference <= MAX_DIFFERENCE
     repaired = " and what stays repaired" if plan.repair else ""
     fewer = f", {plan.top_k} experts per token" if plan.top_k else ""
     detail = (
-        f"logits differ by at most {difference:.2g} on {ids.numel()} random tokens in "
-        f"{str(dtype).removeprefix('torch.')}, against the original with what was removed "
-        f"masked{repaired}{fewer} "
+        f"logits differ by at most {difference:.2g} on {ids.numel()} random tokens in {dtype}, "
+        f"against the original with what was removed masked{repaired}{fewer} "
         f"(allowed: {MAX_DIFFERENCE:g})"
     )
     return Check("logits", ok, detail), difference

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from analysis.errors import ExportError
 from analysis.families.base import SlotKind
-from analysis.files.content import file_sha256
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import layer_file
@@ -31,18 +30,12 @@ def repairs_of(
 ) -> Mapping[str, RepairedTensor | None]:
     """Name in the source -> the repair's tensor; None for all of them if its files are elsewhere.
 
-    Refuses files that were changed, and tensors that a repair does not change.
+    Refuses tensors that a repair does not change.
     """
     names = _changed_names(source, plan, manifest)
     if plan.repair is None or plan.repair.folder is None:
         return dict.fromkeys(names)
     which = f"the repair {plan.repair.record_id}"
-    for file, path in plan.repair.files.items():
-        if manifest.repair_files.get(file) != file_sha256(path):
-            raise ExportError(
-                f"{file} of {which} is not the one that was exported; name the statistics folder "
-                "that has it with --stats-dir"
-            )
     repairs = repaired_tensors(plan.repair)
     for name in sorted(repairs.keys() ^ names):
         if name in names:

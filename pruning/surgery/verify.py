@@ -8,20 +8,27 @@ from pathlib import Path
 import psutil
 
 from analysis.checkpoint.opening import open_checkpoint
-from analysis.errors import ExportError, unknown_name
+from analysis.errors import ExportError, UnsupportedModelError, UserError, unknown_name
 from analysis.model.describing import describe_model
 from analysis.model.moe_model import MoEModel
+from analysis.model.parts import weights_by_part
 from analysis.progress import Progress
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import format_bytes
-from pruning.surgery.checks import Check, check_against_source, check_bytes
+from pruning.surgery.checks import Check
 from pruning.surgery.manifest import Manifest, read_manifest
+from pruning.surgery.one_pass import check_contents
+from pruning.surgery.reading import shifted, with_steps
 from pruning.surgery.repair_checks import with_files
 
 # Besides the weights: the converted copy of a layer while loading, activations, libraries.
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
+# A quantised layer is there a second time while it is dequantised, in parts and stacked.
+_DEQUANTISING_FACTOR = 2.0
 _ASKED_FOR = "as asked for"
+_STREAMED = "--stream-layers"
+_ITEM_BYTES = {"F32": 4, "F64": 8}  # of a weight in the checkpoint's own dtype; else 2
 
 
 class Level(StrEnum):
@@ -62,65 +69,123 @@ class VerifyReport(DisplayMixin):
         }
 
 
-def logits_memory(source: MoEModel, plan: PruningPlan) -> int:
-    """Bytes of memory for the logits level, which loads one model after the other."""
+def logits_memory(source: MoEModel, plan: PruningPlan, *, by_layers: bool = False) -> int:
+    """Bytes of memory for the logits level, which loads one model after the other.
+
+    By layers, it loads one layer at a time.
+    """
     # In float32, or float64 if neurons are removed, see `check_logits`.
-    weights = source.num_params * (8 if plan.kept_neurons else 4)
-    return int(weights * _MEMORY_FACTOR) + _MEMORY_EXTRA
+    item = 8 if plan.kept_neurons else 4
+    if not by_layers:
+        return int(source.num_params * item * _MEMORY_FACTOR) + _MEMORY_EXTRA
+    # Repaired projections, about a third of a layer, lie beside those that they replace.
+    return _layer_memory(source, item * (4 if plan.repair else 3) / 3)
 
 
-def _choose(level: str | None, manifest: Manifest, source: MoEModel | None) -> tuple[Level, str]:
-    names = [member.value for member in Level]
-    if level is not None and level not in names:
-        raise ExportError(unknown_name("level", level, names))
-    if level == Level.LOGITS and source is None:
-        raise ExportError(
-            "The level 'logits' compares with the source; give its directory (--source), or use "
-            "the level 'load'."
-        )
-    repair = manifest.plan.repair
-    missing = repair.record_id if repair and repair.folder is None else ""
-    if level == Level.LOGITS and missing:
-        raise ExportError(
-            f"The level 'logits' needs the files of the repair {missing}; name their statistics "
-            "folder (--stats-dir), or use the level 'load'."
-        )
-    if level:
-        return Level(level), _ASKED_FOR
-    available = psutil.virtual_memory().available
-
-    def needs(nbytes: int) -> str:
-        return f"needs {format_bytes(nbytes)} of memory, {format_bytes(available)} are available"
-
-    lacking = "no source was given to compare logits with"
-    if missing:
-        lacking = f"the files of the repair {missing}, which logits need, are not here"
-    elif source is not None:
-        needed = logits_memory(source, manifest.plan)
-        if needed <= available:
-            return Level.LOGITS, f"the highest level: it {needs(needed)}"
-        lacking = f"the level 'logits' {needs(needed)}"
-    to_load = int(manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
-    if to_load <= available:
-        return Level.LOAD, lacking
-    return Level.BYTES, f"the level 'load' {needs(to_load)}"
+def _layer_memory(model: MoEModel, item: float) -> int:
+    """Bytes of memory for one layer at a time, with so many for each weight."""
+    factor = _DEQUANTISING_FACTOR if model.quantisation else _MEMORY_FACTOR
+    return int(max(weights_by_part(model).values()) * item * factor) + _MEMORY_EXTRA
 
 
-def verify_export(
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is asked of a verification, and what decides its level."""
+
+    level: str | None  # asked for; None: the highest that memory allows
+    by_layers: bool
+    path: Path  # of the export
+    manifest: Manifest
+    source: MoEModel | None
+
+    @property
+    def exported(self) -> MoEModel:
+        """The export, as it describes itself."""
+        return describe_model(open_checkpoint(self.path))
+
+    @property
+    def missing(self) -> str:
+        """The repair whose files are elsewhere."""
+        repair = self.manifest.plan.repair
+        return repair.record_id if repair and repair.folder is None else ""
+
+    def check(self) -> None:
+        """Refuse a level that is unknown, or lacks what it needs."""
+        names = [member.value for member in Level]
+        if self.level is not None and self.level not in names:
+            raise ExportError(unknown_name("level", self.level, names))
+        if self.level == Level.BYTES and self.by_layers:
+            raise ExportError(f"The level 'bytes' runs no layers; leave {_STREAMED} out.")
+        if self.level == Level.LOGITS and self.source is None:
+            raise ExportError(
+                "The level 'logits' compares with the source; give its directory (--source), or "
+                "use the level 'load'."
+            )
+        if self.level == Level.LOGITS and self.missing:
+            raise ExportError(
+                f"The level 'logits' needs the files of the repair {self.missing}; name their "
+                "statistics folder (--stats-dir), or use the level 'load'."
+            )
+
+    def choose(self) -> tuple[Level, str]:
+        """The level to reach, and why no higher one."""
+        if self.level:
+            return Level(self.level), _ASKED_FOR
+        lacking = "no source was given to compare logits with"
+        if self.missing:
+            lacking = f"the files of the repair {self.missing}, which logits need, are not here"
+        elif self.source:
+            fits, words = self._fits(Level.LOGITS)
+            if fits:
+                return Level.LOGITS, f"the highest level: it {words}"
+            lacking = f"the level 'logits' {words}"
+        fits, words = self._fits(Level.LOAD)
+        return (Level.LOAD, lacking) if fits else (Level.BYTES, f"the level 'load' {words}")
+
+    def _fits(self, level: Level) -> tuple[bool, str]:
+        """Whether memory allows a level, and what it needs in words; of layers, if these fit."""
+        available = psutil.virtual_memory().available
+        needed = self._memory(level, by_layers=self.by_layers)
+        there = f"{format_bytes(available)} are available"
+        way = " for one layer at a time" if self.by_layers else ""
+        words = f"needs {format_bytes(needed)} of memory{way}, {there}"
+        if needed > available and not self.by_layers:
+            # By layers it may reach the highest level that there is.
+            highest = Level.LOGITS if self.source and not self.missing else Level.LOAD
+            streamed = self._memory(highest, by_layers=True)
+            if streamed <= available:
+                words += f"; {_STREAMED} reaches '{highest}' with {format_bytes(streamed)}"
+        return needed <= available, words
+
+    def _memory(self, level: Level, *, by_layers: bool) -> int:
+        if level is Level.LOGITS and self.source:
+            return logits_memory(self.source, self.manifest.plan, by_layers=by_layers)
+        if not by_layers:
+            return int(self.manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
+        try:
+            exported = self.exported
+        except UserError:  # the checks of its bytes say so
+            return 0
+        return _layer_memory(exported, _ITEM_BYTES.get(exported.dtype, 2))
+
+
+def verify_export(  # noqa: PLR0913  (options of the command)
     path: Path,
     *,
     level: str | None = None,
     source: Path | None = None,
     tokens: int = 128,
     directories: Sequence[Path] = (),
+    stream_layers: bool = False,
 ) -> Generator[Progress, None, VerifyReport]:
     """Verify an exported checkpoint; returns the report.
 
     A level starts only if all checks before it pass. The default is the highest level that memory
     allows; `logits` needs the source, the checkpoint that was exported. With the source, every
     tensor of it is accounted for, and every byte of the export is compared with it. `tokens` random
-    tokens are run, rounded up to whole rows. The files of a repair are looked for in statistics
-    folders, `directories`; without them its bytes and logits are not compared.
+    tokens are run, rounded up to whole rows; with `stream_layers` one layer is in memory at a time.
+    The files of a repair are looked for in statistics folders, `directories`; without them its
+    bytes and logits are not compared.
     """
     if not path.is_dir():
         raise ExportError(f"{path} is not a directory; give the folder of an export.")
@@ -131,47 +196,84 @@ def verify_export(
         manifest = read_manifest(path)
     except ExportError as error:
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
-    manifest = with_files(manifest, directories)
-    goal, reason = _choose(level, manifest, original)
+    choice = _Choice(level, stream_layers, path, with_files(manifest, directories), original)
+    choice.check()
+    report = VerifyReport(*choice.choose(), ())
+    total = _bytes_to_read(choice, report.level)
+    return (
+        yield from with_steps(
+            _verify(choice, report, tokens),
+            lambda done: Progress("verifying", min(done, total), total, "bytes"),
+        )
+    )
+
+
+def _bytes_to_read(choice: _Choice, level: Level) -> int:
+    """All bytes of the export for its hashes, and again for each time that a model is loaded."""
+    exported = choice.manifest.nbytes
+    compared = choice.source.checkpoint.nbytes if choice.source else 0
+    more = {Level.BYTES: 0, Level.LOAD: exported, Level.LOGITS: 2 * exported + compared}
+    return exported + more[level]
+
+
+def _verify(
+    choice: _Choice, report: VerifyReport, tokens: int
+) -> Generator[int, None, VerifyReport]:
+    """Verify up to the level of the report; yields how many bytes are read so far."""
+    manifest = choice.manifest
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
-    checks = (Check("manifest", True, made_by), *(yield from check_bytes(path, manifest)))
-    is_intact = all(check.ok for check in checks)
-    if original:
-        checks = (*checks, *(yield from check_against_source(path, manifest, original)))
-    if not is_intact:
-        return VerifyReport(Level.BYTES, "the bytes are not those of the export", checks)
-    if not all(check.ok for check in checks):
-        return VerifyReport(Level.BYTES, "the source given does not lead to this export", checks)
-    report = VerifyReport(goal, reason, checks)
-    if goal is Level.BYTES:
+    contents = yield from check_contents(choice.path, manifest, choice.source)
+    report = replace(report, checks=(Check("manifest", True, made_by), *contents.all))
+    if not all(check.ok for check in contents.own):
+        reason = "the bytes are not those of the export"
+        return replace(report, level=Level.BYTES, reason=reason)
+    if not report.ok:
+        reason = "the source given does not lead to this export"
+        return replace(report, level=Level.BYTES, reason=reason)
+    if report.level is Level.BYTES:
         return report
-    return (yield from _verify_forward(path, original, manifest, report, tokens))
+    return (yield from shifted(_verify_forward(choice, report, tokens), manifest.nbytes))
 
 
 def _verify_forward(
-    path: Path, original: MoEModel | None, manifest: Manifest, report: VerifyReport, tokens: int
-) -> Generator[Progress, None, VerifyReport]:
+    choice: _Choice, report: VerifyReport, tokens: int
+) -> Generator[int, None, VerifyReport]:
     """The load level, and the logits level if the report aims at it."""
     # Imported here, as the dashboard imports this module and must start without torch.
     from analysis.calibration.loading import why_not_loaded
-    from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
+    from pruning.surgery.forward_checks import Sides, check_load, check_logits, random_tokens
+    from pruning.surgery.running import run_whole
+    from pruning.surgery.streamed_run import run_streamed
 
-    exported = describe_model(open_checkpoint(path))
+    exported, source, manifest = choice.exported, choice.source, choice.manifest
     if why := why_not_loaded(exported):
-        if report.reason == _ASKED_FOR:
-            raise ExportError(f"The level '{report.level}' is not possible: {why}; use 'bytes'.")
-        unknown = f"not checked: whether it loads, and its logits, as {why}"
-        return replace(report, level=Level.BYTES, reason=unknown)
-    ids = random_tokens(exported, tokens)
-    yield Progress("loading", 0, 1, "models")
-    load = check_load(exported, ids)
-    report = replace(report, checks=(*report.checks, load))
-    if not load.ok:
-        return replace(report, level=Level.LOAD, reason="the export does not load or run")
-    if report.level is Level.LOAD or original is None:
-        return report
-    yield Progress("comparing logits", 0, 1, "models")
-    check, difference = check_logits(
-        exported, original, manifest.plan, ids, dequantised=manifest.dequantised
-    )
+        return _only_bytes(report, why)
+    ids, run = random_tokens(exported, tokens), run_streamed if choice.by_layers else run_whole
+    try:
+        load = yield from check_load(exported, ids, run)
+        report = replace(report, checks=(*report.checks, load))
+        if not load.ok:
+            return replace(report, level=Level.LOAD, reason="the export does not load or run")
+        if report.level is Level.LOAD or source is None:
+            return report
+        sides = Sides(exported, source, manifest.plan, manifest.dequantised)
+        check, difference = yield from shifted(check_logits(sides, ids, run), manifest.nbytes)
+    except UnsupportedModelError as error:  # its layers do not run alone
+        if report.reason == _ASKED_FOR or not choice.by_layers:
+            raise
+        whole = replace(choice, by_layers=False)
+        goal, reason = whole.choose()
+        why = str(error).removesuffix(".")
+        if goal is Level.BYTES:
+            return _only_bytes(report, why)
+        report = replace(report, level=goal, reason=f"{why}; as a whole: {reason}")
+        return (yield from _verify_forward(whole, report, tokens))
     return replace(report, checks=(*report.checks, check), max_abs_diff=difference)
+
+
+def _only_bytes(report: VerifyReport, why: str) -> VerifyReport:
+    """The report on a model that cannot be run; refused if that was asked for."""
+    if report.reason == _ASKED_FOR:
+        raise ExportError(f"The level '{report.level}' is not possible: {why}; use 'bytes'.")
+    unknown = f"not checked: whether it loads, and its logits, as {why}"
+    return replace(report, level=Level.BYTES, reason=unknown)

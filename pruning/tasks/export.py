@@ -60,7 +60,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     }
     if request.verify or model.family.discovered:
         result["verify"] = yield from verify_result(
-            request.out, None, model, stats_dir=request.stats_dir
+            request.out, model, request.stats_dir, stream_layers=request.stream_layers
         )
     if request.gguf and converter:
         contents = replace(
@@ -174,13 +174,9 @@ def _judge(
 
 
 def verify_result(
-    out: Path,
-    level: str | None,
-    source: MoEModel | None,
-    tokens: int = 128,
-    stats_dir: Path | None = None,
+    out: Path, source: MoEModel | None, stats_dir: Path | None = None, **way: Any
 ) -> Steps[dict[str, Any]]:
-    """Verify an export; returns the report as plain JSON."""
+    """Verify an export; returns the report as plain JSON. `way` are options of `verify_export`."""
     # Said before the import, which takes seconds.
     yield Progress("verifying", 0, 0)
     from pruning.surgery.verify import verify_export
@@ -188,10 +184,9 @@ def verify_result(
     quiet_transformers()
     report = yield from verify_export(
         out,
-        level=level,
         source=source.checkpoint.path if source else None,
-        tokens=tokens,
         directories=stats_store(stats_dir).directories,
+        **way,
     )
     return asdict(report)
 

@@ -87,6 +87,13 @@ def test_a_name_is_checked_before_anything_is_written(
     assert start_button(test).disabled
     assert any("taken; choose another name" in text.value for text in test.markdown)
     typed(offered)
+    # Room for a layer, not for the whole: the job compares layer by layer.
+    demo = load_model_index("demo")
+    free = (1 << 29) + demo.num_params * 4
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    test.run()
+    assert any("; layer by layer, as here, " in text.value for text in test.markdown)
+    assert any("--verify --stream-layers" in code.value for code in test.code)
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=1000))
     test.run()
     assert start_button(test).disabled

@@ -89,8 +89,13 @@ def test_commands_to_serve_are_not_broken(works, here, monkeypatch):
 
 def test_export_can_verify_at_once(works, tiny, stats, here):
     works("plan", tiny, "--criterion", "magnitude", "--sparsity", "0.5", "--stats-dir", stats)
-    said = works("export", tiny, "half", "--plan", "plan.json", "--verify")
-    assert "half: level logits" in said
+    said = works("export", tiny, "half", "--plan", "plan.json", "--verify", "--stream-layers")
+    assert "half: level logits" in said and "for one layer at a time" in " ".join(said.split())
+    by_layers, whole = (
+        works("verify", "half", "--source", tiny, "--level", "logits", *way)
+        for way in (("--stream-layers",), ())
+    )
+    assert by_layers == whole
 
 
 def test_export_into_shards_of_a_size_with_a_list_of_kept_ids(works, tiny, exported, here):

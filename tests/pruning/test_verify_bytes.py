@@ -8,6 +8,7 @@ import pytest
 import torch
 from exports import (
     accept_changes,
+    checks_against_source,
     edit_tensors,
     export,
     failed,
@@ -29,9 +30,9 @@ from families.configs import BY_NAME
 from families.tiny_models import redraw, tiny_config
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
 from pruning.plan.widths import WidthChoice, WidthMode
-from pruning.surgery.checks import check_against_source
-from pruning.surgery.forward_checks import check_logits, random_tokens
+from pruning.surgery.forward_checks import Sides, check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.surgery.running import run_whole
 from pruning.surgery.verify import verify_export
 
 GLM = BY_NAME["glm4_moe"]
@@ -120,7 +121,7 @@ def test_shared_experts_that_grew_are_verified_byte_by_byte(grown):
         for element in elements:
             file = np.memmap(grown.path / entry.shard, np.uint8, "r+")
             file[entry.start + 4 * element] ^= 1
-            (_, check) = drain(check_against_source(grown.path, manifest, described))
+            (_, check) = checks_against_source(grown.path, manifest, described)
             file[entry.start + 4 * element] ^= 1
             assert not check.ok
             assert check.detail == (
@@ -132,20 +133,25 @@ def test_shared_experts_that_grew_are_verified_byte_by_byte(grown):
 OLMOE = BY_NAME["olmoe"]
 
 
+def compared(sides, ids):
+    """The check of logits of whole models, and the largest difference."""
+    return drain(check_logits(sides, ids, run_whole))
+
+
 @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
 def test_neurons_are_compared_in_float64(neuron_source, width_export, mode):
     source = neuron_source(OLMOE)
     exported = load_model_index(str(width_export(OLMOE, mode).path))
     ids = random_tokens(source.described, 32)
     plan = fit_plan(source.plan, source.described)
-    check, difference = check_logits(exported, source.described, plan, ids)
+    check, difference = compared(Sides(exported, source.described, plan), ids)
     # Logits of about 1 with 2^-53 of rounding; in float32 they would differ by 1e-7.
     assert check.ok and difference < 1e-12
     assert "on 32 random tokens in float64," in check.detail
     first = OLMOE.sparse[0]
     others = plan.kept_neurons | {first: plan.kept_neurons[first] | {1: (0,)}}
     plan = replace(plan, kept_neurons=others)
-    check, difference = check_logits(exported, source.described, plan, ids)
+    check, difference = compared(Sides(exported, source.described, plan), ids)
     assert not check.ok and difference > 1e-5
 
 
@@ -155,10 +161,10 @@ def test_whole_experts_are_compared_in_float32(neuron_source, tmp_path):
     export(source, plan, tmp_path / "out")
     ids = random_tokens(source, 32)
     exported = load_model_index(str(tmp_path / "out"))
-    check, _ = check_logits(exported, source, plan, ids)
+    check, _ = compared(Sides(exported, source, plan), ids)
     assert check.ok and "in float32," in check.detail
     other = PruningPlan(model_ref(source), dict.fromkeys(OLMOE.sparse, (0, 2, 4)))
-    assert not check_logits(exported, source, other, ids)[0].ok
+    assert not compared(Sides(exported, source, other), ids)[0].ok
 
 
 GPT_OSS = BY_NAME["gpt_oss"]

@@ -218,12 +218,7 @@ def _findings(
         yield _Finding(False, literal(str(error)))
     if why := choice.refused or (choice.gguf and choice.why_no_gguf(model, plan)):
         yield _Finding(False, why)
-    # Only verification loads the models: the source, then the export.
-    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
-    memory = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
-    if needs > free:
-        memory += ": the export is written, and verified as far as memory allows"
-    yield _Finding(True, memory, warns=needs > free)
+    yield _memory_finding(request, model, plan)
     is_even = choice.padding is not None or len(set(counts.values())) == 1
     differs = "" if is_even else "Layers differ in size: check your serving engine.  "
     verdicts = choice.verdicts(model, plan)
@@ -232,6 +227,24 @@ def _findings(
         f"{differs}Compatibility, {summary(verdicts)}",
         warns=not readers(verdicts).plain or plan.granularity == NEURON_GRANULARITY,
     )
+
+
+def _memory_finding(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> _Finding:
+    """What verification needs, which alone loads the models: the export, then the source."""
+    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
+    words = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
+    if request.stream_layers:
+        streamed = logits_memory(model, plan, by_layers=True)
+        return _Finding(True, f"{words}; layer by layer, as here, {format_bytes(streamed)}")
+    if needs > free:
+        words += ": the export is written, and verified as far as memory allows"
+    return _Finding(True, words, warns=needs > free)
+
+
+def _by_layers(model: MoEModel, plan: PruningPlan) -> bool:
+    """Whether logits can be compared one layer at a time only."""
+    free = psutil.virtual_memory().available
+    return logits_memory(model, plan, by_layers=True) <= free < logits_memory(model, plan)
 
 
 def _place_finding(request: ExportRequest, model: MoEModel) -> _Finding:
@@ -271,6 +284,7 @@ def _request(loaded: Loaded, plan: PruningPlan, out: Path, choice: ExportChoice)
         "dequantise": choice.dequantise,
         "gguf": choice.gguf,
         "verify": True,
+        "stream_layers": _by_layers(loaded.model, plan),
     }
     return validated(ExportRequest, fields)
 

@@ -1,0 +1,206 @@
+"""Verification layer by layer: the report, and the bits, of the whole models."""
+
+import json
+from collections import namedtuple
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+from exports import (
+    accept_changes,
+    edit_tensors,
+    export,
+    failed,
+    keeping,
+    shards_of,
+    tensors_of,
+    uneven,
+)
+
+from analysis.checkpoint.index import INDEX_NAME
+from analysis.drain import drain
+from analysis.errors import ExportError, UnsupportedModelError
+from analysis.model.opening import load_model_index
+from builders import edit_json
+from builders.fp8 import write_fp8_pair
+from builders.repairs import repaired, token_sequences
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
+from pruning.plan.plan import fit_plan
+from pruning.records.repair_files import with_repair_files
+from pruning.surgery.forward_checks import random_tokens
+from pruning.surgery.running import Precision, run_whole
+from pruning.surgery.streamed_run import run_streamed
+from pruning.surgery.verify import verify_export
+
+SINGLE = Precision("float32", "float32")
+
+
+_EXTRA = 1 << 29  # bytes beside the weights
+
+
+def available(monkeypatch, nbytes):
+    """Let so much memory be free."""
+    memory = namedtuple("memory", "available")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory(nbytes))
+
+
+def saved(name, path, dtype=torch.bfloat16):
+    tiny_model(BY_NAME[name]).to(dtype).save_pretrained(path)
+    return load_model_index(str(path))
+
+
+def reports(out, source, **options):
+    """Of the whole models, and layer by layer."""
+    given = {"source": source.checkpoint.path, **options}
+    return [drain(verify_export(out, stream_layers=way, **given)) for way in (False, True)]
+
+
+def same_reports(out, source, **options):
+    whole, streamed = reports(out, source, **options)
+    assert whole.ok, whole.checks
+    assert whole.level == streamed.level == "logits"
+    # Details name the dtypes and the largest difference of logits.
+    assert whole.checks == streamed.checks
+    assert whole.max_abs_diff == streamed.max_abs_diff
+    return streamed
+
+
+def run(way, model, precision, plan=None):
+    return drain(way(model, random_tokens(model, 64), precision, plan)).logits
+
+
+# Experts in tensors of their own; stacked, transposed and with biases; with groups, shared experts
+# and dense layers; tied embeddings.
+@pytest.mark.parametrize(
+    "name",
+    ["olmoe", "gpt_oss", "deepseek_v3-groups", pytest.param("qwen3_moe", marks=pytest.mark.slow)],
+)
+def test_streamed_logits_are_those_of_the_whole_model_bit_for_bit(tmp_path, name):
+    source = saved(name, tmp_path / "source")
+    plan = uneven(source)
+    export(source, plan, tmp_path / "out", max_shard_bytes=30_000)
+    exported = load_model_index(str(tmp_path / "out"))
+    cases = [(exported, Precision(), None), (exported, SINGLE, None)]
+    for model, precision, of in (*cases, (source, SINGLE, plan)):
+        whole, streamed = (run(way, model, precision, of) for way in (run_whole, run_streamed))
+        assert torch.equal(whole, streamed)
+        assert whole.dtype == streamed.dtype
+    # It tells plans apart, in each layer.
+    for layer in source.layers:
+        others = {**plan.kept, layer.index: tuple(range(layer.num_experts))}
+        other = run(run_streamed, source, SINGLE, replace(plan, kept=others))
+        assert not torch.equal(other, streamed)
+    same_reports(tmp_path / "out", source)
+
+
+def test_a_repaired_export(tmp_path):
+    source, stats = saved("olmoe", tmp_path / "source", torch.float32), tmp_path / "stats"
+    _, record = repaired(source, uneven(source), stats, token_sequences(60, 16))
+    plan = replace(fit_plan(uneven(source), source), repair=record.reference)
+    export(source, with_repair_files(plan, [stats]), tmp_path / "out")
+    report = same_reports(tmp_path / "out", source, directories=(stats,))
+    assert "masked and what stays repaired" in report.checks[-1].detail
+
+
+@pytest.mark.parametrize("mode", ["uniform", "per-layer"])
+def test_an_export_of_neurons_in_float64(neuron_source, width_export, mode):
+    case = BY_NAME["olmoe"]
+    report = same_reports(width_export(case, mode).path, neuron_source(case).described)
+    assert "in float64," in report.checks[-1].detail
+
+
+@pytest.mark.parametrize("dequantise", [False, True])
+def test_fp8(tmp_path, dequantise):
+    path, _ = write_fp8_pair(tmp_path, torch.bfloat16, torch.float32)
+    source = load_model_index(str(path))
+    export(source, keeping(source, (0, 2, 5)), tmp_path / "out", dequantise=dequantise)
+    same_reports(tmp_path / "out", source)
+
+
+def test_fewer_experts_per_token(tmp_path):
+    source = saved("olmoe", tmp_path / "source")
+    export(source, replace(keeping(source, (1, 3, 4)), top_k=1), tmp_path / "out")
+    report = same_reports(tmp_path / "out", source)
+    assert "1 experts per token" in report.checks[-1].detail
+
+
+NORM = "model.norm.weight"
+
+
+def surplus(out):
+    name = "model.surplus.weight"
+    index = json.loads((out / INDEX_NAME).read_text())["weight_map"]
+    edit_tensors(shards_of(out)[0], lambda held: held | {name: torch.zeros(3)})
+    edit_json(out / INDEX_NAME, weight_map=index | {name: shards_of(out)[0].name}, metadata={})
+
+
+def not_finite(out):
+    shard = next(shard for shard in shards_of(out) if NORM in tensors_of(shard))
+    edit_tensors(shard, lambda held: held | {NORM: torch.full((16,), torch.nan)})
+
+
+# What is done to an export -> what is said of it without the source, by layers.
+DAMAGES = [
+    (surplus, "transformers reports 1 unexpected keys: model.surplus.weight"),
+    (not_finite, "logits of 128 tokens are not all finite"),
+    (lambda out: edit_json(out / "config.json", vocab_size=90), "cannot load the export"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
+def test_damage_is_found_by_layers_too(tmp_path, damage, words):
+    source = saved("olmoe", tmp_path / "source", torch.float32)
+    export(source, (1, 3, 4), tmp_path / "out", max_shard_bytes=30_000)
+    damage(tmp_path / "out")
+    accept_changes(tmp_path / "out")
+    problems = failed(tmp_path / "out", stream_layers=True)
+    assert list(problems) == ["load"]
+    assert words in problems["load"]
+
+
+def test_other_logits_are_found(tmp_path, monkeypatch):
+    source = saved("olmoe", tmp_path / "source")
+    export(source, (1, 3, 4), tmp_path / "out")
+    # As if the plan meant something else to the writer and to the check of bytes.
+    masked_as = lambda plan, layer: replace(plan, kept={layer: (0, 3, 4)})  # noqa: E731
+    monkeypatch.setattr("pruning.plan.plan.PruningPlan.of_layer", masked_as)
+    assert (
+        "logits differ by"
+        in failed(tmp_path / "out", source=source.checkpoint.path, stream_layers=True)["logits"]
+    )
+
+
+def test_a_model_whose_layers_do_not_run_alone(tmp_path, monkeypatch):
+    source = saved("glm_moe_dsa", tmp_path / "source", torch.float32)
+    export(source, uneven(source), tmp_path / "out")
+    given = {"source": source.checkpoint.path, "stream_layers": True}
+    with pytest.raises(UnsupportedModelError, match=r"cannot be streamed .* or with --level bytes"):
+        drain(verify_export(tmp_path / "out", level="logits", **given))
+    with pytest.raises(ExportError, match="runs no layers; leave --stream-layers out"):
+        drain(verify_export(tmp_path / "out", level="bytes", stream_layers=True))
+    # Unless a level was asked for, the whole is run if it fits.
+    report = drain(verify_export(tmp_path / "out", **given))
+    assert report.ok and report.level == "logits"
+    assert "cannot be streamed" in report.reason and "as a whole: " in report.reason
+    available(monkeypatch, _EXTRA + source.num_params * 2)
+    report = drain(verify_export(tmp_path / "out", **given))
+    assert report.ok and report.level == "bytes"
+    assert "not checked: whether it loads, and its logits, as " in report.reason
+
+
+def test_layers_are_proposed_where_the_whole_does_not_fit(tmp_path, monkeypatch):
+    source = saved("olmoe", tmp_path / "source", torch.float32)
+    export(source, (1, 3, 4), tmp_path / "out")
+    # Less than the whole in float32, more than the export, or than one of three layers.
+    available(monkeypatch, _EXTRA + source.num_params * 4)
+    given = {"source": source.checkpoint.path}
+    whole, streamed = reports(tmp_path / "out", source)
+    assert whole.level == "load"
+    assert "--stream-layers reaches 'logits' with " in whole.reason
+    assert streamed.ok and streamed.level == "logits"
+    assert "of memory for one layer at a time" in streamed.reason
+    available(monkeypatch, _EXTRA)
+    report = drain(verify_export(tmp_path / "out", stream_layers=True, **given))
+    assert report.level == "bytes"
