@@ -1,6 +1,71 @@
-"""Progress of long tasks: generators yield it, the command line and jobs show it."""
+"""Progress of long tasks: generators yield it, the command line and jobs show it.
 
-from dataclasses import dataclass
+A step says how far its phase is, and how far the whole task is. For the latter a task states its
+work before it begins: costs by kind of work, in a common unit. `Parts` puts the wholes of several
+tasks together, `Tally` counts the work of one; `analysis.pace` tells the time that is left.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
+
+Result = TypeVar("Result")
+# Kind of work -> its cost, in seconds of the machine on which the rates were measured.
+Costs = Mapping[str, float]
+
+# A second of that machine buys so much, by tools/benchmarks/progress.py. Only ratios matter, and
+# only until the rates of the run itself are known.
+RATES: Final[Mapping[str, float]] = {
+    "read": 2.0e8,  # bytes of weights, from disk into a model
+    "multiply": 2.0e10,  # multiply-adds of a forward through layers
+    "compare": 7.0e9,  # multiply-adds of one output head, where two models are compared
+    "write text": 2.0e9,  # multiply-adds of a forward, a token at a time
+    "fit": 3.6e10,  # multiply-adds of a repair's least squares
+    "hash": 1.0e9,  # bytes
+    "write": 7.0e8,  # bytes, hashed as well
+    "check": 7.0e8,  # bytes of an export beside those of its source
+}
+
+
+def cost(kind: str, amount: float) -> float:
+    """Seconds that an amount of work takes on the machine of `RATES`, a key of which is `kind`."""
+    return amount / RATES[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """How far a whole task is, in the costs of its kinds of work; 0 <= before <= done <= total."""
+
+    total: Costs
+    done: Costs = field(default_factory=dict)
+    before: Costs = field(default_factory=dict)  # the part of `done` that an earlier run did
+
+    @property
+    def fraction(self) -> float:
+        """Share finished, 0..1; 1 if there is nothing to do."""
+        total = sum(self.total.values())
+        return min(1.0, sum(self.done.values()) / total) if total else 1.0
+
+    def __add__(self, other: "Whole") -> "Whole":
+        return Whole(
+            _added(self.total, other.total),
+            _added(self.done, other.done),
+            _added(self.before, other.before),
+        )
+
+
+NOTHING: Final = Whole({})  # a task whose result is known already
+
+
+def _added(first: Costs, second: Costs) -> Costs:
+    return {kind: first.get(kind, 0.0) + second.get(kind, 0.0) for kind in {**first, **second}}
+
+
+def _scaled(costs: Costs, share: float) -> Costs:
+    return {kind: share * amount for kind, amount in costs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,12 +77,135 @@ class Progress:
     total: int  # 0 if unknown
     unit: str = ""  # "tokens", "bytes", "shards", ...
     note: str = ""  # one line for the log
+    at: str = ""  # where in the phase: "layer 3"
+    whole: Whole | None = None  # None: the step does not say
 
     def __str__(self) -> str:
         count = f"{self.done:,} of {self.total:,} {self.unit}" if self.total else ""
-        return " ".join(filter(None, (self.phase, count.strip(), self.note)))
+        return " ".join(filter(None, (self.phase, self.at, count.strip(), self.note)))
 
     @property
     def fraction(self) -> float:
-        """Share finished, 0..1; 0 if the total is unknown."""
+        """Share of the phase that is finished, 0..1; 0 if the total is unknown."""
         return self.done / self.total if self.total else 0.0
+
+
+def changed(
+    steps: Generator[Progress, None, Result], change: Callable[[Progress], Progress]
+) -> Generator[Progress, None, Result]:
+    """The steps of a task, each changed; as `yield from` in all else."""
+    go_on = partial(next, steps)
+    with closing(steps):
+        while True:
+            try:
+                step = change(go_on())
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+            try:
+                yield step
+                go_on = partial(next, steps)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001  (goes to the task)
+                go_on = partial(steps.throw, error)
+
+
+def bytes_progress(phase: str, done: int, total: int, kind: str) -> Progress:
+    """A step of a task that is nothing but bytes, which cost as this key of `RATES` says."""
+    whole = Whole({kind: cost(kind, total)}, {kind: cost(kind, done)})
+    return Progress(phase, done, total, "bytes", whole=whole)
+
+
+class Tally:
+    """Counts the work of a task that states its costs by kind."""
+
+    def __init__(self, total: Costs, before: Costs | None = None) -> None:
+        self._total, self._before = total, dict(before or {})
+        self._done = defaultdict(float, self._before)
+
+    def add(self, kind: str, amount: float) -> None:
+        """Count work as done."""
+        self._done[kind] += amount
+
+    @property
+    def whole(self) -> Whole:
+        """How far the task is."""
+        done = {kind: min(self._done[kind], total) for kind, total in self._total.items()}
+        return Whole(self._total, done, self._before)
+
+
+class Parts:
+    """A task of several parts, whose costs are known before they begin.
+
+    A part's steps may state its whole, which then replaces what was expected of it; otherwise the
+    part is as far as its phase is.
+    """
+
+    def __init__(
+        self, parts: Mapping[str, Costs], before: Mapping[str, float] | None = None
+    ) -> None:
+        """`before`: the shares of parts that an earlier run did."""
+        self._wholes: dict[str, Whole] = {}
+        for name, costs in parts.items():
+            done = _scaled(costs, (before or {}).get(name, 0.0))
+            self._wholes[name] = Whole(costs, done, done)
+        self._stated: set[str] = set()
+
+    @property
+    def whole(self) -> Whole:
+        """How far all parts are together."""
+        return sum(self._wholes.values(), NOTHING)
+
+    def run(
+        self, name: str, steps: Generator[Progress, None, Result]
+    ) -> Generator[Progress, None, Result]:
+        """The steps of a part, which say how far the whole task is."""
+        return self._follow(steps, lambda _: name)
+
+    def by_phase(
+        self, steps: Generator[Progress, None, Result]
+    ) -> Generator[Progress, None, Result]:
+        """The steps of a task whose phases are parts by their names, with the place if one is."""
+
+        def part_of(step: Progress) -> str:
+            name = f"{step.phase} {step.at}"
+            return name if name in self._wholes else step.phase
+
+        return self._follow(steps, part_of)
+
+    def _follow(
+        self, steps: Generator[Progress, None, Result], part_of: Callable[[Progress], str]
+    ) -> Generator[Progress, None, Result]:
+        current = ""
+
+        def change(step: Progress) -> Progress:
+            nonlocal current
+            name = part_of(step)
+            if (name in self._wholes or step.whole) and name != current:
+                self.end(current)
+                current = name
+            self._take(name, step)
+            return replace(step, whole=self.whole)
+
+        result = yield from changed(steps, change)
+        self.end(current)
+        return result
+
+    def _take(self, name: str, step: Progress) -> None:
+        if step.whole is not None:
+            self._wholes[name] = step.whole
+            self._stated.add(name)
+        elif name in self._wholes and name not in self._stated:
+            before, share = self._wholes[name], step.fraction
+            if share > before.fraction:
+                self._wholes[name] = replace(before, done=_scaled(before.total, share))
+
+    def end(self, name: str) -> None:
+        """A part is over: what was not done of its stated work was not needed."""
+        if name in self._stated:
+            whole = self._wholes[name]
+            self._wholes[name] = replace(whole, total=dict(whole.done))
+        elif name in self._wholes:
+            whole = self._wholes[name]
+            self._wholes[name] = replace(whole, done=whole.total)

@@ -4,25 +4,23 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import timedelta
 from textwrap import wrap
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
-from rich.text import Text
 
 from analysis.foreign_text import in_json, in_terminal
 from analysis.numbers.words import plain, plain_rows
+from analysis.pace import Pace
 from analysis.progress import Progress
+from app.progress_shown import Lines, lines_of, one_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,45 +178,20 @@ def _interruption() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, previous)
 
 
-class TimeColumn(ProgressColumn):
-    """The time left where it can be estimated, else the time passed; each says which it is."""
-
-    def render(self, task: Task) -> Text:
-        """The time of a task, to the second."""
-        remaining = None if task.finished else task.time_remaining
-        if remaining is None:
-            return Text(f"{timedelta(seconds=int(task.elapsed or 0))} elapsed")
-        return Text(f"{timedelta(seconds=int(remaining))} left")
-
-
 def follow(task: Generator[Progress, None, Result]) -> Result:
-    """Run a task with a progress bar; return its result.
+    """Run a task with a progress bar, or lines where there is no terminal; return its result.
 
     Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=12),
-    )
-    counts = (TextColumn("{task.fields[counted]}"), TimeColumn())
-    # In a file or pipe, a bar would leave only an empty line.
-    is_silent = _speech.get().quiet or not err.is_terminal
-    bar = Bar(*columns, *counts, console=err, transient=True, disable=is_silent)
-    with _interruption() as stop, bar:
+    spoken, pace = _speech.get(), Pace()
+    with _interruption() as stop, _shown(spoken, pace) as show:
         try:
             while not stop:
                 step = next(task)
-                if step.note and not _speech.get().quiet:
+                if step.note and not spoken.quiet:
                     err.print(in_terminal(step.note))
-                if not bar.tasks or bar.tasks[0].description != in_terminal(step.phase):
-                    for task_id in bar.task_ids:
-                        bar.remove_task(task_id)
-                    bar.add_task(in_terminal(step.phase), total=None, counted="")
-                # What has not begun to count, such as reading a corpus, may never do so.
-                total = step.total if step.done else None
-                counted = count_of_step(step) if total else ""
-                bar.update(bar.task_ids[0], completed=step.done, total=total, counted=counted)
+                pace.take(step)
+                show(step)
         except StopIteration as finished:
             result: Result = finished.value
             return result
@@ -228,13 +201,13 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
     raise SystemExit(_INTERRUPTED)
 
 
-def count_of_step(step: Progress) -> str:
-    """How far a task is: 12,288/65,536 tokens, or 1.2 GiB/4 GiB."""
-    if step.unit == "bytes":
-        from pruning.plan.sizes import format_bytes  # numpy and more, which not every command needs
-
-        return f"{format_bytes(step.done)}/{format_bytes(step.total)}"
-    return f"{step.done:,}/{step.total:,} {step.unit}".strip()
+def _shown(spoken: Speech, pace: Pace) -> AbstractContextManager[Callable[[Progress], None]]:
+    """How steps are shown: a bar, lines, or not at all."""
+    if spoken.quiet:
+        return nullcontext(lambda _: None)
+    if err.is_terminal and not spoken.as_json:
+        return one_bar(err, pace)
+    return lines_of(Lines(pace, err.print, as_json=spoken.as_json))
 
 
 def show_table(

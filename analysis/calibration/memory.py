@@ -19,8 +19,7 @@ from analysis.calibration.streamed import hidden_bytes
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
 from analysis.errors import CheckpointError
-from analysis.families.base import SlotKind
-from analysis.model.heads import beside_text
+from analysis.model.layer_costs import active_by_layer
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.parts import weights_by_part
 from analysis.model.widths import computed_widths
@@ -137,20 +136,7 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
 
 def active_params(model: MoEModel) -> int:
     """Parameters in the matrix products of one token: top_k experts a layer, no embeddings."""
-    layers = {layer.index: layer for layer in model.layers}
-    non_text = beside_text(model)
-    active = 0
-    for entry in model.checkpoint.tensors.values():
-        is_embedding = "embed" in entry.name or "lm_head" in entry.name
-        if is_embedding or len(entry.shape) < 2 or entry.name in non_text:
-            continue
-        slot, weights = model.slots.get(entry.name), model.num_weights(entry)
-        if slot and slot.kind is not SlotKind.ROUTER:
-            layer = layers[slot.layer]
-            active += weights * layer.top_k // layer.num_experts
-        else:
-            active += weights
-    return active
+    return sum(active_by_layer(model).values())
 
 
 def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:

@@ -22,8 +22,9 @@ from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import group_facts, store_run
 from analysis.corpora.sequences import TokenSequences
 from analysis.errors import StatsError, not_finite
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import NOTHING, Parts, Progress
 from analysis.stats.manifest import Run, RunManifest
 from analysis.stats.store import StatsStore, read_run
 
@@ -40,9 +41,8 @@ def _accumulate(
     run: Feed = feed_backward if "gradient" in work.sums.groups else feed
     if heads:
         run = heads.fed_after(run)
-    if state.done:
-        note = f"resumed after {state.tokens} of {total} tokens"
-        yield Progress("calibrating", state.tokens, total, "tokens", note)
+    note = f"resumed after {state.tokens} of {total} tokens" if state.done else ""
+    yield Progress("calibrating", state.tokens, total, "tokens", note)
     try:
         batches = sequences.batches(batch_size, start=state.done)
         # One batch for each process; in the last turn some may have none.
@@ -138,31 +138,49 @@ def _from_cache(
         return None
     total = sum(corpus.num_tokens for corpus in manifest.corpora)
     run = run or _remote_run(store, manifest, files)
-    yield Progress("cached", total, total, "tokens", f"{run.manifest.run_id} is in the cache")
+    note = f"{run.manifest.run_id} is in the cache"
+    yield Progress("cached", total, total, "tokens", note, whole=NOTHING)
     return run
+
+
+def _parts(model: MoEModel, sequences: TokenSequences, work: Work) -> Parts:
+    """Loading the model and running it; tokens in the saved sums are done."""
+    costs, tokens = layer_costs(model), sequences.num_tokens
+    depth = model.depth + 1 if "heads" in work.sums.groups else model.depth
+    running = {"multiply": costs.running(tokens, *range(depth))}
+    parts = {"loading the model": {"read": costs.reading(*costs.num_bytes)}, "calibrating": running}
+    return Parts(parts, {"calibrating": work.state.tokens / tokens})
+
+
+def _run_whole(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
+) -> Generator[Progress, None, None]:
+    yield Progress("loading the model", 0, sequences.num_tokens, "tokens")
+    with offload_space(settings.placement) as offload:
+        with work.processes.together():
+            # Checked in all processes before any takes memory.
+            check_fits(model, sequences, settings)
+        with work.processes.together():
+            loaded = load_model(model, settings, offload)
+            has_heads = "heads" in work.sums.groups
+            heads = Heads(model, settings, work.sums) if has_heads else None
+        note_model(work.state, loaded, settings)
+        with ExitStack() as stack:
+            if settings.placement.checkpoint_activations:
+                stack.enter_context(checkpointed(loaded, model.family))
+            stack.enter_context(collecting(loaded, model, work.sums))
+            yield from _accumulate(loaded, sequences, work, settings.batch_size, heads)
 
 
 def _calibrate(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
 ) -> Generator[Progress, None, RunManifest]:
-    yield Progress("loading the model", 0, sequences.num_tokens, "tokens")
     if settings.placement.stream_layers:
+        yield Progress("loading the model", 0, sequences.num_tokens, "tokens")
         yield from stream(model, sequences, settings, work)
     else:
-        with offload_space(settings.placement) as offload:
-            with work.processes.together():
-                # Checked in all processes before any takes memory.
-                check_fits(model, sequences, settings)
-            with work.processes.together():
-                loaded = load_model(model, settings, offload)
-                has_heads = "heads" in work.sums.groups
-                heads = Heads(model, settings, work.sums) if has_heads else None
-            note_model(work.state, loaded, settings)
-            with ExitStack() as stack:
-                if settings.placement.checkpoint_activations:
-                    stack.enter_context(checkpointed(loaded, model.family))
-                stack.enter_context(collecting(loaded, model, work.sums))
-                yield from _accumulate(loaded, sequences, work, settings.batch_size, heads)
+        parts = _parts(model, sequences, work)
+        yield from parts.by_phase(_run_whole(model, sequences, settings, work))
     work.collect()
     with work.processes.together():
         bad = [name for name, sums in work.sums.tensors().items() if not sums.isfinite().all()]

@@ -20,11 +20,12 @@ from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dt
 from analysis.calibration.partial import Work, note_model
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
-from analysis.corpora.sequences import TokenSequences
+from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.files.home import from_home
+from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import Progress, Tally
 
 
 def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
@@ -65,12 +66,24 @@ def stream(
         skeleton = Skeleton(model, settings)
         note_model(work.state, skeleton.model, settings)
         relay = Relay(skeleton.model, skeleton.layers, model.family.label)
-        streamed = _Stream(model, sequences, settings, work, hidden, skeleton, relay)
+        costs = layer_costs(model)
+        tally = _tally(costs, sequences, work, stages)
+        streamed = _Stream(model, sequences, settings, work, hidden, skeleton, relay, costs, tally)
         yield from streamed.run(stages, saves_each=on_disk)
         work.save()  # before the hidden states go: until then a resume needs them
     hidden.clear()
     if place.hidden_states_dir and folder.is_dir():
         folder.rmdir()
+
+
+def _tally(costs: LayerCosts, sequences: TokenSequences, work: Work, stages: int) -> Tally:
+    """Reading and running all stages; those that an earlier run did are done."""
+    tokens = sequences.num_tokens
+    total, before = (
+        {"read": costs.reading(*layers), "multiply": costs.running(tokens, *layers)}
+        for layers in (range(stages), range(work.state.layers))
+    )
+    return Tally(total, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class _Stream:
     hidden: HiddenStates
     skeleton: Skeleton
     relay: Relay
+    costs: LayerCosts
+    tally: Tally  # of this run's work, see `_tally`
 
     def run(self, stages: int, *, saves_each: bool) -> Generator[Progress, None, None]:
         """Run the remaining layers and the heads; save after each, or when a save is due."""
@@ -116,6 +131,8 @@ class _Stream:
     def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
         started, state = time.monotonic(), self.work.state
         self.skeleton.load(layer)
+        self.tally.add("read", self.costs.reading(layer))
+        yield self._progress(layer=layer)
         for number, batch in enumerate(self.sequences.batches(self.settings.batch_size)):
             with torch.no_grad():
                 before = self.hidden.get(number).to(self.skeleton.device)
@@ -124,7 +141,7 @@ class _Stream:
                 raise not_finite(f"Layer {layer} gave", after.dtype)
             if not is_last:
                 self.hidden.put(layer + 1, number, after)
-            state.tokens += int(batch.mask.sum())
+            self._count(batch, layer)
             yield self._progress(layer=layer)
         self.skeleton.drop(layer)
         state.seconds += time.monotonic() - started
@@ -134,24 +151,34 @@ class _Stream:
         started, state, model = time.monotonic(), self.work.state, self.skeleton.model
         self.skeleton.load(HEAD)
         self.skeleton.load(EMBEDDINGS)
+        self.tally.add("read", self.costs.reading(self.model.depth))
+        yield self._progress(layer=self.model.depth)
         heads = Heads(self.model, self.settings, self.work.sums)
         for number, batch in enumerate(self.sequences.batches(self.settings.batch_size)):
             last_BTD = self.hidden.get(number).to(self.skeleton.device)
             with torch.no_grad(), self.relay.after_layers(last_BTD):
                 hidden_BTD = run_trunk(model, batch)
             heads.feed(batch, hidden_BTD, model.get_input_embeddings())
-            state.tokens += int(batch.mask.sum())
+            self._count(batch, self.model.depth)
             yield self._progress(layer=self.model.depth)
         state.seconds += time.monotonic() - started
 
+    def _count(self, batch: TokenBatch, layer: int) -> None:
+        """Count a batch that ran through a layer."""
+        tokens = int(batch.mask.sum())
+        self.work.state.tokens += tokens
+        self.tally.add("multiply", self.costs.running(tokens, layer))
+
     def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
-        phase = "calibrating" if layer == EMBEDDINGS else f"calibrating layer {layer}"
+        at = "" if layer == EMBEDDINGS else f"layer {layer}"
         if layer == self.model.depth:
-            phase = "calibrating prediction heads"
+            at = "prediction heads"
         return Progress(
-            phase,
+            "calibrating",
             self.work.state.tokens,
             self.sequences.num_tokens * num_stages(self.model, self.work),
             "tokens of a layer",
             note,
+            at,
+            self.tally.whole,
         )

@@ -30,7 +30,7 @@ from analysis.machine.launcher import launched_world
 from analysis.model.fp8_matrices import Fp8Matrix, fp8_matrix
 from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.numbers.elements import FLOAT_BYTES, fp8_values
-from analysis.progress import Progress
+from analysis.progress import NOTHING, Progress, bytes_progress
 from analysis.stats.columns import WEIGHT_COLUMNS
 from analysis.stats.manifest import SCHEMA_VERSION, Run, RunManifest, measured_model
 from analysis.stats.store import StatsStore
@@ -278,7 +278,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
-            yield Progress("reading weights", done, total, "bytes")
+            yield bytes_progress("reading weights", done, total, "hash")
     rows = [
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)
@@ -313,7 +313,8 @@ def weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress,
 def _weight_statistics(model: MoEModel, store: StatsStore) -> Generator[Progress, None, Run]:
     if cached := store.of_model(model.identity, "weights"):
         run = cached[0]
-        yield Progress("cached", 1, 1, "", f"{run.manifest.run_id} is in the cache")
+        note = f"{run.manifest.run_id} is in the cache"
+        yield Progress("cached", 1, 1, "", note, whole=NOTHING)
         return run
     store.check_target()
     started = time.monotonic()

@@ -18,7 +18,7 @@ from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.model.widths import NeuronAxis, expert_widths, neuron_axis
 from analysis.numbers.arrays import FloatArray, NeuronScores
 from analysis.numbers.elements import FLOAT_BYTES, as_float64
-from analysis.progress import Progress
+from analysis.progress import Progress, bytes_progress
 
 _CHUNK_ELEMENTS = 1 << 21  # decoded at once, to float64: 16 MiB
 
@@ -39,7 +39,7 @@ def neuron_norms(model: MoEModel) -> Generator[Progress, None, NeuronScores]:
             )
         _multiply_by_norms(scores[item.slot.layer], item, where, model.checkpoint.path)
         done += item.entry.nbytes
-        yield Progress("reading weights", done, total, "bytes")
+        yield bytes_progress("reading weights", done, total, "hash")
     return scores
 
 

@@ -50,10 +50,10 @@ class Job:
     done: int = 0
     total: int = 0
     unit: str = ""
-    # When the phase was first reported, and how far it was then.
-    phase_started_at: float | None = None
-    phase_start_done: int = 0
-    progress_at: float | None = None  # when `done` last changed
+    # See `analysis.pace.Pace`; None if the task does not say.
+    share: float | None = None
+    seconds_left: float | None = None
+    progress_at: float | None = None  # when these were reported
     host: str = ""  # where the worker runs; empty while queued
     batch: str = ""  # SLURM job id; empty for a local job
     # The worker's process; its start (see `start_time`) tells it from a later one with its pid.
@@ -70,26 +70,20 @@ class Job:
 
     @property
     def fraction(self) -> float:
-        """Share of the current phase, 0..1; 1 when the job is done, 0 when the total is unknown."""
+        """Share of the whole job, 0..1; if the task does not say, of its phase."""
         if self.state is JobState.DONE:
             return 1.0
+        if self.share is not None:
+            return self.share
         return min(self.done / self.total, 1.0) if self.total else 0.0
 
     def eta_seconds(self, now: float) -> float | None:
-        """Seconds left in the current phase at its pace so far; None if unknown or at its end.
-
-        The pace counts from the first report of the phase: a resumed run excludes earlier work.
-        """
-        if self.state is not JobState.RUNNING or self.done >= self.total:
-            return None  # unknown, or in what comes after the phase
-        if self.phase_started_at is None or self.progress_at is None:
+        """Seconds left of the whole job; None if unknown."""
+        if self.state is not JobState.RUNNING or self.progress_at is None:
             return None
-        gained = self.done - self.phase_start_done
-        elapsed = self.progress_at - self.phase_started_at
-        if gained <= 0 or elapsed <= 0:
+        if self.seconds_left is None:
             return None
-        seconds = elapsed * (self.total - self.done) / gained
-        return max(seconds - (now - self.progress_at), 0.0)
+        return max(self.seconds_left - (now - self.progress_at), 0.0)
 
 
 def is_stale(job: Job, now: float) -> bool:

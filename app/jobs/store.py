@@ -15,6 +15,7 @@ from typing import Any
 
 from analysis.errors import JobError
 from analysis.files.own_package import tool_version
+from analysis.pace import Pace
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState, is_stale
 from app.jobs.process import signal_worker, start_time
@@ -195,19 +196,20 @@ class JobStore:
             jobs.update(job.id, heartbeat_at=now)
         return job
 
-    def report(self, job_id: str, progress: Progress) -> None:
-        """Record the progress of a running job."""
-        now = time.time()
-        phase = redact(progress.phase)
-        values: dict[str, Any] = {"phase": phase, "done": progress.done, "total": progress.total}
+    def report(self, job_id: str, progress: Progress, pace: Pace) -> None:
+        """Record the progress of a running job, of which the pace knows."""
+        values: dict[str, Any] = {
+            "phase": redact(" ".join(filter(None, (progress.phase, progress.at)))),
+            "done": progress.done,
+            "total": progress.total,
+            "unit": redact(progress.unit),
+            "share": pace.fraction,
+            "seconds_left": pace.seconds_left,
+            "progress_at": time.time(),
+        }
         with self.transaction() as jobs:
-            job = _find(jobs, job_id)
-            if job.phase_started_at is None or phase != job.phase:
-                values |= {"phase_started_at": now, "phase_start_done": progress.done}
-            if progress.done != job.done or "phase_started_at" in values:
-                values["progress_at"] = now
-            if job.state is JobState.RUNNING:
-                jobs.update(job.id, unit=redact(progress.unit), **values)
+            if _find(jobs, job_id).state is JobState.RUNNING:
+                jobs.update(job_id, **values)
 
     def heartbeat(self, job_id: str, rss_peak: int) -> Job:
         """Record that the worker lives; the row says whether it should stop."""

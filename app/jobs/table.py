@@ -13,7 +13,16 @@ from analysis.errors import JobError
 from analysis.files.json_text import parse_json
 from app.jobs.model import Job, JobState
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+# What an earlier version's table lacks and has instead.
+_UPGRADES = {
+    2: (
+        "ALTER TABLE jobs ADD COLUMN share REAL",
+        "ALTER TABLE jobs ADD COLUMN seconds_left REAL",
+        "ALTER TABLE jobs DROP COLUMN phase_started_at",
+        "ALTER TABLE jobs DROP COLUMN phase_start_done",
+    )
+}
 # Longer than any lock is held: `tick` deletes partial output under it.
 _BUSY_SECONDS = 30.0
 
@@ -119,7 +128,7 @@ def create(path: Path, *, shared: bool = False) -> None:
         if _version(connection) != SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
             version = _version(connection)  # another process may have created it
-            if version not in (0, SCHEMA_VERSION):
+            if version not in (0, *_UPGRADES, SCHEMA_VERSION):
                 raise JobError(
                     f"The job table {path} has schema {version}; this program reads "
                     f"{SCHEMA_VERSION}. Use the version of the program that made it, or another "
@@ -131,7 +140,9 @@ def create(path: Path, *, shared: bool = False) -> None:
                 every = ", ".join((order, *columns))
                 connection.execute(f"CREATE TABLE jobs ({every}, UNIQUE (id))")
                 connection.execute("CREATE INDEX jobs_by_state ON jobs (state, seq)")
-                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            for change in _UPGRADES.get(version, ()):
+                connection.execute(change)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute("COMMIT")
         _switch_journal(connection, "DELETE" if shared else "WAL")
 

@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from analysis.errors import JobError, UserError, unknown_name
+from analysis.pace import Pace
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, format_memory, peak_memory
@@ -25,6 +27,7 @@ from app.jobs.redact import RedactedStream
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore
 from app.jobs.table import canonical_json
+from app.progress_shown import Lines
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +87,9 @@ class Reporter:
     def __init__(self, store: JobStore, job: Job) -> None:
         self._store = store
         self._job = job
+        self._pace = Pace()
+        # The heartbeat looks whether a line is due while the task yields nothing.
+        self._lines = Lines(self._pace, partial(logger.info, "%s"), quiet_seconds=0)
         self._latest: Progress | None = None
         self._last_reported: Progress | None = None
         self._reported_at = 0.0
@@ -103,8 +109,8 @@ class Reporter:
 
     def report(self, progress: Progress) -> None:
         """Log what is new in a step of the task, and update the table at intervals."""
-        if self._latest is None or progress.phase != self._latest.phase:
-            logger.info("%s", progress.phase)
+        self._pace.take(progress)
+        self._lines.take(progress)
         if progress.note:
             logger.info("%s: %s", progress.phase, progress.note)
         self._latest = progress
@@ -117,12 +123,13 @@ class Reporter:
             if progress is None or progress == self._last_reported:
                 return
             with _log_job_errors():
-                self._store.report(self._job.id, progress)
+                self._store.report(self._job.id, progress, self._pace)
             self._last_reported = progress
             self._reported_at = time.monotonic()
 
     def _beat(self) -> None:
         while not self._stop.wait(_HEARTBEAT_SECONDS):
+            self._lines.tick()
             self._write()
             with _log_job_errors():
                 job = self._store.heartbeat(self._job.id, peak_memory())

@@ -76,14 +76,15 @@ def run_answers_to(
     with processes.together():
         own = list(exam.batches())[processes.rank :: processes.world]
         total = sum(map(len, own))
+        at = "" if plan else "original model"
         for batch in own:
-            yield Progress("writing answers", len(numbers), total, "questions")
+            yield Progress("writing answers", len(numbers), total, "questions", at=at)
             with candidate_of(exam.model, exam.family, plan, changed):
                 answers = exam.answers(batch)
             numbers += batch
             right += [questions.is_right(*pair) for pair in zip(batch, answers, strict=True)]
             finished += map(exam.is_finished, answers)
-        yield Progress("writing answers", total, total, "questions")
+        yield Progress("writing answers", total, total, "questions", at=at)
     values = {"right": np.array(right, float), "finished": np.array(finished, float)}
     marks = gather_rows(processes, np.array(numbers, np.int64), values, len(questions))
     return MarkedAnswers(

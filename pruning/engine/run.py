@@ -26,9 +26,10 @@ from analysis.calibration.loading import (
 from analysis.calibration.memory import check_fits
 from analysis.errors import StatsError
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import NOTHING, Progress, changed
 from pruning.engine.answering import Examination, run_answers_to
 from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
+from pruning.engine.evaluation_parts import EvaluationParts
 from pruning.engine.full_side import FullSide, OutputHead, full_side
 from pruning.engine.plan_sums import sums_of_plan
 from pruning.engine.speculative import Decoding, run_acceptance
@@ -180,19 +181,24 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     total = sum(map(len, records))
     missing = work.rows_missing(records)
     if not any(lacks for row in missing for lacks in row):
-        yield Progress("cached", total, total, "evaluations", "all evaluations are known already")
+        note = "all evaluations are known already"
+        yield Progress("cached", total, total, "evaluations", note, whole=NOTHING)
         return [_asked(work, record, processes) for row in records for record in row]
-    yield Progress("loading the model", 0, total, "evaluations")
-    batch_size = work.settings.batch_size
+    batch_size, streams = work.settings.batch_size, work.settings.placement.stream_layers
     samples = [make_samples(draw.sequences, batch_size, processes) for draw in work.draws]
-    if not work.settings.placement.stream_layers:
+    parts = EvaluationParts.of(work.model, work.draws, samples, missing, stream_layers=streams)
+    yield from parts.loading(total)
+    if not streams:
         with offload_space(work.settings.placement) as offload:
             longest = max(work.draws, key=lambda draw: draw.sequences.longest)
             with processes.together():
                 check_fits(work.model, longest.sequences, work.settings)
                 loaded = load_model(work.model, work.settings, offload)
-            candidates = MaskedCandidates(loaded, work.model.family)
-            return (yield from _measure(work, records, samples, candidates, processes))
+            parts.loaded()
+            corpora = _Corpora(
+                work, samples, MaskedCandidates(loaded, work.model.family), processes
+            )
+            return (yield from _measure(corpora, records, parts))
 
     facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
     facts += [draw.sequences.digest for draw in work.draws]
@@ -200,20 +206,29 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         wanted = [any(rows) for rows in zip(*missing, strict=True)]
         plans = EvaluationPlans(work.plans, tuple(compress(work.plans, wanted)))
         with processes.together():
-            ends = yield from run_plans(work.model, plans, samples, work.settings, at)
-        finished = yield from _measure(work, records, samples, ends, processes)
+            running = run_plans(work.model, plans, samples, work.settings, at)
+            ends = yield from parts.layers(running)
+        corpora = _Corpora(work, samples, ends, processes)
+        finished = yield from _measure(corpora, records, parts)
         ends.clear()
         return finished
 
 
+@dataclass(frozen=True, eq=False)
+class _Corpora:
+    """What plans are measured with."""
+
+    work: Evaluations
+    samples: Sequence[Samples]  # by corpus
+    candidates: Candidates
+    processes: Processes
+
+
 def _measure(
-    work: Evaluations,
-    records: RecordRows,
-    samples: Sequence[Samples],
-    candidates: Candidates,
-    processes: Processes,
+    corpora: _Corpora, records: RecordRows, parts: EvaluationParts
 ) -> Generator[Progress, None, list[EvaluationRecord]]:
     """The completed records, each saved at once; by corpus, then by plan."""
+    work, candidates, processes = corpora.work, corpora.candidates, corpora.processes
     total = sum(map(len, records))
     finished: list[EvaluationRecord] = []
     for corpus, missing in enumerate(work.rows_missing(records)):
@@ -226,12 +241,12 @@ def _measure(
         with ExitStack() as stack:
             side = None
             if reads:
-                side = yield from _full_side(work, samples[corpus], candidates, processes)
+                side = yield from parts.original(corpus, _full_side(corpora, corpus))
                 stack.enter_context(closing(side))
             measured = _Corpus(work, candidates, side, answers, processes)
-            for plan, record, lacks in zip(work.plans, row, missing, strict=True):
-                if lacks:
-                    task = measured.completed(plan, record, lacks)
+            for number, (plan, record) in enumerate(zip(work.plans, row, strict=True)):
+                if lacks := missing[number]:
+                    task = parts.plan(corpus, number, measured.completed(plan, record, lacks))
                     record = yield from _overall(task, len(finished), total)
                     _save(work, record, processes)
                 finished.append(_asked(work, record, processes))
@@ -252,14 +267,13 @@ def _asked(work: Evaluations, record: EvaluationRecord, processes: Processes) ->
     return asked
 
 
-def _full_side(
-    work: Evaluations, samples: Samples, candidates: Candidates, processes: Processes
-) -> Generator[Progress, None, FullSide]:
+def _full_side(corpora: _Corpora, corpus: int) -> Generator[Progress, None, FullSide]:
+    samples, candidates = corpora.samples[corpus], corpora.candidates
     if samples.sequences.positions is not None:
         check_config(candidates.model.config)
     hidden_of = partial(candidates.hidden, samples, None)
-    folder = work.settings.placement.hidden_states_dir
-    with processes.together():
+    folder = corpora.work.settings.placement.hidden_states_dir
+    with corpora.processes.together():
         return (yield from full_side(candidates.head, samples, hidden_of, folder))
 
 
@@ -374,11 +388,9 @@ def _overall(
     task: Generator[Progress, None, Result], done: int, total: int
 ) -> Generator[Progress, None, Result]:
     """The steps of one task of `total`, after `done` of them, as overall progress."""
-    while True:
-        try:
-            step = next(task)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
+
+    def change(step: Progress) -> Progress:
         size = step.total or 1
-        yield Progress(step.phase, done * size + step.done, total * size, step.unit)
+        return replace(step, done=done * size + step.done, total=total * size)
+
+    return changed(task, change)

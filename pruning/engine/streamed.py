@@ -33,8 +33,9 @@ from analysis.errors import CheckpointError, StatsError
 from analysis.files.durable import PARTIAL, write_durably
 from analysis.files.home import from_home
 from analysis.files.json_text import parse_json
+from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import Progress, Tally
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
@@ -83,6 +84,7 @@ class Pass:
     hidden: HiddenStates  # of all batches of all branches
     skeleton: Skeleton
     folder: Path  # an interrupted pass resumes from it
+    costs: LayerCosts
 
     @cached_property
     def relay(self) -> Relay:
@@ -97,15 +99,16 @@ class Pass:
         """Run all plans through all layers; resumes after the last saved layer."""
         layers = len(self.skeleton.layers)
         done, branches = self._resume()
+        tally = self._tally(done)
         if done:
-            yield self._progress(done, 0, 1, f"resumed after {done} of {layers} layers")
+            yield self._progress(tally, done, 0, 1, f"resumed after {done} of {layers} layers")
         else:
             self.hidden.clear()
-            yield from self._embed()
+            yield from self._embed(tally)
         saved_at = time.monotonic()
         for layer in range(done, layers):
             children = split(branches, self._cuts(layer))
-            yield from self._layer(layer, children)
+            yield from self._layer(layer, children, tally)
             branches = [child for _, child in children]
             self.hidden.advance()
             if on_disk or time.monotonic() - saved_at > _SAVE_EVERY_SECONDS:
@@ -157,29 +160,50 @@ class Pass:
             cuts.append(cut if any(cut) else None)
         return cuts
 
-    def _embed(self) -> Generator[Progress, None, None]:
+    def _tally(self, done: int) -> Tally:
+        """The work of all layers, of which an earlier run did some."""
+        layers = range(len(self.skeleton.layers))
+        total, before = (
+            {
+                "read": self.costs.reading(*some),
+                "multiply": sum(
+                    len(self._branches(layer + 1)) * self.costs.running(self._tokens, layer)
+                    for layer in some
+                ),
+            }
+            for some in (layers, layers[:done])
+        )
+        return Tally(total, before)
+
+    @cached_property
+    def _tokens(self) -> int:
+        return sum(int(batch.mask.sum()) for batch in self._batches)
+
+    def _embed(self, tally: Tally) -> Generator[Progress, None, None]:
         self.skeleton.load(EMBEDDINGS)
         for number, batch in enumerate(self._batches):
-            yield self._progress(0, number, len(self._batches))
+            yield self._progress(tally, 0, number, len(self._batches))
             with torch.no_grad():
                 self.hidden.put(0, number, self.relay.embed(batch))
         self.skeleton.drop(EMBEDDINGS)
 
     def _layer(
-        self, layer: int, children: Sequence[tuple[Branch, Branch]]
+        self, layer: int, children: Sequence[tuple[Branch, Branch]], tally: Tally
     ) -> Generator[Progress, None, None]:
         self.skeleton.load(layer)
+        tally.add("read", self.costs.reading(layer))
         count = len(self._batches)
         for at, (parent, child) in enumerate(children):
             plan, changed = self._plan(child.plans[0], layer), ChangedWeights()
             for number, batch in enumerate(self._batches):
-                yield self._progress(layer, at * count + number, len(children) * count)
+                yield self._progress(tally, layer, at * count + number, len(children) * count)
                 before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
                 # Masked only while it computes: between steps the caller may do anything.
                 model, family = self.skeleton.model, self.model.family
                 with torch.no_grad(), candidate_of(model, family, plan, changed):
                     after = self.relay.layer(layer, batch, before)
                 self.hidden.put(layer + 1, child.slot * count + number, after)
+                tally.add("multiply", self.costs.running(int(batch.mask.sum()), layer))
         self.skeleton.drop(layer)
 
     def _plan(self, number: int, layer: int) -> PruningPlan | None:
@@ -188,10 +212,13 @@ class Pass:
             return None
         return self.plans[number - 1].of_layer(layer)
 
-    def _progress(self, layer: int, done: int, total: int, note: str = "") -> Progress:
-        layers = len(self.skeleton.layers)
-        phase = f"running layer {layer} for {len(self.plans)} plans"
-        return Progress(phase, layer * total + done, layers * total, "batches", note)
+    def _progress(
+        self, tally: Tally, layer: int, done: int, total: int, note: str = ""
+    ) -> Progress:
+        layers, phase = len(self.skeleton.layers), f"running {len(self.plans)} plans"
+        done = layer * total + done
+        at = f"layer {layer}"
+        return Progress(phase, done, layers * total, "batches", note, at, tally.whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +331,8 @@ def run_plans(
     states = from_home(place) / folder.name if place else folder
     hidden = HiddenStates(states, on_disk=on_disk)
     skeleton = Skeleton(model, settings)
-    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder)
+    costs = layer_costs(model)
+    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder, costs)
     branches = yield from through.run(on_disk=on_disk)
     skeleton.load(HEAD)
     skeleton.load(OUTPUT)

@@ -7,6 +7,7 @@ interrupted repair has finished run again, but are not fitted again.
 
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -34,9 +35,11 @@ from analysis.errors import StatsError, not_finite
 from analysis.files.durable import PARTIAL, write_durably, written_durably
 from analysis.files.home import from_home
 from analysis.model.forwards import listening, wrap_forward
+from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block
-from analysis.progress import Progress
+from analysis.model.widths import computed_widths
+from analysis.progress import NOTHING, Progress, Tally, cost
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.masking import masked
 from pruning.engine.repaired_weights import cannot, down_tensors, read_source
@@ -48,6 +51,8 @@ from pruning.repair.method import method
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.solver import fit_layer
 
+# Forwards of a layer that a step costs: to observe runs both models, and sorts what they give.
+PASSES = {"multiply": 1.0, "observe": 2.0, "run repaired": 1.0}
 HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
 
 
@@ -161,8 +166,10 @@ class RepairPass:
             self._keep(0, number, hidden_BTD, hidden_BTD)
             yield Progress("embedding", number + 1, len(self.batches), "batches")
         self.skeleton.drop(EMBEDDINGS)
+        yield self._progress("running", 0, -1, depth)
         for layer in range(depth):
             self.skeleton.load(layer)
+            self.tally.add("read", self.costs.reading(layer))
             if layer < self.first:
                 yield from self._run_alike(layer, depth)
             else:
@@ -181,11 +188,13 @@ class RepairPass:
         for number in range(len(self.batches)):
             after = self._through(layer, number, self.original)
             self._keep(layer + 1, number, after, after)
+            self._count("multiply", layer, number)
             yield self._progress("running", layer, number, depth)
 
     def _run_original(self, layer: int, depth: int) -> Generator[Progress, None, None]:
         for number in range(len(self.batches)):
             self.original.put(layer + 1, number, self._through(layer, number, self.original))
+            self._count("multiply", layer, number)
             yield self._progress("running", layer, number, depth)
 
     def _run_repaired(self, layer: int, depth: int) -> Generator[Progress, None, None]:
@@ -198,11 +207,12 @@ class RepairPass:
             with masked(self.skeleton.model, self.model.family, plan, changed):
                 after = self._through(layer, number, self.repaired)
             self.repaired.put(layer + 1, number, after)
+            self._count("run repaired", layer, number)
             yield self._progress("running the repaired", layer, number, depth)
 
     def _repair(self, layer: int, depth: int) -> Generator[Progress, None, LayerFit]:
         """Fit a layer, or take what an interrupted repair has fitted; runs the original's too."""
-        state = self.files / f"{layer_file(layer)}.json"
+        state = self._state(layer)
         finished = self._finished(state, layer)
         if finished:
             yield from self._run_original(layer, depth)
@@ -210,6 +220,7 @@ class RepairPass:
         factor, collector = self._factor(layer), self._collector(layer)
         for number in range(len(self.batches)):
             self._observe(layer, number, collector, factor)
+            self._count("observe", layer, number)
             yield self._progress("observing", layer, number, depth)
         yield self._progress("fitting", layer, len(self.batches) - 1, depth)
         experts, kept = self._experts(layer), self.plan.kept[layer]
@@ -239,7 +250,12 @@ class RepairPass:
         with self.processes.together():
             if self.processes.is_first:
                 write_durably(state, outcome.model_dump_json(exclude_unset=True).encode())
+        self.tally.add("fit", self._fit_cost(layer))
+        yield self._progress("fitting", layer, len(self.batches) - 1, depth)
         return outcome
+
+    def _state(self, layer: int) -> Path:
+        return self.files / f"{layer_file(layer)}.json"
 
     def _finished(self, state: Path, layer: int) -> LayerFit | None:
         """What an interrupted repair has fitted; None, so that it is fitted again, if damaged."""
@@ -311,9 +327,53 @@ class RepairPass:
         self.repaired.put(layer, number, repaired)
 
     def _progress(self, verb: str, layer: int, number: int, depth: int) -> Progress:
-        batches = len(self.batches)
-        done = layer * batches + number + 1
-        return Progress(f"{verb} layer {layer}", done, depth * batches, "batches of a layer")
+        batches, at = len(self.batches), f"layer {layer}"
+        done, unit = layer * batches + number + 1, "batches of a layer"
+        return Progress(verb, done, depth * batches, unit, at=at, whole=self.tally.whole)
+
+    def _count(self, kind: str, layer: int, number: int) -> None:
+        """Count a batch that ran through a layer."""
+        tokens = int(self.batches[number].tokens.mask.sum())
+        self.tally.add(kind, PASSES[kind] * self.costs.running(tokens, layer))
+
+    @cached_property
+    def costs(self) -> LayerCosts:
+        """What layers cost."""
+        return layer_costs(self.model)
+
+    @cached_property
+    def tally(self) -> Tally:
+        """The work of all layers; what an interrupted repair has fitted is done."""
+        sparse = {layer.index for layer in self.model.layers}
+        total, before = defaultdict[str, float](float), defaultdict[str, float](float)
+        for layer in range(max(sparse) + 1):
+            running = self.costs.running(self._tokens, layer)
+            total["read"] += self.costs.reading(layer)
+            fits = layer in sparse and layer >= self.first
+            is_known = fits and self._finished(self._state(layer), layer) is not None
+            if fits:
+                total["observe"] += PASSES["observe"] * running
+                total["fit"] += self._fit_cost(layer)
+            if is_known:
+                before["observe"] += PASSES["observe"] * running
+                before["fit"] += self._fit_cost(layer)
+            if not fits or is_known:
+                total["multiply"] += running
+            if layer >= self.first:
+                total["run repaired"] += running
+        return Tally(total, before)
+
+    @cached_property
+    def _tokens(self) -> int:
+        return sum(int(batch.tokens.mask.sum()) for batch in self.batches)
+
+    def _fit_cost(self, layer: int) -> float:
+        """Of the matrix products in `solver`: with the rows of all experts, and of each expert."""
+        top_k = next(found.top_k for found in self.model.layers if found.index == layer)
+        kept, width = len(self.plan.kept[layer]), max(computed_widths(self.model)[layer])
+        rows, out = self._tokens * top_k, self.model.expert_output_size
+        by_rows = rows * width * (8 * out + 2 * width)
+        return cost("fit", by_rows + kept * 4 * width**2 * (width + out))
 
 
 @contextmanager
@@ -356,7 +416,8 @@ def repair_plan(
         new = new_repair(model, plan, corpora, settings)
         known = store.find(new)
     if known.is_measured:
-        yield Progress("cached", 1, 1, "repairs", f"{known.record_id} is in the cache")
+        note = f"{known.record_id} is in the cache"
+        yield Progress("cached", 1, 1, "repairs", note, whole=NOTHING)
         return known
     started = time.monotonic()
     give_back_memory()

@@ -26,9 +26,10 @@ from analysis.calibration.memory import check_fits
 from analysis.corpora.sequences import TokenSequences
 from analysis.families.base import MoEFamily
 from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
+from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import FloatArray
-from analysis.progress import Progress
+from analysis.progress import Costs, Parts, Progress
 from pruning.engine.candidate import MeasureSettings, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.engine.masking import masked
@@ -40,6 +41,7 @@ from pruning.plan.units import Removed
 from pruning.search.run import Fitness
 from pruning.search.scores import BlockFitness
 
+_COMPARING = "comparing with the original model"
 _SHARE_OF_MEMORY = 0.25
 # Of a batch: position function -> sums over the scored positions of each sample, see
 # `measure_hidden`; and the decoder layers that ran for this candidate.
@@ -158,6 +160,46 @@ def subject_of(
     return Subject(loaded, model.family, sparse, full, plan_of)
 
 
+@dataclass(frozen=True, slots=True)
+class RunCosts:
+    """What runs over some samples cost."""
+
+    reading: float = 0.0  # of the whole model
+    layers: tuple[float, ...] = ()  # of all samples through each layer
+    sparse: tuple[int, ...] = ()  # which of these have experts
+    head: float = 0.0
+    by_layers: bool = False  # all candidates run in one pass, which states its own costs
+
+    @classmethod
+    def of(cls, model: MoEModel, samples: Samples, *, by_layers: bool) -> "RunCosts":
+        """The costs of a model on these samples."""
+        costs, tokens = layer_costs(model), samples.sequences.num_tokens
+        return cls(
+            costs.reading(*costs.num_bytes),
+            tuple(costs.running(tokens, layer) for layer in range(model.depth)),
+            tuple(layer.index for layer in model.layers),
+            logits_cost(model, int(samples.num_scored.sum())),
+            by_layers,
+        )
+
+    def whole(self, positions: Sequence[int]) -> Costs:
+        """Loading, the original, and runs that start at these positions; see `run`."""
+        runs = self.runs(positions)
+        return runs | {"read": self.reading, "multiply": runs["multiply"] + sum(self.layers)}
+
+    def runs(self, positions: Sequence[int]) -> dict[str, float]:
+        """Runs that start at these positions; see `run`."""
+        runs = {"multiply": 0.0, "compare": 0.0}
+        for position in positions:
+            runs = {kind: runs[kind] + amount for kind, amount in self.run(position).items()}
+        return runs
+
+    def run(self, position: int) -> Costs:
+        """A run that starts at a layer with experts, by its position; negative: at the first."""
+        first = self.sparse[position] if 0 <= position < len(self.sparse) else 0
+        return {"multiply": sum(self.layers[first:]), "compare": self.head}
+
+
 class MaskedRuns:
     """Runs candidates batch by batch, each from where it first differs from one that is kept.
 
@@ -240,12 +282,22 @@ class StreamedRuns:
         all_plans = tuple(plans.values())
         dtype = resolve_dtype(self.running.dtype, self.model)
         facts = (self.model.identity, dtype, self.samples.batch_size, self.samples.sequences.digest)
+        parts = self._parts(len(plans))
         with partial_folder(self.folder, facts, self.samples.processes) as at:
-            ends = yield from run_plans(
+            running = run_plans(
                 self.model, EvaluationPlans(all_plans, all_plans), [self.samples], self.running, at
             )
-            self._measurements = yield from self._measure(ends, plans)
+            ends = yield from parts.run("layers", running)
+            self._measurements = yield from parts.by_phase(self._measure(ends, plans))
             ends.clear()
+
+    def _parts(self, candidates: int) -> Parts:
+        """The pass through the layers, then the heads of all candidates."""
+        layers, trunk = layer_costs(self.model), range(self.model.depth)
+        running = layers.running(self.samples.sequences.num_tokens, *trunk)
+        head = logits_cost(self.model, int(self.samples.num_scored.sum()))
+        passes = {"read": layers.reading(*trunk), "multiply": (candidates + 1) * running}
+        return Parts({"layers": passes, _COMPARING: {"compare": candidates * head}})
 
     def _measure(
         self, ends: Ends, plans: Mapping[Removed, PruningPlan]
@@ -256,9 +308,7 @@ class StreamedRuns:
         by_candidate: dict[Removed, dict[int, Measurement]] = {}
         with closing(full):
             for removed, plan in plans.items():
-                yield Progress(
-                    "comparing with the original model", len(by_candidate), len(plans), "plans"
-                )
+                yield Progress(_COMPARING, len(by_candidate), len(plans), "plans")
                 layers, by_candidate[removed] = ends.layers(plan), {}
                 for batch in self.samples.batches():
                     hidden_ND = ends.hidden(self.samples, plan, batch)

@@ -6,15 +6,17 @@ A search redraws everything but the scores, so it resumes from these.
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from analysis.errors import PlanError
-from analysis.progress import Progress
+from analysis.progress import Progress, Whole, changed
 from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
+from pruning.search.costs import CandidateCosts
 from pruning.search.evolution import Candidate, initial_state, next_state
 from pruning.search.scores import BlockFitness, Score, Scores
 from pruning.search.space import Space
@@ -76,14 +78,18 @@ class SearchOutcome:
 
 
 def search(
-    task: Task, fitness: Fitness, scores: Scores, publish: Callable[[SearchOutcome], None]
+    task: Task,
+    fitness: Fitness,
+    scores: Scores,
+    publish: Callable[[SearchOutcome], None],
+    costs: CandidateCosts | None = None,
 ) -> Generator[Progress, None, SearchOutcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
     Scores that the table has are not measured again, so an interrupted search resumes. `publish`
     gets the state after each generation, and when the search ends early, unless it is killed.
     """
-    running, is_done = _Search(task, fitness, scores), False
+    running, is_done = _Search(task, fitness, scores, costs or CandidateCosts()), False
     try:
         while not is_done:
             yield from running.score()
@@ -99,7 +105,10 @@ def search(
 class _Search:
     """A search in progress: a population, and the scores of all candidates so far."""
 
-    def __init__(self, task: Task, fitness: Fitness, scores: Scores) -> None:
+    def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: CandidateCosts) -> None:
+        first = costs.layers + costs.rest
+        self._costs = first, costs.of_child(task.settings.max_steps)  # of a founder, of a child
+        self._known = self._prepared = 0.0  # cost of scores of earlier runs; of what is under way
         self._space, self._settings = task.space, task.settings
         self._fitness, self._table = fitness, scores
         self._state = initial_state(task.space, task.settings, task.seeds)
@@ -129,10 +138,17 @@ class _Search:
         unknown = [
             candidate.removed for candidate in new if candidate.removed not in self._table.known
         ]
-        seconds = (yield from self._fitness.prepare(unknown)) if unknown else 0.0
+        seconds, waiting = 0.0, len(unknown) * self._cost(state.generation)
+        if unknown:
+            preparing = self._fitness.prepare(unknown)
+            seconds = yield from changed(preparing, partial(self._preparing, waiting))
         for candidate in new:
             yield self._progress()
             score = self._table.known.get(candidate.removed)
+            own = self._cost(candidate.generation)
+            if score:
+                self._known += own
+            self._prepared = max(0.0, self._prepared - (0.0 if score else own))
             self.scores[candidate.number] = score or self._measure(candidate.removed, seconds)
             # The next parents as far as known, and the parents of candidates still to be scored.
             scored = tuple(number for number in state.members if number in self.scores)
@@ -171,12 +187,37 @@ class _Search:
             whole_layers=self._fitness.num_blocks * self._fitness.num_layers,
         )
 
+    def _cost(self, generation: int) -> float:
+        return self._costs[min(1, generation)]
+
+    def _preparing(self, waiting: float, step: Progress) -> Progress:
+        """A step that prepares candidates that cost so much."""
+        if step.whole:
+            self._prepared = max(self._prepared, step.whole.fraction * waiting)
+        return replace(step, whole=self._whole)
+
+    @property
+    def _to_come(self) -> int:
+        """Candidates of generations to come."""
+        settings = self._settings
+        generations = settings.generations - self._state.generation
+        children = generations * (settings.population - settings.elites)
+        return min(children, self._space.size - len(self._state.candidates))
+
+    @property
+    def _whole(self) -> Whole:
+        candidates = self._state.candidates
+        total = sum(self._cost(candidate.generation) for candidate in candidates)
+        total += self._to_come * self._cost(1)
+        done = sum(self._cost(n.generation) for n in candidates if n.number in self.scores)
+        kind = "candidates"
+        return Whole({kind: total}, {kind: done + self._prepared}, {kind: self._known})
+
     def _progress(self, note: str = "") -> Progress:
-        settings, generation = self._settings, self._state.generation
-        to_come = (settings.generations - generation) * (settings.population - settings.elites)
-        phase = f"generation {generation} of {settings.generations}"
-        total = len(self._state.candidates) + to_come
-        return Progress(phase, len(self.scores), total, "candidates", note)
+        at = f"generation {self._state.generation} of {self._settings.generations}"
+        total = len(self._state.candidates) + self._to_come
+        done, unit = len(self.scores), "candidates"
+        return Progress("searching", done, total, unit, note, at, self._whole)
 
     def generation_progress(self) -> Progress:
         """The complete generation, and the cost so far, in one line."""

@@ -20,12 +20,13 @@ import numpy as np
 from filelock import Timeout
 
 from analysis.errors import PlanError
-from analysis.progress import Progress
+from analysis.progress import Costs, Parts, Progress, Tally, changed
 from pruning.measurements.block import Block, SampleSet
 from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
 from pruning.measures.names import Across, CostName
 from pruning.measures.points import (
     MEASURES,
+    MOVES,
     WHOLE,
     Point,
     curve_points,
@@ -37,9 +38,10 @@ from pruning.measures.samples import Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed, Units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
-from pruning.search.fitness import MaskedRuns, Measurement, StreamedRuns
+from pruning.search.fitness import MaskedRuns, Measurement, RunCosts, StreamedRuns
 
 Runs = MaskedRuns | StreamedRuns
+_MEASURING = "measuring sensitivity"
 _PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
 
 
@@ -58,8 +60,10 @@ class Measuring:
     plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
     made: Mapping[str, Any] = field(default_factory=dict)  # how numbers are, see `how_made`
+    costs: RunCosts = field(default_factory=RunCosts)  # on all samples
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: Runs | None = field(default=None, init=False)
+    _tally: Tally = field(default_factory=lambda: Tally({}), init=False)
     _asked: dict[Point, str] = field(default_factory=dict, init=False)  # digests of their plans
 
     def __post_init__(self) -> None:
@@ -138,9 +142,15 @@ class Measuring:
         waiting = list(range(rank, len(self.batches), world))
         count = len(waiting)
         missing = {point.removed for number in waiting for point in self._missing(points, number)}
+        parts, self._tally = self._parts(points, waiting)
         if missing:
-            self._runs = self._runs or (yield from self.load())
-            yield from self._runs.prepare(sorted(missing))
+            self._runs = self._runs or (yield from parts.by_phase(self.load()))
+            yield from parts.run("layers", self._runs.prepare(sorted(missing)))
+        yield from parts.by_phase(self._measure_waiting(points, waiting, count))
+
+    def _measure_waiting(
+        self, points: Sequence[Point], waiting: list[int], count: int
+    ) -> Generator[Progress, None, None]:
         while waiting:
             for number in list(waiting):
                 if self._missing(points, number):
@@ -154,6 +164,24 @@ class Measuring:
                 done = count - len(waiting)
                 yield Progress("waiting for other processes", done, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
+
+    def _parts(self, points: Sequence[Point], batches: Sequence[int]) -> tuple[Parts, Tally]:
+        """Loading, the original, and the missing points of these batches."""
+        total = dict.fromkeys(self.costs.run(WHOLE), 0.0)
+        for number in batches:
+            for point in [] if self.costs.by_layers else self._missing(points, number):
+                for kind, amount in self._cost(point).items():
+                    total[kind] += amount
+        parts: dict[str, Costs] = {_MEASURING: total}
+        if self._runs is None and any(total.values()):
+            parts["loading the model"] = {"read": self.costs.reading}
+            parts["running the original model"] = {"multiply": sum(self.costs.layers)}
+        return Parts(parts), Tally(total)
+
+    def _cost(self, point: Point) -> dict[str, float]:
+        """What a point costs on a batch, of which all are alike."""
+        costs = self.costs.run(point.position)
+        return {kind: amount / len(self.batches) for kind, amount in costs.items()}
 
     def _missing(self, points: Sequence[Point], number: int) -> list[Point]:
         ids = self.batches[number]
@@ -174,7 +202,8 @@ class Measuring:
             ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
             for place, point in enumerate(missing):
                 done, total = (batch * len(points) for batch in at)
-                yield Progress("measuring sensitivity", done + place, total, "points")
+                whole = self._tally.whole
+                yield Progress(_MEASURING, done + place, total, "points", whole=whole)
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.
                 if point.position != WHOLE and alike > 1 and point.base not in ran:
@@ -183,6 +212,8 @@ class Measuring:
                 block = self._block(point, number, self._runs.run(point.removed, number))
                 table.add([block], sync=place + 1 == len(missing))
                 self._runs.hold([point.base])
+                for kind, amount in self._cost(point).items():
+                    self._tally.add(kind, amount)
 
     def _block(self, point: Point, number: int, measured: Measurement) -> Block:
         """What was measured of a point on a batch, which is known from here on."""
@@ -262,23 +293,40 @@ def refine(
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
+    parts = refinement_parts(works, aim)
     first = aim.over(curves).solution(aim.units, aim.total)
-    rounds = [(yield from _measure_round(works, first.removed, first.cost, aim))]
+    measuring = _measure_round(works, first.removed, first.cost, aim)
+    rounds = [(yield from parts.run("first", measuring))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
-    for _ in range(aim.rounds):
+    for number in range(aim.rounds):
         best, before = rounds[-1], len(near)
         near |= dict.fromkeys(moved_points(aim.units, best.removed, scale))
         if len(near) == before:
             break
-        for work in works:
-            yield from work.measure(list(near))
-        better = yield from _better(works, best, list(near), aim)
+        for place, work in enumerate(works):
+            yield from parts.run(f"near {number} {place}", work.measure(list(near)))
+        better = yield from parts.run(f"best {number}", _better(works, best, list(near), aim))
         if better is None:
             scale /= 2
         else:
             rounds.append(better)
             near = {}
     return rounds
+
+
+def refinement_parts(works: Sequence[Measuring], aim: Aim) -> Parts:
+    """The parts of a refinement that goes through all its rounds."""
+    moves = [position for position in range(len(aim.units.sizes)) for _ in MOVES]
+    plan = {"multiply": 0.0, "compare": 0.0}
+    for work in works:
+        plan = {kind: plan[kind] + amount for kind, amount in work.costs.run(WHOLE).items()}
+    parts: dict[str, Costs] = {"first": plan}
+    for number in range(aim.rounds):
+        for place, work in enumerate(works):
+            parts[f"near {number} {place}"] = work.costs.runs(moves)
+        most = len(_WINDOWS)
+        parts[f"best {number}"] = {kind: most * amount for kind, amount in plan.items()}
+    return Parts(parts)
 
 
 def _better(
@@ -300,10 +348,15 @@ def _better(
     return chosen if chosen.cost < best.cost else None
 
 
+def _without_whole(step: Progress) -> Progress:
+    """Of a task so small that its phase says enough."""
+    return replace(step, whole=None)
+
+
 def _measure_round(
     works: Sequence[Measuring], removed: Removed, predicted: float, aim: Aim
 ) -> Generator[Progress, None, Round]:
     for work in works:
-        yield from work.measure([whole_point(removed)])
+        yield from changed(work.measure([whole_point(removed)]), _without_whole)
     costs = [cost_at(work.points, removed, aim.measure, work.samples) for work in works]
     return Round(removed, predicted, aim.over(()).over(costs), sum(n.layers for n in works))

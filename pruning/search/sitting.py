@@ -23,7 +23,7 @@ from analysis.files.json_text import plain_json
 from analysis.files.locking import locked
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import NOTHING, Progress
 from pruning.engine.candidate import MeasureSettings
 from pruning.measurements.table import Measurements
 from pruning.measures.drawn_samples import DrawnSamples
@@ -34,6 +34,7 @@ from pruning.plan.units import Removed
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
+from pruning.search.costs import search_parts
 from pruning.search.fitness import (
     RunFitness,
     SharedFitness,
@@ -160,13 +161,23 @@ def run_search(
     with _locked_by_first(folder, processes):
         if finished := _finished(folder, header, processes):
             count = len(finished.entries)
-            yield Progress("searching", count, count, "candidates")
+            yield Progress("searching", count, count, "candidates", whole=NOTHING)
             return finished
         if processes.is_first:
             yield from problem.table.notes()
         with offload_space(problem.running.placement) as offload:
-            fitness = yield from make_fitness(problem, folder, processes, max_bytes, offload)
-            yield from search(problem.task, fitness, problem.scores(processes), publish)
+            sequences, streams = problem.search_samples.sequences, problem.running.placement
+            costs, parts = search_parts(
+                problem.model,
+                (sequences.num_tokens, sequences.num_counted),
+                problem.task.settings,
+                stream_layers=streams.stream_layers,
+            )
+            making = make_fitness(problem, folder, processes, max_bytes, offload)
+            fitness = yield from parts.by_phase(making)
+            scores = problem.scores(processes)
+            searching = search(problem.task, fitness, scores, publish, costs)
+            yield from parts.run("searching", searching)
     with processes.together():
         pass  # no process reads the files before the first one has written them
     return published[-1]

@@ -27,7 +27,7 @@ from analysis.files.home import from_home
 from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
-from analysis.progress import Progress
+from analysis.progress import Costs, Parts, Progress, cost
 from pruning.plan.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan
 from pruning.plan.repair_reference import StoredRepair
@@ -295,7 +295,8 @@ def export_checkpoint(
     prepared = prepare_export(model, plan, out, options)
     try:
         with _partial_directory(prepared) as partial:
-            manifest = yield from _write_export(prepared, options, partial)
+            parts = _parts(prepared, options)
+            manifest = yield from parts.by_phase(_write_export(prepared, options, partial))
             # One rename that survives a power cut.
             for folder in sorted({path.parent for path in partial.rglob("*")}):
                 sync_folder(folder)
@@ -313,6 +314,15 @@ def export_checkpoint(
             f"The export to {prepared.out} failed: {error.strerror or error}."
         ) from error
     return manifest
+
+
+def _parts(prepared: PreparedExport, options: ExportSettings) -> Parts:
+    """The bytes to hash and to write."""
+    hashed = sum(shard.size for shard in prepared.model.checkpoint.shards)
+    parts: dict[str, Costs] = {"writing": {"write": cost("write", prepared.tensor_bytes)}}
+    if options.hash_source:
+        parts["hashing the source"] = {"hash": cost("hash", hashed)}
+    return Parts(parts)
 
 
 def _write_export(

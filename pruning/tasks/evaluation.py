@@ -13,9 +13,10 @@ from analysis.corpora.early import (
 )
 from analysis.corpora.encoding import check_token_ids
 from analysis.corpora.spec import parse_corpus
+from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import Parts, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.drawing import Reading, draw
 from pruning.measures.drawn_samples import DrawnSamples
@@ -23,6 +24,7 @@ from pruning.measures.sample_settings import DEFAULT_SEED
 from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.bits import OWN
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
+from pruning.plan.repair_reference import FORWARDS
 from pruning.plan.routing import measured_routing
 from pruning.planning.make import make_plan
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
@@ -33,6 +35,7 @@ from pruning.requests.evaluation import (
     MeasureRequest,
     SweepRequest,
 )
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked, say_skipped
@@ -92,9 +95,30 @@ def evaluate_plans(
     With repairs each plan is followed by itself repaired, and each of these comes in all bits.
     """
     plans = [with_top_k(plan, model, request.top_k) for plan in plans]
-    if request.repair:
-        plans = yield from with_repairs(request, model, plans)
-    return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
+    if not request.repair:
+        return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
+    parts = _parts(request, model, len(plans))
+    plans = yield from with_repairs(request, model, plans, parts)
+    evaluating = _evaluate(request, model, in_bits(plans, model, request.bits))
+    return (yield from parts.run("evaluate", evaluating))
+
+
+def _parts(request: EvaluateRequest | SweepRequest, model: MoEModel, num_plans: int) -> Parts:
+    """What repairs of these plans, and an evaluation of them as they are and repaired, cost."""
+    costs, trunk = layer_costs(model), range(model.depth)
+    candidates, tokens = 1 + 2 * num_plans * len(request.bits), 0
+    for corpus in request.corpora:
+        usual = request.sample_settings(corpus)
+        tokens += usual.samples * within_context(model, usual.seq_len, request.seq_len)
+    reading = costs.reading(*costs.num_bytes)
+    evaluating = {
+        "read": reading,
+        "multiply": candidates * costs.running(tokens, *trunk),
+        "compare": candidates * logits_cost(model, tokens),
+    }
+    fitted = FORWARDS * costs.running(DEFAULT_REPAIR_TOKENS, *trunk)
+    repairs = {str(n): {"read": reading, "observe": fitted} for n in range(num_plans)}
+    return Parts(repairs | {"evaluate": evaluating})
 
 
 def in_bits(

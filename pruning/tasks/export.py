@@ -8,11 +8,11 @@ from typing import Any
 from analysis.errors import ExportError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, with_top_k
-from pruning.plan.sizes import parse_size
+from pruning.plan.sizes import parse_size, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.cost import cost_of
@@ -46,11 +46,15 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     model = load_model_index(request.model, revision=request.revision)
     plan = _plan(request, model)
     converter = _converter(request, model, plan)
+    parts, verifies = Parts({}), request.verify or model.family.discovered
+    if verifies:  # what is written states its own cost
+        parts = Parts({"verify": {"check": cost("check", weight_bytes(model, plan))}})
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
         options = _options(request, model, plan)
-        manifest = yield from export_checkpoint(model, plan, request.out, options)
+        writing = export_checkpoint(model, plan, request.out, options)
+        manifest = yield from parts.run("export", writing)
     result: dict[str, Any] = {
         "out": str(request.out),
         "skipped": skipped,
@@ -58,10 +62,11 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         "heads": _heads_in_words(model, manifest),
         "repair": stored_repair(plan.repair).outcome if plan.repair else "",
     }
-    if request.verify or model.family.discovered:
-        result["verify"] = yield from verify_result(
+    if verifies:
+        checking = verify_result(
             request.out, model, request.stats_dir, stream_layers=request.stream_layers
         )
+        result["verify"] = yield from parts.run("verify", checking)
     if request.gguf and converter:
         contents = replace(
             contents_of(load_model_index(str(request.out))),
@@ -182,13 +187,32 @@ def verify_result(
     from pruning.surgery.verify import verify_export
 
     quiet_transformers()
-    report = yield from verify_export(
+    steps = verify_export(
         out,
         source=source.checkpoint.path if source else None,
         directories=stats_store(stats_dir).directories,
         **way,
     )
-    return asdict(report)
+    return asdict((yield from _verifying(steps, out)))
+
+
+def _verifying(steps: Steps[Any], out: Path) -> Steps[Any]:
+    """The steps of a verification: bytes of the export are checked, all others are read to run."""
+    checked = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+
+    def change(step: Progress) -> Progress:
+        if (step.phase, step.unit) != ("verifying", "bytes"):
+            return step
+        total, done = (
+            {
+                "check": cost("check", min(amount, checked)),
+                "read": cost("read", max(0, amount - checked)),
+            }
+            for amount in (step.total, step.done)
+        )
+        return replace(step, whole=Whole(total, done))
+
+    return changed(steps, change)
 
 
 def export_task(request: ExportRequest) -> Steps[dict[str, Any]]:

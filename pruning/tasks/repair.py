@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.errors import CorpusError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.progress import Parts
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
@@ -95,19 +96,25 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
 
 
 def with_repairs(
-    request: ModelRequest, model: MoEModel, plans: Iterable[PruningPlan]
+    request: ModelRequest,
+    model: MoEModel,
+    plans: Iterable[PruningPlan],
+    parts: Parts | None = None,
 ) -> Steps[list[PruningPlan]]:
     """The plans, each followed by itself repaired on the corpora that ranked it.
 
-    One that is repaired already, or that removes nothing, stays alone.
+    One that is repaired already, or that removes nothing, stays alone. `parts` has one for each
+    plan, by its number.
     """
+    parts = parts or Parts({})
     shared = shared_options(request)
     directories = stats_store(shared.get("stats_dir")).directories
     candidates = []
-    for plan in plans:
+    for number, plan in enumerate(plans):
         candidates.append(plan)
         if takes_repair(plan, model):
-            record = yield from repair_run(RepairRequest(plan=plan.to_dict(), **shared))
+            repairing = repair_run(RepairRequest(plan=plan.to_dict(), **shared))
+            record = yield from parts.run(str(number), repairing)
             repaired = replace(plan, repair=record.reference)
             candidates.append(with_repair_files(repaired, directories))
     return candidates

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from analysis.corpora.early import within_context
 from analysis.errors import PlanError
 from analysis.files.durable import unwritable
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import Parts, Progress
 from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.table import Measurements
@@ -34,6 +35,7 @@ from pruning.requests.recipe_steps import (
     weights_request,
 )
 from pruning.schedules import MEASURED, PATTERNS, allocate
+from pruning.search.costs import search_parts
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
@@ -67,15 +69,39 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
         raise PlanError(
             f"{request.out} cannot take the search: {reason}; give a folder that can with --out."
         )
-    problem = yield from problem_of(request)
+    parts = _parts(request)
+    problem = yield from problem_of(request, parts)
     from pruning.search.sitting import run_search
 
     quiet_transformers()
-    return (yield from run_search(problem, request.out))
+    return (yield from parts.run(SEARCH, run_search(problem, request.out)))
 
 
-def problem_of(request: SearchRequest) -> "Steps[Problem]":
-    """Everything that the search needs; refuses what is impossible before any long work."""
+def _parts(request: SearchRequest) -> Parts:
+    """What the statistics and the search of a recipe are expected to cost."""
+    recipe, machine = request.parsed(), request.machine
+    if (section := recipe.search) is None:
+        return Parts({})
+    model = load_model_index(recipe.model, revision=recipe.revision)
+    costs = layer_costs(model)
+    seq_len = seq_len_of(section.corpus, recipe.seq_len)
+    tokens = (section.samples or 1) * within_context(model, seq_len, recipe.seq_len)
+    searching = search_parts(model, (tokens, tokens), section, stream_layers=machine.stream_layers)[
+        1
+    ]
+    parts = {SEARCH: searching.whole.total}
+    for number, calibration in enumerate(calibrate_requests(recipe, machine)):
+        running = costs.running(calibration.sampling().tokens, *range(model.depth))
+        loading = costs.reading(*costs.num_bytes)
+        parts[f"calibrate {number}"] = {"read": loading, "multiply": running}
+    return Parts(parts)
+
+
+def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Problem]":
+    """Everything that the search needs; refuses what is impossible before any long work.
+
+    `parts` are those of the whole command.
+    """
     recipe, machine = request.parsed(), request.machine
     if (section := recipe.search) is None:
         raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
@@ -105,22 +131,24 @@ def problem_of(request: SearchRequest) -> "Steps[Problem]":
         )
     check_drawn(model, drawn_samples)
     yield from say_drawn(drawn_samples)
-    parts = []
+    whole, runs = parts or Parts({}), []
     requests = calibrate_requests(recipe, machine)
-    for calibration, corpus in zip(requests, recipe.plan.corpus_weights, strict=bool(requests)):
-        run = yield from calibrate_run(calibration)
-        parts.append(Part(run, corpus.weight))
+    weighted = zip(requests, recipe.plan.corpus_weights, strict=bool(requests))
+    for number, (calibration, corpus) in enumerate(weighted):
+        run = yield from whole.run(f"calibrate {number}", calibrate_run(calibration))
+        runs.append(Part(run, corpus.weight))
     if weights := weights_request(recipe, machine):
-        yield from weights_run(weights)
+        yield from whole.run("weights", weights_run(weights))
     planned = spec_request(recipe, machine)
     spec = planned.plan
     study = Study.of(planned, model, store)
-    ranking = yield from study.rank(spec, parts)
+    ranking = yield from study.rank(spec, runs)
     if measured := sensitivity_request(recipe, machine):
-        yield from sensitivity_run(measured, parts)
+        yield from whole.run("sensitivity", sensitivity_run(measured, runs))
         ranking = study.measured(ranking)
         if recipe.sensitivity and recipe.sensitivity.refine:
-            yield from sensitivity_run(_refinement_request(measured, recipe, ranking), parts)
+            again = _refinement_request(measured, recipe, ranking)
+            yield from whole.run("refinement", sensitivity_run(again, runs))
     ranking = study.measured(ranking)
     if section.start == MEASURED:
         sensitivity = sensitivity_on(section.corpus, ranking, spec, store)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
+from analysis.progress import NOTHING, Parts, Whole
 from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
 from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.points import curve_points
 from pruning.plan.units import Units
 from pruning.planning.files import check_spec
 from pruning.planning.make import budget_of, units_of
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from pruning.measures.samples import Samples
+    from pruning.search.fitness import RunCosts
     from pruning.search.sensitivity import Measuring, Round, Runs
 
 
@@ -142,7 +146,13 @@ class _LazyModel:
             plan_of,
             load,
             how_made(self._settings),
+            costs=self._costs(samples),
         )
+
+    def _costs(self, samples: "Samples") -> "RunCosts":
+        from pruning.search.fitness import RunCosts
+
+        return RunCosts.of(self.model, samples, by_layers=self.request.stream_layers)
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for
@@ -163,14 +173,21 @@ def _measure(
     request, units, curves = sitting.request, sitting.order.units, list[Curves]()
     rounds = dict[str, "list[Round]"]()
     try:
-        for work in works:
-            curves.append((yield from measure_curves(work, units, request.levels, request.cost)))
+        positions = [point.position for point in curve_points(units, request.levels)]
+        expected = {str(n): work.costs.whole(positions) for n, work in enumerate(works)}
+        # The moves of a round are about as many as the points of the curves.
+        again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
+        more = {kind: request.refine * amount for kind, amount in again.items()}
+        parts = Parts(expected | dict.fromkeys(request.budget_words, more))
+        for number, work in enumerate(works):
+            measuring = measure_curves(work, units, request.levels, request.cost)
+            curves.append((yield from parts.run(str(number), measuring)))
             if not request.budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
         for words, spec in zip(request.budget_words, specs, strict=False):
             aim = Aim(*_budget(ranking, spec, spread), request.refine, request.cost, request.across)
-            rounds[words] = yield from refine(works, curves, aim)
+            rounds[words] = yield from parts.run(words, refine(works, curves, aim))
     finally:
         records = [work.finish() for work in works]
     measured = (

@@ -38,7 +38,7 @@ def store(tmp_path):
     return StatsStore(tmp_path / "stats")
 
 
-def stopped(described, store, steps=2, **settings):
+def stopped(described, store, steps=3, **settings):
     """What is done at each step of a calibration that is then stopped."""
     task = calibration(described, store, **settings)
     done = [next(task).done for _ in range(steps)]
@@ -50,8 +50,8 @@ def stopped(described, store, steps=2, **settings):
 def test_a_closed_calibration_resumes_with_the_same_bits(described, store, groups, tmp_path):
     asked = {"groups": tuple(groups.split())}
     once = calibrated(described, tmp_path / "once", **asked)
-    # Loading, then two of three batches.
-    assert stopped(described, store, 3, **asked) == [0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
+    # Loading, loaded, then two of three batches.
+    assert stopped(described, store, 4, **asked) == [0, 0, 9 + 5 + 7, 9 + 5 + 7 + 3 + 9 + 2]
     assert store.runs() == []
     assert all(".partial" in path.name for path in store.target.iterdir())
 
@@ -166,7 +166,7 @@ def test_without_resume_an_interrupted_run_starts_anew(described, store):
     stopped(described, store)
     task = calibrate(described, make_sequences(), make_settings(), store, resume=False)
     run, steps = watched(task)
-    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert [step.done for step in steps] == [0, 0, 21, 35, 41]
     assert table_of(run)["num_tokens"].sum() == 3 * TOP_K * sum(LENGTHS)
 
 
@@ -178,19 +178,19 @@ def test_a_state_without_all_sums_starts_anew(described, store, tmp_path):
     state, (sums,) = partial.restore()
     partial.save([{name: sums[name] for name in sums if name != "largest.1"}], state)
     run, steps = watched(calibration(described, store))
-    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert [step.done for step in steps] == [0, 0, 21, 35, 41]
     assert_same_numbers(run, calibrated(described, tmp_path / "once"))
 
 
 def test_an_exception_inside_a_batch_keeps_the_last_saved_state(described, store):
     # The sums may hold half a batch, so they are not saved; nothing passes for finished.
     task = calibration(described, store)
-    next(task), next(task)
+    next(task), next(task), next(task)
     with pytest.raises(KeyboardInterrupt):
         task.throw(KeyboardInterrupt)
     assert store.runs() == []
     _, steps = watched(calibration(described, store))
-    assert [step.done for step in steps] == [0, 21, 35, 41]
+    assert [step.done for step in steps] == [0, 0, 21, 35, 41]
 
 
 def test_a_damaged_run_is_reported_before_the_work(described, store):

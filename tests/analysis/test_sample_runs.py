@@ -64,7 +64,7 @@ def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     streamed = {"placement": Placement(stream_layers=True, hidden_states_dir=tmp_path / "hidden")}
     task = start(described, tmp_path, **streamed)
     for progress in task:
-        if progress.phase == "calibrating layer 3":  # 0, 2 and 3 have experts
+        if progress.at == "layer 3":  # 0, 2 and 3 have experts
             break
     task.close()
     (state,) = tmp_path.glob("*.partial/state.safetensors")

@@ -14,6 +14,7 @@ from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.calibration.sums import sums_of
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
+from analysis.model.layer_costs import layer_costs
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
@@ -75,8 +76,42 @@ def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):
     described = load_model_index(str(tmp_path / "model"))
     monkeypatch.setattr(hidden, "free_memory", lambda: 1000)
     task = calibration(described, tmp_path / "stats", placement=STREAMED)
-    next(step for step in task if step.phase == "calibrating layer 1")
+    next(step for step in task if step.at == "layer 1")
     assert list((tmp_path / "stats").glob("*.partial/hidden-1/0.safetensors"))
+
+
+@pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "layers"])
+def test_the_whole_is_known_from_the_start_and_resumes_where_it_stands(
+    placement, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
+    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
+    described = load_model_index(str(tmp_path / "model"))
+    costs, tokens = layer_costs(described), make_sequences().num_tokens
+    assert sum(costs.num_bytes.values()) == described.checkpoint.nbytes
+
+    def wholes(task, until):
+        seen = []
+        for step in task:
+            if step.whole:
+                seen.append(step.whole)
+                if step.whole.done["multiply"] >= until * step.whole.total["multiply"]:
+                    task.close()
+        return seen
+
+    stopped = wholes(calibration(described, tmp_path / "stats", placement=placement), 0.6)
+    resumed = wholes(calibration(described, tmp_path / "stats", placement=placement), 2.0)
+    for seen in (stopped, resumed):
+        shares = [whole.fraction for whole in seen]
+        assert shares == sorted(shares)
+    trunk = range(described.depth)
+    assert stopped[0].total["multiply"] == pytest.approx(costs.running(tokens, *trunk))
+    assert stopped[0].fraction == 0
+    # What was saved is done from the start, and is no work of the second run.
+    assert 0 < resumed[0].before["multiply"] <= stopped[-1].done["multiply"]
+    assert resumed[0].done["multiply"] == resumed[0].before["multiply"]
+    assert resumed[-1].fraction == pytest.approx(1)
 
 
 def test_only_one_layer_is_held_at_a_time(tmp_path):
@@ -99,7 +134,7 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("first", "steps"), [(STREAMED, 8), (Placement(), 3)], ids=["layers", "batches"]
+    ("first", "steps"), [(STREAMED, 9), (Placement(), 4)], ids=["layers", "batches"]
 )
 def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)

@@ -86,8 +86,8 @@ def main():
     drain(weight_statistics(load_model_index(str(ROOT / "olmoe")), weights), steps.append)
     seen["weights"] = sorted({step.phase for step in steps}), len(weights.runs())
     seen["alone"] = refused(lambda: drain(processes.first_alone(failing())))
-    stop_after(4, ROOT / "stopped")
-    stop_after(4, ROOT / "continued")
+    stop_after(5, ROOT / "stopped")
+    stop_after(5, ROOT / "continued")
     steps = []
     drain(task("olmoe", ROOT / "continued"), steps.append)
     seen["continued"] = steps[1].note

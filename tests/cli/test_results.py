@@ -13,7 +13,6 @@ from rich.table import Table
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import small
-from analysis.progress import Progress
 from app import console
 from app.cli import COMMANDS, load
 from pruning.plan.plan import load_plan
@@ -129,9 +128,6 @@ def test_a_command_ends_with_numbers_and_with_commands_that_parse(as_json, words
 
 def test_small_numbers_and_counts_can_be_read():
     assert [small(number) for number in (0.0, 3.14e-5, 0.25)] == ["0", "3.1e-05", "0.2500"]
-    step = Progress("reading weights", 3 << 19, 3 << 20, "bytes")
-    assert console.count_of_step(step) == "1.5 MiB/3.0 MiB"
-    assert console.count_of_step(Progress("", 1024, 65536, "tokens")) == "1,024/65,536 tokens"
 
 
 def test_an_error_is_an_object_too(as_json):
@@ -280,21 +276,6 @@ def test_large_counts_in_tables_have_all_their_digits(capsys):
     printed = [line.split(" \u2502 ") for line in capsys.readouterr().out.splitlines()[-2:]]
     cells = [[cell.strip() for cell in row] for row in printed]
     assert cells == [["262,144", "1.235e+04"], ["1e+18", "3"]]
-
-
-def test_the_time_beside_a_bar_is_called_what_it_is():
-    seconds = [0.0]
-    bar = console.Bar(console.TimeColumn(), get_time=lambda: seconds[0], disable=True)
-    counting, waiting = bar.add_task("counting", total=40), bar.add_task("waiting", total=None)
-
-    def times():
-        return [console.TimeColumn().render(bar.tasks[task]).plain for task in (counting, waiting)]
-
-    assert times() == ["0:00:00 elapsed", "0:00:00 elapsed"]
-    for done in (10, 20):
-        seconds[0] += 5
-        bar.update(counting, completed=done)
-    assert times() == ["0:00:10 left", "0:00:10 elapsed"]
 
 
 def test_commands_that_serve_an_export_stay_in_one_piece(works, monkeypatch):

@@ -91,7 +91,7 @@ def interrupted(task, after):
 
 def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on(request_in, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        follow(interrupted(calibrate_run(request_in("kept")), after=4))
+        follow(interrupted(calibrate_run(request_in("kept")), after=5))
     assert stopped.value.code == 130
     assert "run the same command to resume" in capsys.readouterr().err
     assert StatsStore(tmp_path / "kept").runs() == []

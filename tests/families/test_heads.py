@@ -89,7 +89,7 @@ def test_a_streamed_run_that_stops_before_the_heads_resumes(glm, tmp_path):
     asked["placement"] = replace(asked["placement"], hidden_states_dir=tmp_path / "hidden")
     whole = calibrated(glm.described, tmp_path / "whole", SEQUENCES, **asked)
     task = calibration(glm.described, tmp_path / "stopped", SEQUENCES, **asked)
-    next(step for step in task if step.phase == "calibrating prediction heads")
+    next(step for step in task if step.at == "prediction heads")
     task.close()
     run, steps = watched(calibration(glm.described, tmp_path / "stopped", SEQUENCES, **asked))
     assert any("resumed after 3 of 4 layers" in step.note for step in steps)

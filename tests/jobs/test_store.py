@@ -13,7 +13,8 @@ import time
 import pytest
 
 from analysis.errors import JobError
-from analysis.progress import Progress
+from analysis.pace import Pace
+from analysis.progress import Progress, Whole
 from app.jobs.model import JobState, is_stale
 from app.jobs.runner import LocalRunner
 from app.jobs.store import JobStore
@@ -139,7 +140,7 @@ def test_a_table_of_another_program_is_refused(store, version):
     connection = sqlite3.connect(store.path)
     connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(JobError, match=f"schema {version}; this program reads 2"):
+    with pytest.raises(JobError, match=f"schema {version}; this program reads 3"):
         JobStore(store.path)
 
 
@@ -175,24 +176,49 @@ def test_tail_gives_the_last_lines_redacted(store, submit):
     assert store.tail(job.id, lines=2) == "line 99998\nline 99999"
 
 
-def test_reports_of_a_phase_give_its_pace(store, submit):
-    job = submit("count")
+def test_reports_say_how_far_the_whole_job_is(store, submit):
+    job, seconds = submit("count"), [100.0]
     set_columns(store, job, state=JobState.RUNNING)
-    store.report(job.id, Progress("counting", 40, 100))
-    resumed = store.get(job.id)
+    pace = Pace(lambda: seconds[0])
+
+    def report(done, at, **more):
+        seconds[0] = at
+        step = Progress("counting", done, 100, at="layer 2", **more)
+        pace.take(step)
+        store.report(job.id, step, pace)
+        return store.get(job.id)
+
+    # A task that does not say is as far as its phase, and nobody knows how long it takes.
+    phase_alone = report(30, 100)
+    assert (job.fraction, phase_alone.fraction) == (0.0, 0.3)
+    assert phase_alone.eta_seconds(time.time()) is None
+    total, before = {"a": 200.0}, {"a": 80.0}
+    resumed = report(40, 100, whole=Whole(total, before, before))
+    assert (resumed.phase, resumed.fraction) == ("counting layer 2", 0.4)
     assert resumed.eta_seconds(time.time()) is None
-    assert (job.fraction, resumed.fraction) == (0.0, 0.4)
-    assert dataclasses.replace(resumed, state=JobState.DONE).fraction == 1.0
-    # 10 more took 5 s, so the 50 left take 25 s, of which 3 s have gone by.
-    set_columns(store, job, phase_started_at=100.0)
-    store.report(job.id, Progress("counting", 50, 100))
-    set_columns(store, job, progress_at=105.0)
-    assert store.get(job.id).eta_seconds(108.0) == pytest.approx(22.0)
-    # At the end of a phase nothing is known of the next.
-    store.report(job.id, Progress("counting", 100, 100))
-    assert store.get(job.id).eta_seconds(108.0) is None
-    store.report(job.id, Progress("writing", 0, 100))
-    assert store.get(job.id).eta_seconds(108.0) is None
+    # 20 of the 120 that are left took 5 s, so the rest takes 25 s, of which 3 s have gone by.
+    later = report(50, 105, whole=Whole(total, {"a": 100.0}, before))
+    assert later.fraction == 0.5
+    assert later.eta_seconds(later.progress_at + 3) == pytest.approx(22)
+    assert later.eta_seconds(later.progress_at + 30) == 0
+    done = dataclasses.replace(later, state=JobState.DONE)
+    assert (done.fraction, done.eta_seconds(0)) == (1.0, None)
+
+
+def test_a_table_of_the_last_version_is_kept(store, submit):
+    """As 0.1.0 made it, with a job in it."""
+    job = submit("count")
+    connection = sqlite3.connect(store.path)
+    connection.execute("ALTER TABLE jobs DROP COLUMN share")
+    connection.execute("ALTER TABLE jobs DROP COLUMN seconds_left")
+    connection.execute("ALTER TABLE jobs ADD COLUMN phase_started_at REAL")
+    connection.execute("ALTER TABLE jobs ADD COLUMN phase_start_done INTEGER NOT NULL DEFAULT 0")
+    connection.execute("PRAGMA user_version = 2")
+    connection.commit()
+    connection.close()
+    again = JobStore(store.path)
+    assert again.get(job.id) == job
+    assert len({again.submit("count", {}, "", "", "ann").id, job.id}) == len(again.list())
 
 
 def test_a_silent_job_of_another_host_is_left_alone_until_it_is_canceled(store, submit):

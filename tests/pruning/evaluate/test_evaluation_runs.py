@@ -200,3 +200,7 @@ def test_progress_never_goes_back_nor_beyond_its_end(work):
     done = [step.fraction for step in evaluating]
     assert done == sorted(done)
     assert done[-1] == 1
+    wholes = [step.whole.fraction for step in steps if step.whole]
+    assert wholes == sorted(wholes)
+    assert wholes[0] == 0
+    assert wholes[-1] == pytest.approx(1)

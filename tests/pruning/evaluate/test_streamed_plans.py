@@ -84,7 +84,7 @@ def test_plans_part_where_they_first_differ():
 
 
 def stop_in_layer_1(task):
-    next(step for step in task if step.phase.startswith("running layer 1"))
+    next(step for step in task if step.at == "layer 1")
     task.close()
 
 
@@ -136,7 +136,7 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
     steps = []
     assert outcomes(drain(run_evaluations(asked), steps.append)) == outcomes(once)
     assert "resumed after 2 of 2 layers" in [step.note for step in steps]
-    assert not any(step.phase.startswith("running layer 1") and step.done for step in steps)
+    assert not any(step.at == "layer 1" and step.done for step in steps)
 
 
 def test_a_pass_whose_hidden_states_are_gone_starts_anew(mixtral, ask_streamed, tmp_path):
@@ -161,7 +161,7 @@ def test_other_plans_start_anew(mixtral, ask_streamed, monkeypatch):
 
 def test_a_pass_that_runs_is_left_alone(mixtral, ask_streamed):
     task = run_evaluations(ask_streamed(mixtral, plans_for(mixtral, MIXTRAL), "stats"))
-    next(step for step in task if step.phase.startswith("running layer 0"))
+    next(step for step in task if step.at == "layer 0")
     with pytest.raises(StatsError, match="by another process; wait for it"):
         drain(run_evaluations(ask_streamed(mixtral, [keep_all(mixtral)], "stats")))
     task.close()

@@ -109,30 +109,35 @@ class TestSameBytes:
 
     @pytest.mark.parametrize(
         ("stop", "layers"),
-        [("fitting layer 0", 0), ("observing layer 2", 1), ("fitting layer 3", 2)],
+        [("fitting 0", 0), ("observing 2", 1), ("fitting 3", 2)],
     )
     def test_stopped_and_resumed(self, whole, model, tmp_path, stop, layers):
         places = {"hidden_states_dir": tmp_path / "states"}
         running = repair(model, tmp_path / "stats", **places)
-        next(step for step in running if step.phase == stop)
+        next(step for step in running if step.phase + step.at.removeprefix("layer") == stop)
         running.close()
         assert not list((tmp_path / "states").rglob("*"))
         assert len(layers_of(tmp_path / "stats")) == layers
         steps = []
         record = drain(repair(model, tmp_path / "stats", **places), steps.append)
-        fitted = {step.phase for step in steps if step.phase.startswith("fitting")}
-        assert fitted == {f"fitting layer {layer}" for layer in list(KEPT)[layers:]}
+        fitted = {step.at for step in steps if step.phase == "fitting"}
+        assert fitted == {f"layer {layer}" for layer in list(KEPT)[layers:]}
+        # What was fitted before is done from the start, and no work of this run.
+        first, *_, last = (step.whole for step in steps if step.whole)
+        assert {kind: done for kind, done in first.done.items() if done} == first.before
+        assert first.before.keys() == ({"observe", "fit"} if layers else set())
+        assert last.fraction == pytest.approx(1)
         assert record.layers == whole[1].layers
         assert layers_of(tmp_path / "stats") == layers_of(whole[0])
         assert names_in(tmp_path / "stats") == names_in(whole[0])
 
     def test_a_layer_whose_notes_are_damaged_is_fitted_again(self, whole, model, tmp_path):
         running = repair(model, tmp_path)
-        next(step for step in running if step.phase == "fitting layer 2")
+        next(step for step in running if (step.phase, step.at) == ("fitting", "layer 2"))
         running.close()
         (notes,) = tmp_path.glob("repairs/*/*.json")
         notes.write_bytes(notes.read_bytes()[:10])
-        fitted = [step.phase for step in repair(model, tmp_path) if "fitting" in step.phase]
+        fitted = [step.at for step in repair(model, tmp_path) if step.phase == "fitting"]
         assert len({*fitted}) == len(KEPT)
         assert layers_of(tmp_path) == layers_of(whole[0])
 

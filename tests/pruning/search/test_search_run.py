@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import allocate, read_counts
+from pruning.search.costs import CandidateCosts
 from pruning.search.evolution import initial_state
 from pruning.search.run import search
 from pruning.search.scores import BlockFitness
@@ -110,6 +112,24 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     plans = [block.plan for block in blocks(tmp_path / "log")]
     assert len(plans) == len(set(plans)) == len(whole.scores)  # nothing was measured twice
     assert (resumed.layers, resumed.whole_layers) == (whole.layers, whole.whole_layers)
+
+
+def test_the_whole_counts_children_less_and_scores_of_earlier_runs_as_done(tmp_path):
+    def wholes(stop=None):
+        steps = search(wide(), Distance(HIDDEN), scores(tmp_path, wide()), [].append)
+        seen = [step.whole for step in islice(steps, stop)]
+        steps.close()
+        shares = [round(whole.fraction, 12) for whole in seen]
+        assert shares == sorted(shares)
+        return seen
+
+    # Of two draws from 1 and 2 the smaller is 1 in three of four cases: 1 - 1/3; else 1 - 1/5.
+    assert CandidateCosts(10.0, 1.0).of_child(2) == pytest.approx(10 * (0.75 * 2 / 3 + 0.2) + 1)
+    stopped = wholes(20)
+    assert (stopped[0].fraction, stopped[0].before) == (0, {"candidates": 0})
+    resumed = wholes()
+    assert resumed[-1].fraction == pytest.approx(1)
+    assert resumed[-1].before == pytest.approx(stopped[-1].done)
 
 
 KILLED = """

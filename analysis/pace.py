@@ -1,0 +1,101 @@
+"""The share of a whole task that is finished, and the time left."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from analysis.progress import NOTHING, Progress, Whole
+
+# From this share of a kind's work on, its rate is that of the run itself.
+_ENOUGH: Final = 0.02
+# Work at a share x of the time so far weighs x to this power: first layers are slow, and what else
+# a machine does changes.
+_FADING: Final = 2
+
+
+class Pace:
+    """Share and time left of a whole task, from its steps as they come.
+
+    The share never falls. The time left follows from the seconds that each kind of work took in
+    this run; a kind that has hardly begun is scaled by the others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = self._counted = clock()
+        self._whole: Whole | None = None
+        self._earlier, self._last = NOTHING, NOTHING
+        # By kind, in this run: what is done; and seconds and the work that took them, late ones
+        # weighing more.
+        self._done: defaultdict[str, float] = defaultdict(float)
+        self._took: defaultdict[str, float] = defaultdict(float)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._costs: defaultdict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()  # what shows it has a thread of its own
+        self.fraction: float | None = None  # None until a step states its whole
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._started
+
+    def take(self, step: Progress) -> None:
+        """Learn from a step."""
+        if step.whole is None:
+            return
+        with self._lock:
+            if self._whole is None:
+                self._counted = self._clock()  # what came before was no part of the whole
+            if self._last and any(
+                step.whole.done.get(kind, 0.0) < done for kind, done in self._last.done.items()
+            ):  # another task follows, which nobody stated
+                self._earlier += replace(self._last, total=self._last.done)
+            self._last = step.whole
+            self._whole = self._earlier + step.whole
+            self.fraction = max(self.fraction or 0.0, self._whole.fraction)
+            self._credit(self._whole)
+
+    def _credit(self, whole: Whole) -> None:
+        """Attribute the time since the last time to the work done in it."""
+        now = self._clock()
+        gained = {
+            kind: more
+            for kind, done in whole.done.items()
+            if (more := done - whole.before.get(kind, 0.0) - self._done[kind]) > 0
+        }
+        if not gained:
+            return
+        expected = {kind: more * self._rate(kind) for kind, more in gained.items()}
+        took, weight = now - self._counted, sum(expected.values())
+        for kind, more in gained.items():
+            seconds = took * expected[kind] / weight
+            before = self._took[kind]
+            fading = (before / (before + seconds)) ** _FADING if before else 1.0
+            self._seconds[kind] = fading * self._seconds[kind] + seconds
+            self._costs[kind] = fading * self._costs[kind] + more
+            self._took[kind] += seconds
+            self._done[kind] += more
+        self._counted = now
+
+    def _rate(self, kind: str) -> float:
+        """Seconds for a unit of cost."""
+        total = self._whole.total.get(kind, 0.0) if self._whole else 0.0
+        if self._seconds[kind] > 0 and self._done[kind] >= _ENOUGH * total:
+            return self._seconds[kind] / self._costs[kind]
+        every, seconds = sum(self._costs.values()), sum(self._seconds.values())
+        return seconds / every if seconds > 0 else 1.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end; None while nothing of this run's work is done."""
+        with self._lock:
+            if self._whole is None or not sum(self._seconds.values()) > 0:
+                return None
+            left = sum(
+                (total - self._whole.done.get(kind, 0.0)) * self._rate(kind)
+                for kind, total in self._whole.total.items()
+            )
+            return max(0.0, left - (self._clock() - self._counted))

@@ -1,0 +1,185 @@
+"""How far a whole task is, and the time left: by a clock that the test sets."""
+
+import pytest
+
+from analysis.drain import drain
+from analysis.pace import Pace
+from analysis.progress import NOTHING, RATES, Parts, Progress, Tally, Whole, cost
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def steps_of(task):
+    steps = []
+    value = drain(task, steps.append)
+    return value, steps
+
+
+def counting(phase, total, **facts):
+    for done in range(total + 1):
+        yield Progress(phase, done, total, **facts)
+    return phase
+
+
+def test_a_whole_is_the_sum_of_what_its_parts_cost():
+    parts = Parts({"load": {"read": 2.0}, "run": {"multiply": 6.0, "compare": 2.0}})
+
+    def task():
+        yield from parts.run("load", counting("loading", 1))
+        return (yield from parts.run("run", counting("running", 4)))
+
+    value, steps = steps_of(task())
+    assert value == "running"
+    # 0 and 2 of 10, then quarters of the other 8.
+    assert [step.whole.fraction for step in steps] == [0, 0.2, 0.2, 0.4, 0.6, 0.8, 1]
+    assert steps[4].whole.done == {"read": 2.0, "multiply": 3.0, "compare": 1.0}
+
+
+def test_phases_are_parts_and_a_part_ends_where_the_next_begins():
+    parts = Parts({"loading": {"read": 3.0}, "writing": {"a": 1.0}, "writing layer 1": {"a": 4.0}})
+
+    def task():
+        yield Progress("loading", 0, 1)
+        yield from counting("writing", 1)
+        yield from counting("writing", 2, at="layer 1")
+        yield Progress("a phase that nobody stated", 0, 9)
+
+    _, steps = steps_of(parts.by_phase(task()))
+    wholes = [step.whole.fraction for step in steps]
+    assert wholes == [0, 3 / 8, 4 / 8, 4 / 8, 6 / 8, 1, 1]
+
+
+def test_what_a_part_states_replaces_what_was_expected():
+    parts = Parts({"known": {"read": 5.0}, "other": {"read": 5.0}})
+
+    def known():
+        yield Progress("cached", 1, 1, whole=NOTHING)
+
+    def other():
+        tally = Tally({"read": 8.0}, {"read": 2.0})
+        yield Progress("reading", 0, 0, whole=tally.whole)
+        tally.add("read", 4.0)
+        yield Progress("reading", 0, 0, whole=tally.whole)
+        # It ends here: the last 2 were not needed.
+
+    def task():
+        yield from parts.run("known", known())
+        yield from parts.run("other", other())
+
+    _, steps = steps_of(task())
+    assert [step.whole.fraction for step in steps] == [0, 2 / 8, 6 / 8]
+    assert steps[-1].whole.before == {"read": 2.0}
+    assert parts.whole.fraction == 1
+
+
+def test_a_task_that_is_stopped_or_fails_stops_its_parts():
+    seen = []
+
+    def inner():
+        try:
+            yield Progress("running", 0, 2)
+            yield Progress("running", 1, 2)
+        except KeyError:
+            seen.append("told")
+            yield Progress("running", 2, 2)
+        finally:
+            seen.append("closed")
+
+    task = Parts({"running": {"a": 1.0}}).by_phase(inner())
+    next(task)
+    task.close()
+    assert seen == ["closed"]
+    task = Parts({"running": {"a": 1.0}}).by_phase(inner())
+    next(task)
+    assert task.throw(KeyError).done == 2
+    assert list(task) == []
+    assert seen == ["closed", "told", "closed"]
+
+
+def test_the_time_left_follows_from_the_rates_of_the_run(clock):
+    pace, tally = Pace(clock), Tally({"read": 10.0, "multiply": 100.0})
+
+    def go(seconds, **work):
+        clock.now += seconds
+        for kind, amount in work.items():
+            tally.add(kind, amount)
+        pace.take(Progress("", 0, 0, whole=tally.whole))
+        return pace.seconds_left
+
+    assert (pace.fraction, pace.seconds_left) == (None, None)
+    clock.now += 50  # what comes before the whole is stated is no part of it
+    assert go(0) is None
+    # A tenth of all reading took 3 s: all costs are taken to be as slow.
+    assert go(3, read=1.0) == pytest.approx(3 * (9 + 100))
+    # Running is ten times as fast as reading, which is seen from the second kind on.
+    assert go(3, multiply=10.0) == pytest.approx(3 * 9 + 0.3 * 90)
+    # Between two steps it runs down.
+    clock.now += 4
+    assert pace.seconds_left == pytest.approx(3 * 9 + 0.3 * 90 - 4)
+    # A step with both: 12 s, where 6 were expected, are shared as expected. They are two thirds
+    # of each kind's seconds, so that what took the first third weighs 1/9.
+    left = go(8, read=1.0, multiply=10.0)
+    reading, running = (3 / 9 + 6) / (1 / 9 + 1), (3 / 9 + 6) / (10 / 9 + 10)
+    assert left == pytest.approx(8 * reading + 80 * running)
+    assert pace.fraction == pytest.approx(22 / 110)
+
+
+def test_the_share_never_falls_though_more_work_comes_up(clock):
+    pace = Pace(clock)
+    wholes = [
+        Whole({"a": 10.0}, {"a": 5.0}),
+        Whole({"a": 20.0}, {"a": 6.0}),
+        Whole({"a": 20.0}, {"a": 12.0}),
+    ]
+    shares = []
+    for whole in wholes:
+        clock.now += 1
+        pace.take(Progress("", 0, 0, whole=whole))
+        pace.take(Progress("", 0, 0, note="a step that does not say"))
+        shares.append(pace.fraction)
+    assert shares == [0.5, 0.5, 0.6]
+
+
+def test_a_resumed_run_counts_only_its_own_work(clock):
+    pace, parts = Pace(clock), Parts({"running": {"a": 10.0}}, {"running": 0.6})
+    for step in parts.by_phase(iter_of([6, 7, 8])):
+        pace.take(step)
+        clock.now += 5
+    # One of ten every 5 s, though 6 of them took this run no time.
+    assert pace.fraction == pytest.approx(0.8)
+    assert pace.seconds_left == pytest.approx(2 * 5 - 5)
+
+
+def iter_of(dones):
+    for done in dones:
+        yield Progress("running", done, 10)
+
+
+def test_costs_are_amounts_over_rates():
+    assert cost("read", 3 * RATES["read"]) == 3
+    with pytest.raises(KeyError):
+        cost("unheard of", 1)
+
+
+def test_a_task_after_another_that_nobody_stated_adds_its_work(clock):
+    pace = Pace(clock)
+    for total, dones in ((10.0, (0.0, 10.0)), (30.0, (0.0, 10.0))):
+        for done in dones:
+            pace.take(Progress("", 0, 0, whole=Whole({"a": total}, {"a": done})))
+            clock.now += 2 if done == 0 else 0
+    # 10 took 2 s, twice; 20 are left.
+    assert pace.seconds_left == pytest.approx(4)
+    assert pace.fraction == 1  # as it was said to be before the second one began

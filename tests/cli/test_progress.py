@@ -1,0 +1,135 @@
+"""What a person, a log or a program sees of a task's progress."""
+
+import io
+import json
+import time
+
+import pytest
+from rich.console import Console
+
+from analysis.pace import Pace
+from analysis.progress import Progress, Whole
+from app.progress_shown import Lines, count_of_step, lines_of, one_bar, time_in_words
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def log(clock):
+    """Steps at times -> the lines that a log has of them."""
+
+    def run(*steps, **options):
+        pace, written = Pace(clock), []
+        lines = Lines(pace, written.append, **options)
+        for seconds, step in steps:
+            clock.now = seconds
+            if step is None:
+                lines.tick()
+            else:
+                pace.take(step)
+                lines.take(step)
+        return written
+
+    return run
+
+
+def calibrating(done, share, at=""):
+    whole = Whole({"multiply": 100.0}, {"multiply": 100.0 * share})
+    return Progress("calibrating", done, 3072, "tokens", at=at, whole=whole)
+
+
+def test_a_log_has_a_line_a_minute_and_one_where_a_phase_begins(log):
+    lines = log(
+        (0, Progress("loading the model", 0, 3072, "tokens")),
+        (5, None),
+        (11, None),
+        (50, None),
+        (70, calibrating(0, 0.0)),
+        (72, calibrating(31, 0.01, "layer 3")),
+        (120, calibrating(768, 0.25, "layer 4")),
+        (130, calibrating(922, 0.3, "layer 4")),
+        (131, Progress("loading the model", 0, 3072, "tokens")),
+        (200, None),
+    )
+    assert lines == [
+        "loading the model",
+        "calibrating: 0%",
+        # 60 s for 30 of 100, so 70 take 140 s more.
+        "calibrating: 30%, layer 4, 922/3,072 tokens, 2 min left",
+        "loading the model: 30%, 1 min left",
+    ]
+
+
+def test_a_command_of_a_few_seconds_says_nothing(log):
+    assert log((0, calibrating(0, 0.0)), (4, calibrating(3000, 0.9)), (9, None)) == []
+
+
+def test_a_program_reads_the_same_as_json(log):
+    (line,) = log((0, calibrating(0, 0.0)), (30, calibrating(1024, 0.25)), as_json=True)
+    assert json.loads(line)["progress"] == {
+        "phase": "calibrating",
+        "at": "",
+        "done": 1024,
+        "total": 3072,
+        "unit": "tokens",
+        "fraction": 0.25,
+        "seconds_left": 90.0,
+    }
+
+
+def test_time_passes_also_where_no_step_comes(clock):
+    """The line is written by a thread: waited for, not timed."""
+    pace, written = Pace(clock), []
+    with lines_of(Lines(pace, written.append)) as show:
+        show(Progress("loading the model", 0, 1))
+        clock.now = 30.0
+        deadline = time.monotonic() + 60
+        while not written and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert written == ["loading the model"]
+
+
+def test_a_bar_says_how_far_the_whole_is(clock):
+    """One task, whatever its phases are; what it calls the time is what it is."""
+    pace, screen = Pace(clock), Console(file=io.StringIO(), force_terminal=True, width=120)
+    with one_bar(screen, pace) as show:
+        for seconds, step in ((0, Progress("reading the corpus", 0, 9)), (0, calibrating(0, 0.0))):
+            clock.now = seconds
+            pace.take(step)
+            show(step)
+        (bar,) = screen._live_stack
+        text = rendered(screen, bar)
+        assert "calibrating" in text
+        assert "0:00:00 elapsed" in text
+        clock.now = 20
+        pace.take(calibrating(614, 0.2, "layer 1"))
+        show(calibrating(614, 0.2, "layer 1"))
+        text = rendered(screen, bar)
+        assert "calibrating layer 1" in text
+        assert "20% 614/3,072 tokens 0:01:20 left" in " ".join(text.split())
+
+
+def rendered(screen, live):
+    with screen.capture() as shown:
+        screen.print(live.get_renderable())
+    return shown.get()
+
+
+def test_counts_and_times_can_be_read():
+    step = Progress("reading weights", 3 << 19, 3 << 20, "bytes")
+    assert count_of_step(step) == "1.5 MiB/3.0 MiB"
+    assert count_of_step(Progress("", 1024, 65536, "tokens")) == "1,024/65,536 tokens"
+    assert count_of_step(Progress("loading", 0, 0)) == ""
+    times = [time_in_words(seconds) for seconds in (4.4, 59.2, 61, 3540, 12_000)]
+    assert times == ["4 s", "59 s", "1 min", "59 min", "3 h 20 min"]
