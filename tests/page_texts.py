@@ -202,3 +202,13 @@ def sent_to_map(test: AppTest) -> Any:
     """What the expert map of a page was given, without the tables."""
     [message] = [part.proto.bytes for part in test.get("bidi_component") if part.key == MAP]
     return json.loads(message[4 : 4 + int.from_bytes(message[:4], "little")])
+
+
+def bar_of(test):
+    (bar,) = (text for text in texts(test.markdown) if ":material/circle:" in text)
+    return bar
+
+
+def sides(test):
+    """Digest -> side of each pinned plan."""
+    return dict(table_with(test, "verdict")[["digest", "side"]].itertuples(index=False))

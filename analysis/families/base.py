@@ -478,13 +478,8 @@ class MoEFamily:
                 return Slot(int(layer), SlotKind.STACKED, self._stacks[name], role=role)
         if match := self._patterns["router"].fullmatch(tensor_name):
             tensor = self._router_names[match[2]]
-            return Slot(
-                int(match[1]),
-                SlotKind.ROUTER,
-                role=tensor.name,
-                axis=tensor.axis,
-                holds_ids=tensor.holds_ids,
-            )
+            at, kind = int(match[1]), SlotKind.ROUTER
+            return Slot(at, kind, role=tensor.name, axis=tensor.axis, holds_ids=tensor.holds_ids)
         return None
 
     def routed_layer(self, tensor_name: str) -> int | None:

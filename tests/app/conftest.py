@@ -157,6 +157,43 @@ def open_page(environment):
     return _open
 
 
+def _session():
+    """The controls of every page without a page, after what a click of the test calls."""
+    import streamlit
+
+    from app.session.pinned_plans import open_pin, pinned_plans
+    from app.session.pins import pin_of, pins
+    from app.widgets.chosen_plan import chosen_plan
+    from app.widgets.pinned_table import pinned_table
+    from app.widgets.report import decision_page
+
+    state = streamlit.session_state
+    if state.get("opens"):
+        open_pin(state["loaded"], pins()[0])
+        state["opens"] = False
+    loaded = state["loaded"] = chosen_plan("plan")[0]
+    state["own_pin"] = pin_of(loaded.shown)
+    plans, state["problems"] = pinned_plans(loaded)
+    state["rows"] = pinned_table(plans)
+    state["changed"] = [plan.has_changed for plan in plans]
+    state["decision"] = decision_page(loaded, loaded.shown)()
+
+
+@pytest.fixture
+def session(environment):
+    """A session at an address, which ends with the plan on screen and the table of pins."""
+
+    def _open(**address):
+        test = AppTest.from_function(_session, default_timeout=180)
+        for name, value in address.items():
+            test.query_params[name] = value
+        test.run()
+        assert not test.exception
+        return test
+
+    return _open
+
+
 @pytest.fixture
 def go_to():
     return go
