@@ -11,6 +11,8 @@ from analysis.progress import NOTHING, Progress, Whole
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
+# Seconds from which on a kind of work tells the rate of the machine.
+_LONG: Final = 20.0
 # Work at a share x of the time so far weighs x to this power: first layers are slow, and what else
 # a machine does changes.
 _FADING: Final = 2
@@ -87,6 +89,12 @@ class Pace:
             return self._seconds[kind] / self._costs[kind]
         every, seconds = sum(self._costs.values()), sum(self._seconds.values())
         return seconds / every if seconds > 0 else 1.0
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Seconds of this machine for a unit of cost, by the kinds of work that took a while."""
+        with self._lock:
+            return {kind: self._rate(kind) for kind, took in self._took.items() if took >= _LONG}
 
     @property
     def seconds_left(self) -> float | None:

@@ -111,6 +111,19 @@ def changed(
                 go_on = partial(steps.throw, error)
 
 
+def stated_whole(steps: Generator[Progress, None, object]) -> Generator[Progress, None, Whole]:
+    """What a task has to do, as it states before it begins; it is stopped there.
+
+    `NOTHING` if it ends without: its result is known.
+    """
+    with closing(steps):
+        for step in steps:
+            if step.whole and step.whole.total:
+                return step.whole
+            yield step
+    return NOTHING
+
+
 def bytes_progress(phase: str, done: int, total: int, kind: str) -> Progress:
     """A step of a task that is nothing but bytes, which cost as this key of `RATES` says."""
     whole = Whole({kind: cost(kind, total)}, {kind: cost(kind, done)})

@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.foreign_text import in_json, in_terminal
+from analysis.machine.rates import expected_seconds, keep_rates
 from analysis.numbers.words import plain, plain_rows
 from analysis.pace import Pace
 from analysis.progress import Progress
-from app.progress_shown import Lines, lines_of, one_bar
+from app.progress_shown import Lines, lines_of, one_bar, time_in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,22 +184,38 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
 
     Ctrl-C closes the task after its current step, so that it can save its state or clean up.
     """
-    spoken, pace = _speech.get(), Pace()
+    spoken, pace, expected = _speech.get(), Pace(), None
     with _interruption() as stop, _shown(spoken, pace) as show:
         try:
             while not stop:
                 step = next(task)
                 if step.note and not spoken.quiet:
                     err.print(in_terminal(step.note))
+                if expected is None and step.whole and step.whole.total:
+                    expected = expected_seconds(step.whole)
                 pace.take(step)
                 show(step)
         except StopIteration as finished:
             result: Result = finished.value
+            conclude(spoken, pace, expected)
             return result
         finally:
             task.close()
     err.print("interrupted; run the same command to resume")
     raise SystemExit(_INTERRUPTED)
+
+
+def conclude(spoken: Speech, pace: Pace, expected: float | None) -> None:
+    """Keep the rates of a task that took a while, and say how long it took."""
+    if expected is None or not pace.rates:
+        return
+    try:
+        keep_rates(pace.rates)
+    except OSError as error:
+        err.print(f"the rates of this machine cannot be kept: {error.strerror}")
+    if not (spoken.quiet or spoken.as_json):
+        took = time_in_words(pace.seconds)
+        err.print(f"took {took}; {time_in_words(expected)} were expected")
 
 
 def _shown(spoken: Speech, pace: Pace) -> AbstractContextManager[Callable[[Progress], None]]:

@@ -9,9 +9,14 @@ APP_NAME = "moeprune"
 STATS_VARIABLE = "MOEPRUNE_STATS_DIR"
 
 
+def cache_folder() -> Path:
+    """The program's own in the user's cache."""
+    return platformdirs.user_cache_path(APP_NAME)
+
+
 def usual_stats_dir() -> Path:
     """In the user's cache, wherever a command runs."""
-    return platformdirs.user_cache_path(APP_NAME) / "cached_stats"
+    return cache_folder() / "cached_stats"
 
 
 def default_stats_dir() -> Path:

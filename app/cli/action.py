@@ -27,7 +27,7 @@ _OWN = {
     "export": "app.cli.ship",
     "search": "app.cli.prune",
 }
-_COST_HELP = "Show tokens, memory and time; run nothing."
+COST_HELP = "Show what it would take; run nothing."
 
 
 @cache
@@ -72,7 +72,7 @@ def _own_parameters(row: Action[Any, Any]) -> list[inspect.Parameter]:
         kind: Any = options.OutTable if Path(name).suffix in _TABLES else options.Out
         parameters.append(_parameter("out_file", kind, Path(name)))
     if row.cost:
-        kind = Annotated[options.DryRun, Option(_COST_HELP)]
+        kind = Annotated[options.DryRun, Option(COST_HELP)]
         parameters.append(_parameter("dry_run", kind, default=False))
     return parameters
 

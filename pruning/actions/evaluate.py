@@ -14,6 +14,7 @@ from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Note, Outcome
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
 from pruning.actions.evaluation_tables import evaluation_tables, loss_increase, loss_increases
+from pruning.actions.expected import expected_cost
 from pruning.measures.result import RIGHT
 from pruning.plan.plan import keep_all
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore, result_json
@@ -98,4 +99,5 @@ ACTION: Final = Action(
     "evaluate demo --plan plan.json --corpus demo-math --samples 8",
     "evaluation of {about}",
     "evaluate.own",
+    cost=expected_cost(evaluate_run),
 )

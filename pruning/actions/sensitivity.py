@@ -6,6 +6,7 @@ from typing import Final
 from analysis.numbers.words import counted
 from pruning.actions.action import Action, Call, Outcome, Section, Table
 from pruning.actions.evaluation_tables import evaluation_tables
+from pruning.actions.expected import expected_cost
 from pruning.measures.curves import Sensitivity, from_cost
 from pruning.measures.result import MEASURES
 from pruning.plan.repair_reference import repaired_name
@@ -102,4 +103,5 @@ ACTION: Final = Action(
     "sensitivity demo --criterion reap --calibrated-on demo-code --corpus demo-math --sparsity 50% "
     "--samples 8",
     "sensitivity of {about} by {request.criterion}",
+    cost=expected_cost(sensitivity_run),
 )

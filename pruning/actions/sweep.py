@@ -8,6 +8,7 @@ from analysis.numbers.words import counted, small
 from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.evaluation_tables import loss_increase, loss_increases
+from pruning.actions.expected import expected_cost
 from pruning.measures.result import MEASURES, Metric
 from pruning.plan.plan import keep_all
 from pruning.plan.sizes import format_bytes
@@ -109,4 +110,5 @@ ACTION: Final = Action(
     "--corpus demo-math --samples 8",
     "sweep of {about}",
     "evaluate.own",
+    cost=expected_cost(_run),
 )

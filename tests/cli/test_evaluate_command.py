@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pandas as pd
@@ -18,6 +19,22 @@ def plan(works, tiny, corpora, stats, here):
         *("--stats-dir", stats, "-o", "plan.json"),
     )
     return here / "plan.json"
+
+
+@pytest.mark.parametrize("way", [(), ("--stream-layers",)])
+def test_what_it_would_take_is_said_before_anything_runs(works, tiny, corpora, plan, here, way):
+    words = ("evaluate", tiny, "--plan", plan, "--corpus", corpora[1], "--samples", "4")
+    words += ("--seq-len", "9", "--stats-dir", here / "own", *way)
+    said = json.loads(works(*words, "--dry-run", "--json"))
+    weights = sum(file.stat().st_size for file in tiny.glob("*.safetensors"))
+    # By layers, what lies outside of them is not counted.
+    assert 0.5 * weights < said["result"]["bytes"] <= weights
+    assert said["result"]["seconds"] > 0
+    assert not (here / "own").exists()
+    assert not (here / "result.json").exists()
+    (following,) = said["next"]
+    works(*shlex.split(following)[1:])
+    assert "known already; nothing was run" in works(*words, "--dry-run", "--force")
 
 
 def test_it_writes_one_result_and_keeps_it(works, tiny, corpora, plan, here):

@@ -7,8 +7,10 @@ import time
 import pytest
 from rich.console import Console
 
+from analysis.machine.rates import known_rates
 from analysis.pace import Pace
 from analysis.progress import Progress, Whole
+from app.console import Speech, conclude
 from app.progress_shown import Lines, count_of_step, lines_of, one_bar, time_in_words
 
 
@@ -133,3 +135,17 @@ def test_counts_and_times_can_be_read():
     assert count_of_step(Progress("loading", 0, 0)) == ""
     times = [time_in_words(seconds) for seconds in (4.4, 59.2, 61, 3540, 12_000)]
     assert times == ["4 s", "59 s", "1 min", "59 min", "3 h 20 min"]
+
+
+def test_the_end_says_what_was_expected_and_keeps_the_rates(clock, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pace, whole = Pace(clock), {"read": 20.0}
+    pace.take(Progress("loading", 0, 1, whole=Whole(whole)))
+    clock.now = 90
+    pace.take(Progress("loading", 1, 1, whole=Whole(whole, whole)))
+    conclude(Speech(), pace, 20.0)
+    assert capsys.readouterr().err == "took 2 min; 20 s were expected\n"
+    assert known_rates() == {"read": pytest.approx(4.5)}
+    for spoken, expected in ((Speech(quiet=True), 20.0), (Speech(), None)):
+        conclude(spoken, pace, expected)
+    assert capsys.readouterr().err == ""

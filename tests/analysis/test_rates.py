@@ -1,0 +1,69 @@
+"""Estimates before a task begins: what it states, at the rates of the machine's last runs."""
+
+import json
+
+import pytest
+
+from analysis.drain import drain
+from analysis.machine.rates import expected_seconds, keep_rates, known_rates, rates_file
+from analysis.pace import Pace
+from analysis.progress import NOTHING, Progress, Whole, stated_whole
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_a_task_is_stopped_where_it_has_stated_its_work():
+    whole, begun, ended = Whole({"read": 3.0}), [], []
+
+    def task():
+        try:
+            yield Progress("reading the corpus", 0, 1)
+            yield Progress("loading the model", 0, 1, whole=whole)
+            begun.append(True)
+        finally:
+            ended.append(True)
+
+    steps = []
+    assert drain(stated_whole(task()), steps.append) is whole
+    assert [step.phase for step in steps] == ["reading the corpus"]
+    assert (begun, ended) == ([], [True])
+
+    def known():
+        yield Progress("cached", 1, 1, whole=NOTHING)
+
+    assert drain(stated_whole(known())) is NOTHING
+
+
+def test_rates_of_a_run_are_those_of_work_that_took_a_while():
+    now = [0.0]
+    pace = Pace(lambda: now[0])
+    total = {"read": 2.0, "multiply": 20.0}
+    pace.take(Progress("loading", 0, 1, whole=Whole(total)))
+    now[0] = 3.0  # 2 of cost in 3 s: too short to tell
+    pace.take(Progress("loading", 1, 1, whole=Whole(total, {"read": 2.0})))
+    now[0] = 63.0  # 20 of cost in 60 s
+    pace.take(Progress("running", 1, 1, whole=Whole(total, total)))
+    assert pace.rates == {"multiply": pytest.approx(3.0)}
+
+
+def test_an_estimate_is_what_is_left_at_the_last_rate_of_each_kind():
+    whole = Whole({"read": 4.0, "multiply": 10.0}, {"multiply": 2.0}, {"multiply": 2.0})
+    assert expected_seconds(whole) == 4.0 + 8.0  # as on the machine where costs were stated
+    keep_rates({"multiply": 3.0, "hash": 0.5})
+    keep_rates({"hash": 0.25})
+    assert known_rates() == {"multiply": 3.0, "hash": 0.25}
+    assert expected_seconds(whole) == 4.0 + 8.0 * 3.0
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[1.0]", '{"read": "2"}', '{"read": NaN}', '{"read": -1.0}', '{"read": 1e300}']
+)
+def test_a_file_of_anything_else_has_no_rates(content):
+    rates_file().parent.mkdir(parents=True)
+    rates_file().write_text(content)
+    assert known_rates() == {}
+    keep_rates({"read": 2.0})
+    assert json.loads(rates_file().read_text()) == {"read": 2.0}
