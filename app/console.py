@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.foreign_text import in_json, in_terminal
-from analysis.machine.rates import expected_seconds, keep_rates
 from analysis.numbers.words import plain, plain_rows
 from analysis.pace import Pace
 from analysis.progress import Progress
+from analysis.stats.rates import expected_seconds, keep_rates
 from app.progress_shown import Lines, lines_of, one_bar, time_in_words
 
 if TYPE_CHECKING:

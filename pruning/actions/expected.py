@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from analysis.machine.rates import expected_seconds, known_rates
 from analysis.progress import RATES, stated_whole
+from analysis.stats.rates import expected_seconds, known_rates
 from pruning.actions.action import Call, Outcome
 from pruning.plan.sizes import format_bytes
 from pruning.planning.searches import duration_text

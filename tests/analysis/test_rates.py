@@ -5,9 +5,9 @@ import json
 import pytest
 
 from analysis.drain import drain
-from analysis.machine.rates import expected_seconds, keep_rates, known_rates, rates_file
 from analysis.pace import Pace
 from analysis.progress import NOTHING, Progress, Whole, stated_whole
+from analysis.stats.rates import expected_seconds, keep_rates, known_rates, rates_file
 
 
 @pytest.fixture(autouse=True)

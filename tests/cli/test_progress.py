@@ -7,9 +7,9 @@ import time
 import pytest
 from rich.console import Console
 
-from analysis.machine.rates import known_rates
 from analysis.pace import Pace
 from analysis.progress import Progress, Whole
+from analysis.stats.rates import known_rates
 from app.console import Speech, conclude
 from app.progress_shown import Lines, count_of_step, lines_of, one_bar, time_in_words
 
