@@ -186,6 +186,9 @@ class Skeleton:
             if parameter.is_meta:
                 raise CheckpointError(f"{self._name} lacks the tensor {name}.")
             parameter.requires_grad_(False)
+        for name, buffer in self.model.named_buffers():
+            if buffer.is_meta and layer >= 0 and self._part_of(name) == layer:
+                raise CheckpointError(f"{self._name} lacks the tensor {name}.")
         if self._dtypes:
             loading.cast_parameters(parameters, self._dtypes)
 

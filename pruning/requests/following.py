@@ -71,12 +71,13 @@ def running_words(request: ModelRequest, model: MoEModel) -> tuple[str, ...]:
     """How the next command runs the model: as this one did, by layers if that is all that fits."""
     ways = [name for name in _WAYS_TO_RUN if name in flat_fields(type(request))]
     as_before = tuple(option_words(request, only=ways)) if ways else ()
-    return as_before or (() if _fits(model) else ("--stream-layers",))
+    item = 4 if getattr(request, "dtype", "auto") == "float32" else _LEAST_ITEM
+    return as_before or (() if _fits(model, item) else ("--stream-layers",))
 
 
-def _fits(model: MoEModel) -> bool:
-    """Whether the weights, as they are computed with, fit into what is free of the memory."""
-    nbytes = max(model.checkpoint.nbytes, _LEAST_ITEM * model.num_params)
+def _fits(model: MoEModel, item: int) -> bool:
+    """Whether the weights, computed with in so many bytes at least, fit into the free memory."""
+    nbytes = max(model.checkpoint.nbytes, item * model.num_params)
     return nbytes < _SMALL or nbytes <= free_memory()
 
 

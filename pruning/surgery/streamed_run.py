@@ -73,7 +73,7 @@ class _Parts:
             align_weights(skeleton.model)
             yield
         except RuntimeError as error:
-            raise DoesNotRun(first_line(error), self.keys()) from error
+            raise DoesNotRun(first_line(error), self._unexpected) from error
         finally:
             skeleton.drop(part)
             self.bytes_read += skeleton.stored_bytes(part)
@@ -81,8 +81,13 @@ class _Parts:
     def keys(self) -> Keys:
         """What loading could not place; nothing is read of layers that the model lacks."""
         ours = {EMBEDDINGS, HEAD, OUTPUT, *range(len(self.skeleton.layers))}
-        for part in self._waiting - ours:
-            self.skeleton.load(part)
+        with _loading():
+            for part in self._waiting - ours:
+                self.skeleton.load(part)
+        return self._unexpected
+
+    @property
+    def _unexpected(self) -> Keys:
         return {"unexpected_keys": self.skeleton.unexpected}
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-import psutil
-
+from analysis.calibration.free import free_memory
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError, UnsupportedModelError, UserError, unknown_name
 from analysis.model.describing import describe_model
@@ -144,7 +143,7 @@ class _Choice:
 
     def _fits(self, level: Level) -> tuple[bool, str]:
         """Whether memory allows a level, and what it needs in words; of layers, if these fit."""
-        available = psutil.virtual_memory().available
+        available = free_memory()
         needed = self._memory(level, by_layers=self.by_layers)
         there = f"{format_bytes(available)} are available"
         way = " for one layer at a time" if self.by_layers else ""

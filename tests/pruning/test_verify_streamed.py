@@ -160,6 +160,18 @@ def test_damage_is_found_by_layers_too(tmp_path, damage, words):
     assert words in problems["load"]
 
 
+@pytest.mark.parametrize("name", ["mlp.gate.e_score_correction_bias", "input_layernorm.weight"])
+def test_a_tensor_that_is_gone_is_named_by_layers_too(tmp_path, name):
+    source = saved("deepseek_v3", tmp_path / "source", torch.float32)
+    export(source, (1, 3, 4), tmp_path / "out")
+    (shard,) = shards_of(tmp_path / "out")
+    gone = f"model.layers.1.{name}"  # a buffer, and a weight
+    edit_tensors(shard, lambda held: {key: held[key] for key in held if key != gone})
+    accept_changes(tmp_path / "out")
+    problems = failed(tmp_path / "out", stream_layers=True)
+    assert gone in problems["load"]
+
+
 def test_other_logits_are_found(tmp_path, monkeypatch):
     source = saved("olmoe", tmp_path / "source")
     export(source, (1, 3, 4), tmp_path / "out")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import streamlit as st
 
+from analysis.calibration.free import free_memory
 from analysis.errors import ExportError, UserError
 from analysis.model.moe_model import MoEModel
 from app.errors import show_error
@@ -231,7 +231,7 @@ def _findings(
 
 def _memory_finding(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> _Finding:
     """What verification needs, which alone loads the models: the export, then the source."""
-    needs, free = logits_memory(model, plan), psutil.virtual_memory().available
+    needs, free = logits_memory(model, plan), free_memory()
     words = f"Free memory {format_bytes(free)}, comparing logits takes {format_bytes(needs)}"
     if request.stream_layers:
         streamed = logits_memory(model, plan, by_layers=True)
@@ -243,7 +243,7 @@ def _memory_finding(request: ExportRequest, model: MoEModel, plan: PruningPlan) 
 
 def _by_layers(model: MoEModel, plan: PruningPlan) -> bool:
     """Whether logits can be compared one layer at a time only."""
-    free = psutil.virtual_memory().available
+    free = free_memory()
     return logits_memory(model, plan, by_layers=True) <= free < logits_memory(model, plan)
 
 
