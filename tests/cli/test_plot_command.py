@@ -93,7 +93,7 @@ def test_sizes_of_a_plan_of_neurons_are_counted_by_hand(works, refused, here):
     # three rows of 128 numbers in bfloat16.
     assert parts.loc["routed experts", "before"] == 6 * 32 * 64 * 3 * 128 * 2
     assert parts.loc["routed experts", "after"] == 6 * 32 * 32 * 3 * 128 * 2
-    assert "use --granularity expert" in refused("plot", "kept-by", "demo", *plan, "-o", "k.csv")
+    assert "which --with-plan names" in refused("plot", "kept-by", "demo", *plan, "-o", "k.csv")
 
 
 def test_the_numbers_of_the_papers(works, here):

@@ -17,7 +17,7 @@ BATCHES, STREAMED = "unfinished", "unfinished-streamed"
 STATE, HIDDEN = "state.safetensors", "hidden-1/1.safetensors"
 _WANTED = "wanted.json"
 # Steps of the task after which it is left: in its middle, in batches and between layers.
-_STEPS = {BATCHES: 5, STREAMED: 9}
+_STEPS = {BATCHES: 6, STREAMED: 10}
 
 
 def _request(root: Path, kind: str, stats_dir: Path) -> CalibrateRequest:
