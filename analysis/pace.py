@@ -13,6 +13,8 @@ from analysis.progress import NOTHING, Progress, Whole
 _ENOUGH: Final = 0.02
 # Seconds from which on a kind of work tells the rate of the machine.
 _LONG: Final = 20.0
+# All that was stated is done from this share on.
+_ALL: Final = 1 - 1e-9
 # Work at a share x of the time so far weighs x to this power: first layers are slow, and what else
 # a machine does changes.
 _FADING: Final = 2
@@ -21,13 +23,16 @@ _FADING: Final = 2
 class Pace:
     """Share and time left of a whole task, from its steps as they come.
 
-    The share never falls. The time left follows from the seconds that each kind of work took in
-    this run; a kind that has hardly begun is scaled by the others.
+    The share never falls, unless another task follows that nobody stated. The time left follows
+    from the seconds that each kind of work took in this run; a kind that has hardly begun is scaled
+    by the others. Before a step states its whole, and after all of it is done, both are of the
+    phase.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started = self._counted = clock()
+        self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
         self._earlier, self._last = NOTHING, NOTHING
         # By kind, in this run: what is done; and seconds and the work that took them, late ones
@@ -37,7 +42,7 @@ class Pace:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._costs: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()  # what shows it has a thread of its own
-        self.fraction: float | None = None  # None until a step states its whole
+        self.fraction: float | None = None  # None while nothing is known
 
     @property
     def seconds(self) -> float:
@@ -46,19 +51,44 @@ class Pace:
 
     def take(self, step: Progress) -> None:
         """Learn from a step."""
-        if step.whole is None:
-            return
         with self._lock:
-            if self._whole is None:
-                self._counted = self._clock()  # what came before was no part of the whole
-            if self._last and any(
-                step.whole.done.get(kind, 0.0) < done for kind, done in self._last.done.items()
-            ):  # another task follows, which nobody stated
-                self._earlier += replace(self._last, total=self._last.done)
-            self._last = step.whole
-            self._whole = self._earlier + step.whole
-            self.fraction = max(self.fraction or 0.0, self._whole.fraction)
+            if step.whole is not None and any(step.whole.total.values()):
+                self._take_whole(step.whole)
+            elif self._phase is not None or (self.fraction or 0.0) > _ALL:
+                self._take_phase(step, (step.phase, step.at))
+
+    def _take_whole(self, whole: Whole) -> None:
+        if self._phase is not None:
+            self._forget()  # what came before was no part of the whole
+            self._phase = None
+        least = self.fraction or 0.0
+        if any(whole.done.get(kind, 0.0) < done for kind, done in self._last.done.items()):
+            # Another task follows, which nobody stated.
+            self._earlier += replace(self._last, total=self._last.done)
+            least = 0.0
+        self._last = whole
+        self._whole = self._earlier + whole
+        self.fraction = max(least, self._whole.fraction)
+        self._credit(self._whole)
+
+    def _take_phase(self, step: Progress, phase: tuple[str, str]) -> None:
+        last = self._last.done.get("", 0.0)
+        if phase != self._phase or step.done < last or step.done >= step.total:
+            self._forget()  # at the end of a phase nothing is known of the next
+            self._phase = phase
+            self._last = Whole({}, {"": step.done}, {"": step.done})
+        if 0 < step.done < step.total:
+            self._last = replace(self._last, total={"": step.total}, done={"": step.done})
+            self._whole, self.fraction = self._last, step.fraction
             self._credit(self._whole)
+
+    def _forget(self) -> None:
+        """Count from here."""
+        self._counted = self._clock()
+        self._whole, self.fraction = None, None
+        self._earlier = self._last = NOTHING
+        for amounts in (self._done, self._took, self._seconds, self._costs):
+            amounts.clear()
 
     def _credit(self, whole: Whole) -> None:
         """Attribute the time since the last time to the work done in it."""

@@ -16,6 +16,10 @@ Result = TypeVar("Result")
 # Kind of work -> its cost, in seconds of the machine on which the rates were measured.
 Costs = Mapping[str, float]
 
+# Phases that several tasks have.
+LOADING: Final = "loading the model"
+RUNNING_ORIGINAL: Final = "running the original model"
+
 # A second of that machine buys so much, by tools/benchmarks/progress.py. Only ratios matter, and
 # only until the rates of the run itself are known.
 RATES: Final[Mapping[str, float]] = {
@@ -25,6 +29,7 @@ RATES: Final[Mapping[str, float]] = {
     "write text": 2.0e9,  # multiply-adds of a forward, a token at a time
     "fit": 3.6e10,  # multiply-adds of a repair's least squares
     "hash": 1.0e9,  # bytes
+    "sum": 5.0e9,  # bytes of experts, whose weights are summed up
     "write": 7.0e8,  # bytes, hashed as well
     "check": 7.0e8,  # bytes of an export beside those of its source
 }
@@ -151,8 +156,7 @@ class Tally:
 class Parts:
     """A task of several parts, whose costs are known before they begin.
 
-    A part's steps may state its whole, which then replaces what was expected of it; otherwise the
-    part is as far as its phase is.
+    What a part states of itself replaces what was expected of it.
     """
 
     def __init__(
@@ -170,55 +174,71 @@ class Parts:
         """How far all parts are together."""
         return sum(self._wholes.values(), NOTHING)
 
+    def costs(self, name: str) -> Costs:
+        """What a part costs, as far as is known."""
+        return self._wholes[name].total
+
     def run(
         self, name: str, steps: Generator[Progress, None, Result]
     ) -> Generator[Progress, None, Result]:
-        """The steps of a part, which say how far the whole task is."""
-        return self._follow(steps, lambda _: name)
+        """The steps of a part, which say how far the whole task is; then the part is over.
+
+        The part is as far as it states: its phases are not of the whole part.
+        """
+
+        def change(step: Progress) -> Progress:
+            self._state(name, step)
+            return replace(step, whole=self.whole)
+
+        result = yield from changed(steps, change)
+        self.end(name)
+        return result
 
     def by_phase(
         self, steps: Generator[Progress, None, Result]
     ) -> Generator[Progress, None, Result]:
-        """The steps of a task whose phases are parts by their names, with the place if one is."""
+        """The steps of a task whose phases are parts by their names, with the place if one is.
 
-        def part_of(step: Progress) -> str:
-            name = f"{step.phase} {step.at}"
-            return name if name in self._wholes else step.phase
-
-        return self._follow(steps, part_of)
-
-    def _follow(
-        self, steps: Generator[Progress, None, Result], part_of: Callable[[Progress], str]
-    ) -> Generator[Progress, None, Result]:
+        A part that does not state its whole is as far as its phase.
+        """
         current = ""
 
         def change(step: Progress) -> Progress:
             nonlocal current
-            name = part_of(step)
+            name = f"{step.phase} {step.at}"
+            name = name if name in self._wholes else step.phase
             if (name in self._wholes or step.whole) and name != current:
-                self.end(current)
+                self._finish(current)
                 current = name
-            self._take(name, step)
+            self._state(name, step)
+            if name in self._wholes and name not in self._stated:
+                part, share = self._wholes[name], step.fraction
+                if share > part.fraction:
+                    self._wholes[name] = replace(part, done=_scaled(part.total, share))
             return replace(step, whole=self.whole)
 
         result = yield from changed(steps, change)
-        self.end(current)
+        self._finish(current)
         return result
 
-    def _take(self, name: str, step: Progress) -> None:
+    def _state(self, name: str, step: Progress) -> None:
         if step.whole is not None:
             self._wholes[name] = step.whole
             self._stated.add(name)
-        elif name in self._wholes and name not in self._stated:
-            before, share = self._wholes[name], step.fraction
-            if share > before.fraction:
-                self._wholes[name] = replace(before, done=_scaled(before.total, share))
+
+    def _finish(self, name: str) -> None:
+        """A phase is over: all that was expected of it is done, unless it stated what was."""
+        if name in self._wholes and name not in self._stated:
+            self.finish(name)
+        else:
+            self.end(name)
+
+    def finish(self, name: str) -> None:
+        """A part is done."""
+        self._wholes[name] = replace(self._wholes[name], done=self._wholes[name].total)
 
     def end(self, name: str) -> None:
-        """A part is over: what was not done of its stated work was not needed."""
-        if name in self._stated:
+        """A part is over: what was not done of it was not needed."""
+        if name in self._wholes:
             whole = self._wholes[name]
-            self._wholes[name] = replace(whole, total=dict(whole.done))
-        elif name in self._wholes:
-            whole = self._wholes[name]
-            self._wholes[name] = replace(whole, done=whole.total)
+            self._wholes[name] = replace(whole, total=whole.done)

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.foreign_text import in_json, in_terminal
-from analysis.numbers.words import plain, plain_rows
+from analysis.numbers.words import plain, plain_rows, time_in_words
 from analysis.pace import Pace
 from analysis.progress import Progress
 from analysis.stats.rates import expected_seconds, keep_rates
-from app.progress_shown import Lines, lines_of, one_bar, time_in_words
+from app.progress_shown import Lines, lines_of, one_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,7 +190,8 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
             while not stop:
                 step = next(task)
                 if step.note and not spoken.quiet:
-                    err.print(in_terminal(step.note))
+                    words = in_json({"note": step.note}) if spoken.as_json else step.note
+                    err.print(in_terminal(words))
                 if expected is None and step.whole and step.whole.total:
                     expected = expected_seconds(step.whole)
                 pace.take(step)

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Final
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from analysis.foreign_text import in_json, in_terminal
+from analysis.numbers.words import time_in_words
 from analysis.pace import Pace
 from analysis.progress import Progress
 
@@ -29,14 +29,6 @@ def count_of_step(step: Progress) -> str:
 
         return f"{format_bytes(step.done)}/{format_bytes(step.total)}"
     return f"{step.done:,}/{step.total:,} {step.unit}".strip()
-
-
-def time_in_words(seconds: float) -> str:
-    """A time as people say it: 40 s, 12 min, 3 h 20 min."""
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class Lines:
@@ -121,12 +113,12 @@ class TimeColumn(ProgressColumn):
     """The time left where it can be estimated, else the time passed; each says which it is."""
 
     def render(self, task: Task) -> Text:
-        """The time of a task, to the second."""
+        """The time of a task."""
         pace: Pace = task.fields["pace"]
         left, words = pace.seconds_left, "left"
         if left is None:
             left, words = pace.seconds, "elapsed"
-        return Text(f"{timedelta(seconds=int(left))} {words}")
+        return Text(f"{time_in_words(left)} {words}")
 
 
 @contextmanager

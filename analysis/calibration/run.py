@@ -24,7 +24,7 @@ from analysis.corpora.sequences import TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import NOTHING, Parts, Progress
+from analysis.progress import LOADING, NOTHING, Parts, Progress
 from analysis.stats.manifest import Run, RunManifest
 from analysis.stats.store import StatsStore, read_run
 
@@ -148,14 +148,14 @@ def _parts(model: MoEModel, sequences: TokenSequences, work: Work) -> Parts:
     costs, tokens = layer_costs(model), sequences.num_tokens
     depth = model.depth + 1 if "heads" in work.sums.groups else model.depth
     running = {"multiply": costs.running(tokens, *range(depth))}
-    parts = {"loading the model": {"read": costs.reading(*costs.num_bytes)}, "calibrating": running}
+    parts = {LOADING: {"read": costs.reading(*costs.num_bytes)}, "calibrating": running}
     return Parts(parts, {"calibrating": work.state.tokens / tokens})
 
 
 def _run_whole(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
 ) -> Generator[Progress, None, None]:
-    yield Progress("loading the model", 0, sequences.num_tokens, "tokens")
+    yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
     with offload_space(settings.placement) as offload:
         with work.processes.together():
             # Checked in all processes before any takes memory.
@@ -176,7 +176,7 @@ def _calibrate(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
 ) -> Generator[Progress, None, RunManifest]:
     if settings.placement.stream_layers:
-        yield Progress("loading the model", 0, sequences.num_tokens, "tokens")
+        yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
         yield from stream(model, sequences, settings, work)
     else:
         parts = _parts(model, sequences, work)

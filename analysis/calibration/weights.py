@@ -278,7 +278,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
-            yield bytes_progress("reading weights", done, total, "hash")
+            yield bytes_progress("reading weights", done, total, "sum")
     rows = [
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)

@@ -22,6 +22,15 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
+def time_in_words(seconds: float) -> str:
+    """A time as people say it: 40 s, 12 min, 3.0 h, 47 days."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
+
+
 def plain_rows(table: pd.DataFrame) -> list[list[object]]:
     """The rows of a table; absent values are empty."""
     cells = table.astype(object).where(table.notna(), "")

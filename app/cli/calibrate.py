@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from analysis.model.opening import load_model_index
-from analysis.numbers.words import counted
+from analysis.numbers.words import counted, time_in_words
 from analysis.stats.manifest import CorpusRef
 from app.cli.action import end, show
 from app.cli.derive import command
@@ -11,7 +11,6 @@ from app.console import follow, out, show_facts
 from pruning.actions.action import Call
 from pruning.actions.calibrate import ACTION
 from pruning.plan.sizes import format_bytes
-from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import Option
 from pruning.spec.options import Switch, each_once
@@ -61,7 +60,7 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "memory": format_bytes(guess.memory_bytes),
                 "memory by layers": format_bytes(guess.needs.streamed),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
-                "time": f"about {duration_text(guess.seconds)}",
+                "time": f"about {time_in_words(guess.seconds)}",
             }
         )
 

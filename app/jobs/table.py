@@ -14,13 +14,14 @@ from analysis.files.json_text import parse_json
 from app.jobs.model import Job, JobState
 
 SCHEMA_VERSION = 3
-# What an earlier version's table lacks and has instead.
+# What an earlier version's table lacks. Its own columns stay, as its jobs may still run; one that
+# rows of this version lack gets a default, for which SQLite has to make it again.
 _UPGRADES = {
     2: (
         "ALTER TABLE jobs ADD COLUMN share REAL",
         "ALTER TABLE jobs ADD COLUMN seconds_left REAL",
-        "ALTER TABLE jobs DROP COLUMN phase_started_at",
         "ALTER TABLE jobs DROP COLUMN phase_start_done",
+        "ALTER TABLE jobs ADD COLUMN phase_start_done INTEGER NOT NULL DEFAULT 0",
     )
 }
 # Longer than any lock is held: `tick` deletes partial output under it.

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import streamlit as st
 
 from analysis.errors import JobError, UserError
+from analysis.numbers.words import time_in_words
 from app.charts.search import measure_label
 from app.jobs.kinds import KINDS, told
 from app.jobs.model import ACTIVE, Job, JobState
@@ -156,16 +157,17 @@ def _saved_search(job: Job) -> KnownSearch | None:
 
 
 def progress_text(job: Job) -> str:
-    """Phase, progress and time left of an unfinished job."""
+    """Phase, its progress, the share of the whole, and the time left of an unfinished job."""
     if job.state is JobState.QUEUED:
         return f"SLURM job {job.batch}" if job.batch else "waiting for its turn"
     seconds = job.eta_seconds(time.time())
     amount = f" {job.done:,} of {job.total:,} {job.unit}" if job.total else ""
     if job.unit == "bytes" and job.total:
         amount = f" {format_bytes(job.done)} of {format_bytes(job.total)}"
-    rest = f", {int(seconds) // 60}:{int(seconds) % 60:02d} left" if seconds is not None else ""
+    share = f", {job.fraction:.0%}" if job.fraction else ""
+    rest = f", {time_in_words(seconds)} left" if seconds is not None else ""
     # A worker reports nothing while it loads libraries.
-    return f"{job.phase or 'starting'}{amount}{rest}"
+    return f"{job.phase or 'starting'}{amount}{share}{rest}"
 
 
 def _ended_text(job: Job, *, with_result: bool) -> str:

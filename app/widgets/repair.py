@@ -5,6 +5,7 @@ from typing import Final
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from analysis.numbers.words import time_in_words
 from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
@@ -23,7 +24,7 @@ from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
 from app.widgets.url_values import say_unknown
-from pruning.planning.searches import duration_text, repair_seconds
+from pruning.planning.searches import repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 
 _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
@@ -115,7 +116,7 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     tokens = one_of(tokens, _TOKENS, DEFAULT_REPAIR_TOKENS)
     nbytes, runs = loaded.model.checkpoint.nbytes, list(loaded.runs.values())
     if time := repair_seconds(tokens, nbytes, runs):
-        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}.")
+        st.markdown(f":material/timer: {' to '.join(map(time_in_words, time))}.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
     request = new_repair_request(loaded, current_plan, corpora, tokens, skips)
     command = shown_request(request).command((current_plan.file_name,))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from analysis.corpora.early import check_positions
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import LOADING, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Texts
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
@@ -126,7 +126,7 @@ def _run(request: AskRequest) -> Steps[AskResult]:
         yield Progress("cached", 1, 1, "texts", "this text is scored under these plans already")
         return AskResult((), record, pruned)
     answers: list[Answer] = []
-    yield Progress("loading the model", 0, 1 + len(pruned), "models")
+    yield Progress(LOADING, 0, 1 + len(pruned), "models")
     with loaded_model(model, settings) as running:
         if request.prompt:
             question = Question(ids, tokenizer, request.max_new_tokens)

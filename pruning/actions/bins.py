@@ -11,7 +11,7 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import LOADING, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.plan.plan import NEURON_GRANULARITY
@@ -110,7 +110,7 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     started, done = time.monotonic(), len(bins) - len(missing)
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
-    yield Progress("loading the model", 0, len(bins), "bins")
+    yield Progress(LOADING, 0, len(bins), "bins")
     with loaded_model(model, settings) as loaded:
         full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
         with closing(full):

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from analysis.numbers.words import time_in_words
 from analysis.progress import RATES, stated_whole
 from analysis.stats.rates import expected_seconds, known_rates
 from pruning.actions.action import Call, Outcome
 from pruning.plan.sizes import format_bytes
-from pruning.planning.searches import duration_text
 from pruning.requests.model import ModelRequest
 from pruning.tasks import Steps
 
@@ -24,7 +24,7 @@ def expected_cost(run: Callable[[Asked], Steps[Any]]) -> Callable[[Call[Asked]],
         words = "all of it is known already"
         if whole.total:
             by = "" if known_rates() else ", by the rates of another machine"
-            words = f"{format_bytes(read)} of weights to read, about {duration_text(seconds)}{by}"
+            words = f"{format_bytes(read)} of weights to read, about {time_in_words(seconds)}{by}"
         return Outcome(
             f"{words}; nothing was run",
             {"bytes": read, "seconds": seconds},

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Final
 
 from analysis.model.opening import load_model_index
+from analysis.numbers.words import time_in_words
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.plan.plan import fit_plan, plan_from_dict
 from pruning.plan.sizes import format_bytes
-from pruning.planning.searches import duration_text
 from pruning.records.repair import RepairRecord
 from pruning.requests.following import evaluate_command
 from pruning.requests.repair import RepairRequest
@@ -63,7 +63,7 @@ def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     seconds = (cost.seconds / 2, cost.seconds)
     return Outcome(
         f"{cost.tokens:,} tokens, about {format_bytes(cost.memory_bytes)} of memory, "
-        f"{duration_text(max(seconds))} at most; nothing was written",
+        f"{time_in_words(max(seconds))} at most; nothing was written",
         {"tokens": cost.tokens, "memory_bytes": cost.memory_bytes, "seconds": cost.seconds},
         following=(call.request.command([str(path) for path in call.plans]),),
     )

@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import LOADING, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
@@ -86,7 +86,7 @@ def _run(request: VarianceRequest) -> Steps[list[VarianceRecord]]:
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     token_masks = sample_tokens(samples, NUM_TOKENS, settings.seed)
     num_tokens = sum(int(mask.sum()) for mask in token_masks)
-    yield Progress("loading the model", 0, len(missing), "models")
+    yield Progress(LOADING, 0, len(missing), "models")
     with loaded_model(model, settings) as loaded:
         for number in missing:
             started = time.monotonic()

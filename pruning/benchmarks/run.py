@@ -34,7 +34,7 @@ from analysis.corpora.encoding import TextReader
 from analysis.corpora.tokens import Tokenizer
 from analysis.errors import CorpusError, StatsError, first_line
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import LOADING, Progress
 from pruning.benchmarks.imports import harness_scores
 from pruning.benchmarks.record import (
     BenchmarkCandidate,
@@ -284,7 +284,7 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
         return records
-    yield Progress("loading the model", 0, total, "candidates")
+    yield Progress(LOADING, 0, total, "candidates")
     loaded = load_model(work.model, work.settings)
     for number, (candidate, plan) in enumerate(work.candidates):
         note = f"{candidate.candidate}: {number + 1} of {total}" if total > 1 else ""

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -18,6 +19,9 @@ from pruning.measures.questions import Questions
 from pruning.measures.right_answers import MarkedAnswers
 from pruning.measures.samples import gather_rows
 from pruning.plan.plan import PruningPlan
+
+ANSWERING: Final = "writing answers"  # phase
+ORIGINAL: Final = "original model"  # where in it
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +80,15 @@ def run_answers_to(
     with processes.together():
         own = list(exam.batches())[processes.rank :: processes.world]
         total = sum(map(len, own))
-        at = "" if plan else "original model"
+        at = "" if plan else ORIGINAL
         for batch in own:
-            yield Progress("writing answers", len(numbers), total, "questions", at=at)
+            yield Progress(ANSWERING, len(numbers), total, "questions", at=at)
             with candidate_of(exam.model, exam.family, plan, changed):
                 answers = exam.answers(batch)
             numbers += batch
             right += [questions.is_right(*pair) for pair in zip(batch, answers, strict=True)]
             finished += map(exam.is_finished, answers)
-        yield Progress("writing answers", total, total, "questions", at=at)
+        yield Progress(ANSWERING, total, total, "questions", at=at)
     values = {"right": np.array(right, float), "finished": np.array(finished, float)}
     marks = gather_rows(processes, np.array(numbers, np.int64), values, len(questions))
     return MarkedAnswers(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from pruning.measures.positions import POSITION_FUNCTIONS, Positions, log_probab
 from pruning.measures.result import MEASURES, OF_FULL_MODEL, Evaluation, make_evaluation
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
+
+EVALUATING: Final = "evaluating"  # phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +94,10 @@ def measure_candidate(
     parts: list[dict[str, FloatArray]] = []
     with samples.processes.together():
         for batch in samples.batches():
-            yield Progress("evaluating", done, len(samples), "samples")
+            yield Progress(EVALUATING, done, len(samples), "samples")
             parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
             done += len(batch.samples)
-    yield Progress("evaluating", done, len(samples), "samples")
+    yield Progress(EVALUATING, done, len(samples), "samples")
     local_sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     all_sums = samples.gather(local_sums)
     sums = {name: samples.sums_of(values) for name, values in all_sums.items()}

@@ -6,20 +6,25 @@ from typing import Final, TypeVar
 
 from analysis.model.layer_costs import LayerCosts, layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Costs, Parts, Progress, cost
-from pruning.engine.speculative import Decoding
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, cost
+from pruning.engine.answering import ANSWERING, ORIGINAL
+from pruning.engine.candidate import EVALUATING
+from pruning.engine.speculative import DECODING, Decoding
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import ACCEPTANCE, RIGHT
 from pruning.measures.samples import Samples
 
 Result = TypeVar("Result")
 Steps = Generator[Progress, None, Result]
-# Phases of a candidate.
-EVALUATING: Final = "evaluating"
-DECODING: Final = "decoding"
-ANSWERING: Final = "writing answers"
-ORIGINAL: Final = "original model"  # where in the phase
-_LOADING, _LAYERS = "loading the model", "layers"
+_LAYERS: Final = "layers"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is missing of a plan on a corpus."""
+
+    measures: Sequence[str]
+    reads_text: bool  # or questions alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,11 +40,11 @@ class EvaluationParts:
         model: MoEModel,
         draws: Sequence[DrawnSamples],
         samples: Sequence[Samples],
-        missing: Sequence[Sequence[Sequence[str]]],
+        missing: Sequence[Sequence["Missing"]],
         *,
         stream_layers: bool,
     ) -> "EvaluationParts":
-        """`missing` are measures by corpus and plan; layers that are streamed run in one pass."""
+        """`missing` is by corpus and plan; layers that are streamed run in one pass."""
         costs, trunk = layer_costs(model), range(model.depth)
         parts: dict[str, Costs] = {}
         candidates = {}
@@ -49,27 +54,29 @@ class EvaluationParts:
             running = costs.running(texts.sequences.num_tokens, *trunk)
             once = {} if stream_layers else {"multiply": running}
             head = {"compare": logits_cost(model, int(texts.num_scored.sum()))}
-            parts[_original(corpus)] = once if any(row) else {}
-            passes += running * (any(row) + sum(map(bool, row)))
+            if any(lacks.reads_text for lacks in row):
+                parts[_original(corpus)] = once
+            running_plans = sum(bool(lacks.measures) for lacks in row)
+            passes += running * (running_plans + (running_plans > 0))
             asks_first = True
             for plan, lacks in enumerate(row):
-                phases: dict[str, Costs] = {EVALUATING: once | head} if lacks else {}
-                phases |= _writing(costs, draws[corpus], lacks, first=asks_first)
-                asks_first = asks_first and RIGHT not in lacks
+                phases: dict[str, Costs] = {EVALUATING: once | head} if lacks.reads_text else {}
+                phases |= _writing(costs, draws[corpus], lacks.measures, first=asks_first)
+                asks_first = asks_first and RIGHT not in lacks.measures
                 candidates[corpus, plan] = Parts(phases)
                 parts[_plan(corpus, plan)] = candidates[corpus, plan].whole.total
-        first: dict[str, Costs] = {_LOADING: {"read": costs.reading(*costs.num_bytes)}}
+        first: dict[str, Costs] = {LOADING: {"read": costs.reading(*costs.num_bytes)}}
         if stream_layers:
             first = {_LAYERS: {"read": costs.reading(*trunk), "multiply": passes}}
         return cls(Parts(first | parts), candidates)
 
     def loading(self, num_evaluations: int) -> Steps[None]:
         """The step before the model is loaded."""
-        yield Progress(_LOADING, 0, num_evaluations, "evaluations", whole=self.whole.whole)
+        yield Progress(LOADING, 0, num_evaluations, "evaluations", whole=self.whole.whole)
 
     def loaded(self) -> None:
         """The whole model is loaded."""
-        self.whole.end(_LOADING)
+        self.whole.finish(LOADING)
 
     def layers(self, steps: Steps[Result]) -> Steps[Result]:
         """Steps of the pass through layers that are streamed."""
@@ -77,7 +84,9 @@ class EvaluationParts:
 
     def original(self, corpus: int, steps: Steps[Result]) -> Steps[Result]:
         """Steps of the original model on a corpus."""
-        return self.whole.run(_original(corpus), steps)
+        name = _original(corpus)
+        phases = Parts({RUNNING_ORIGINAL: self.whole.costs(name)})
+        return self.whole.run(name, phases.by_phase(steps))
 
     def plan(self, corpus: int, plan: int, steps: Steps[Result]) -> Steps[Result]:
         """Steps of a plan on a corpus."""

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from analysis.calibration.feed import check_config, one_dtype, run_head, run_trunk
 from analysis.calibration.hidden import are_too_large
 from analysis.model.forwards import Wrapper, instead, listening
-from analysis.progress import Progress
+from analysis.progress import RUNNING_ORIGINAL, Progress
 from pruning.measures.positions import log_probabilities
 from pruning.measures.samples import SampleBatch, Samples
 
@@ -137,7 +137,7 @@ def full_side(
     total, done = len(samples), 0
     side = FullSide(samples, head)
     for batch in samples.batches():
-        yield Progress("running the original model", done, total, "samples")
+        yield Progress(RUNNING_ORIGINAL, done, total, "samples")
         hidden_ND = hidden_of(batch).cpu().contiguous()
         size = int(samples.num_scored.sum()) * hidden_ND.shape[1] * hidden_ND.element_size()
         if not done and (folder or are_too_large(size)):
@@ -147,5 +147,5 @@ def full_side(
             side = FullSide(samples, side.head, folder=place)
         side.keep(batch, hidden_ND)
         done += len(batch.samples)
-    yield Progress("running the original model", done, total, "samples")
+    yield Progress(RUNNING_ORIGINAL, done, total, "samples")
     return side

@@ -29,7 +29,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.progress import NOTHING, Progress, changed
 from pruning.engine.answering import Examination, run_answers_to
 from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_candidate
-from pruning.engine.evaluation_parts import EvaluationParts
+from pruning.engine.evaluation_parts import EvaluationParts, Missing
 from pruning.engine.full_side import FullSide, OutputHead, full_side
 from pruning.engine.plan_sums import sums_of_plan
 from pruning.engine.speculative import Decoding, run_acceptance
@@ -186,7 +186,11 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         return [_asked(work, record, processes) for row in records for record in row]
     batch_size, streams = work.settings.batch_size, work.settings.placement.stream_layers
     samples = [make_samples(draw.sequences, batch_size, processes) for draw in work.draws]
-    parts = EvaluationParts.of(work.model, work.draws, samples, missing, stream_layers=streams)
+    rows = [
+        [Missing(lacks, _reads_text(record, lacks)) for record, lacks in zip(*pair, strict=True)]
+        for pair in zip(records, missing, strict=True)
+    ]
+    parts = EvaluationParts.of(work.model, work.draws, samples, rows, stream_layers=streams)
     yield from parts.loading(total)
     if not streams:
         with offload_space(work.settings.placement) as offload:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from pruning.engine.candidate import candidate_of
 from pruning.measures.result import SampleSums
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
+
+DECODING: Final = "decoding"  # phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ def run_acceptance(
     counts: list[tuple[int, int]] = []
     with samples.processes.together():
         for batch in samples.batches():
-            yield Progress("decoding", len(counts), len(samples), "samples")
+            yield Progress(DECODING, len(counts), len(samples), "samples")
             with candidate_of(draft, family, plan):
                 counts += accept_batch(model, draft, batch, decoding)
-    yield Progress("decoding", len(samples), len(samples), "samples")
+    yield Progress(DECODING, len(samples), len(samples), "samples")
     sums = samples.gather(dict(zip(("accepted", "tested"), np.array(counts, float).T, strict=True)))
     tested = sums["tested"].astype(np.int64)
     return SampleSums(sums["accepted"], tested, samples.sequences.documents)

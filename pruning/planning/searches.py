@@ -135,15 +135,6 @@ def _seconds_of_a_sample(search: KnownSearch) -> float:
     return of_a_layer_on_a_batch * layers_of_a_candidate * blocks / search.samples
 
 
-def duration_text(seconds: float) -> str:
-    """Seconds for people: 40 s, 12 min, 3.0 h, 47 days."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
-
-
 def searching_recipe(ranking: Ranking, spec: PlanSpec, asked: Mapping[str, Any]) -> Recipe:
     """The recipe of a search in the order of a ranking, under the constraints of a spec.
 

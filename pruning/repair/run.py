@@ -39,7 +39,7 @@ from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block
 from analysis.model.widths import computed_widths
-from analysis.progress import NOTHING, Progress, Tally, cost
+from analysis.progress import LOADING, NOTHING, Progress, Tally, cost
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.masking import masked
 from pruning.engine.repaired_weights import cannot, down_tensors, read_source
@@ -434,7 +434,7 @@ def repair_plan(
         shutil.rmtree(states, ignore_errors=True)  # of a killed repair
         # Also of one that fails or is stopped: none of them is read again.
         stack.callback(shutil.rmtree, states, ignore_errors=True)
-        yield Progress("loading the model", 0, 1, "repairs")
+        yield Progress(LOADING, 0, 1, "repairs")
         skeleton = Skeleton(model, settings)
         through = RepairPass(
             model, plan, batches, new, files, original, repaired, skeleton, processes

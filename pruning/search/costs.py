@@ -6,7 +6,7 @@ from itertools import product
 
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Costs, Parts
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts
 from pruning.requests.search_settings import SearchSettings
 
 
@@ -40,6 +40,6 @@ def search_parts(
         "searching": {"candidates": founders + children * one.of_child(settings.max_steps)}
     }
     if not stream_layers:
-        parts["loading the model"] = {"read": layers.reading(*layers.num_bytes)}
-        parts["running the original model"] = {"multiply": running}
+        parts[LOADING] = {"read": layers.reading(*layers.num_bytes)}
+        parts[RUNNING_ORIGINAL] = {"multiply": running}
     return one, Parts(parts)

@@ -29,7 +29,7 @@ from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import FloatArray
-from analysis.progress import Costs, Parts, Progress
+from analysis.progress import LOADING, Costs, Parts, Progress
 from pruning.engine.candidate import MeasureSettings, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.engine.masking import masked
@@ -142,7 +142,7 @@ def load_for(
     offload: Path | None = None,
 ) -> Generator[Progress, None, PreTrainedModel]:
     """Load a model if it fits with these samples; `offload` takes weights that fit nowhere else."""
-    yield Progress("loading the model", 0, 0)
+    yield Progress(LOADING, 0, 0)
     check_fits(model, sequences, running)
     return load_model(model, running, offload)
 

@@ -20,7 +20,7 @@ import numpy as np
 from filelock import Timeout
 
 from analysis.errors import PlanError
-from analysis.progress import Costs, Parts, Progress, Tally, changed
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, Tally, changed
 from pruning.measurements.block import Block, SampleSet
 from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
 from pruning.measures.names import Across, CostName
@@ -164,6 +164,8 @@ class Measuring:
                 done = count - len(waiting)
                 yield Progress("waiting for other processes", done, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
+        total = count * len(points)
+        yield Progress(_MEASURING, total, total, "points", whole=self._tally.whole)
 
     def _parts(self, points: Sequence[Point], batches: Sequence[int]) -> tuple[Parts, Tally]:
         """Loading, the original, and the missing points of these batches."""
@@ -174,8 +176,8 @@ class Measuring:
                     total[kind] += amount
         parts: dict[str, Costs] = {_MEASURING: total}
         if self._runs is None and any(total.values()):
-            parts["loading the model"] = {"read": self.costs.reading}
-            parts["running the original model"] = {"multiply": sum(self.costs.layers)}
+            parts[LOADING] = {"read": self.costs.reading}
+            parts[RUNNING_ORIGINAL] = {"multiply": sum(self.costs.layers)}
         return Parts(parts), Tally(total)
 
     def _cost(self, point: Point) -> dict[str, float]:

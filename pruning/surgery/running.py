@@ -97,6 +97,7 @@ def run_whole(
         raise DoesNotLoad(first_line(error)) from error
     if precision.computed:
         loaded = loaded.to(DTYPES[precision.computed])
+    yield model.checkpoint.nbytes
     try:
         with masked(loaded, model.family, plan) if plan else nullcontext():
             return Run(logits_of(loaded, ids), keys)

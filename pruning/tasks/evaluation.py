@@ -24,7 +24,6 @@ from pruning.measures.sample_settings import DEFAULT_SEED
 from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.bits import OWN
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
-from pruning.plan.repair_reference import FORWARDS
 from pruning.plan.routing import measured_routing
 from pruning.planning.make import make_plan
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
@@ -35,7 +34,6 @@ from pruning.requests.evaluation import (
     MeasureRequest,
     SweepRequest,
 )
-from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked, say_skipped
@@ -46,7 +44,7 @@ from pruning.tasks.loading import (
     together,
     tokenizer_loader,
 )
-from pruning.tasks.repair import with_repairs
+from pruning.tasks.repair import repair_parts, with_repairs
 
 
 def sweep_plans(
@@ -97,27 +95,27 @@ def evaluate_plans(
     plans = [with_top_k(plan, model, request.top_k) for plan in plans]
     if not request.repair:
         return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
-    parts = _parts(request, model, len(plans))
+    parts = _parts(request, model, plans)
     plans = yield from with_repairs(request, model, plans, parts)
     evaluating = _evaluate(request, model, in_bits(plans, model, request.bits))
     return (yield from parts.run("evaluate", evaluating))
 
 
-def _parts(request: EvaluateRequest | SweepRequest, model: MoEModel, num_plans: int) -> Parts:
+def _parts(
+    request: EvaluateRequest | SweepRequest, model: MoEModel, plans: Sequence[PruningPlan]
+) -> Parts:
     """What repairs of these plans, and an evaluation of them as they are and repaired, cost."""
     costs, trunk = layer_costs(model), range(model.depth)
-    candidates, tokens = 1 + 2 * num_plans * len(request.bits), 0
+    repairs, tokens = repair_parts(model, plans), 0
+    candidates = 1 + (len(plans) + len(repairs)) * len(request.bits)
     for corpus in request.corpora:
         usual = request.sample_settings(corpus)
         tokens += usual.samples * within_context(model, usual.seq_len, request.seq_len)
-    reading = costs.reading(*costs.num_bytes)
     evaluating = {
-        "read": reading,
+        "read": costs.reading(*costs.num_bytes),
         "multiply": candidates * costs.running(tokens, *trunk),
         "compare": candidates * logits_cost(model, tokens),
     }
-    fitted = FORWARDS * costs.running(DEFAULT_REPAIR_TOKENS, *trunk)
-    repairs = {str(n): {"read": reading, "observe": fitted} for n in range(num_plans)}
     return Parts(repairs | {"evaluate": evaluating})
 
 

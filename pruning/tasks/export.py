@@ -47,8 +47,10 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     plan = _plan(request, model)
     converter = _converter(request, model, plan)
     parts, verifies = Parts({}), request.verify or model.family.discovered
-    if verifies:  # what is written states its own cost
-        parts = Parts({"verify": {"check": cost("check", weight_bytes(model, plan))}})
+    if verifies:  # what is written states its own cost; memory decides whether models are run
+        written = weight_bytes(model, plan)
+        read = 2 * written + model.checkpoint.nbytes
+        parts = Parts({"verify": {"check": cost("check", written), "read": cost("read", read)}})
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
@@ -73,6 +75,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
             removes=equal_cut(plan, padded=manifest.padded),
         )
         digest = manifest.plan.digest
+        # The converter does not say how far it is: what was stated is done.
+        yield Progress("converting to GGUF", 0, 0, whole=parts.whole)
         result["gguf"] = yield from write_gguf(
             request.out, request.gguf, converter, contents, digest
         )

@@ -5,16 +5,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import CorpusError
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Parts
+from analysis.progress import Costs, Parts, Progress
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
+from pruning.plan.repair_reference import FORWARDS
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.model import ModelRequest
-from pruning.requests.repair import RepairRequest
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.calibration import check_corpora, prepare_calibration
 from pruning.tasks.loading import check_records_folder, together
@@ -95,6 +97,14 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
     return shared | {"corpora": getattr(request, "calibrated_on", ())}
 
 
+def repair_parts(model: MoEModel, plans: Iterable[PruningPlan]) -> dict[str, Costs]:
+    """What the repairs of plans are expected to cost, by number of the plan."""
+    costs = layer_costs(model)
+    fitted = FORWARDS * costs.running(DEFAULT_REPAIR_TOKENS, *range(model.depth))
+    repair = {"read": costs.reading(*costs.num_bytes), "observe": fitted}
+    return {str(number): repair for number, plan in enumerate(plans) if takes_repair(plan, model)}
+
+
 def with_repairs(
     request: ModelRequest,
     model: MoEModel,
@@ -103,10 +113,11 @@ def with_repairs(
 ) -> Steps[list[PruningPlan]]:
     """The plans, each followed by itself repaired on the corpora that ranked it.
 
-    One that is repaired already, or that removes nothing, stays alone. `parts` has one for each
-    plan, by its number.
+    One that is repaired already, or that removes nothing, stays alone. `parts` are those of the
+    task, with those of `repair_parts`; without, the repairs are the whole.
     """
-    parts = parts or Parts({})
+    plans = list(plans)
+    whole = parts or Parts(repair_parts(model, plans))
     shared = shared_options(request)
     directories = stats_store(shared.get("stats_dir")).directories
     candidates = []
@@ -114,7 +125,9 @@ def with_repairs(
         candidates.append(plan)
         if takes_repair(plan, model):
             repairing = repair_run(RepairRequest(plan=plan.to_dict(), **shared))
-            record = yield from parts.run(str(number), repairing)
+            record = yield from whole.run(str(number), repairing)
             repaired = replace(plan, repair=record.reference)
             candidates.append(with_repair_files(repaired, directories))
+    if parts is None:  # what follows states its own work, or none
+        yield Progress("repaired", len(plans), len(plans), "plans", whole=whole.whole)
     return candidates

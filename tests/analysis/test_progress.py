@@ -37,9 +37,17 @@ def counting(phase, total, **facts):
 def test_a_whole_is_the_sum_of_what_its_parts_cost():
     parts = Parts({"load": {"read": 2.0}, "run": {"multiply": 6.0, "compare": 2.0}})
 
+    def stated(name, total, costs):
+        for done in range(total + 1):
+            share = {kind: amount * done / total for kind, amount in costs.items()}
+            yield Progress(name, done, total, whole=Whole(costs, share))
+        return name
+
     def task():
-        yield from parts.run("load", counting("loading", 1))
-        return (yield from parts.run("run", counting("running", 4)))
+        yield from parts.run("load", stated("loading", 1, {"read": 2.0}))
+        return (
+            yield from parts.run("run", stated("running", 4, {"multiply": 6.0, "compare": 2.0}))
+        )
 
     value, steps = steps_of(task())
     assert value == "running"
@@ -182,4 +190,81 @@ def test_a_task_after_another_that_nobody_stated_adds_its_work(clock):
             clock.now += 2 if done == 0 else 0
     # 10 took 2 s, twice; 20 are left.
     assert pace.seconds_left == pytest.approx(4)
-    assert pace.fraction == 1  # as it was said to be before the second one began
+    assert pace.fraction == 20 / 40
+
+
+def test_a_part_ends_with_its_task_whatever_it_says(clock):
+    names = ("silent", "phases", "cached", "work")
+    parts, pace = Parts({name: {"a": 10.0} for name in names}), Pace(clock)
+
+    def silent():
+        yield from ()
+
+    def phases():
+        # What they count is not of the part, which states 8 and needs 4.
+        yield Progress("reading the corpus", 1, 1)
+        yield Progress("running", 0, 0, whole=Whole({"a": 8.0}))
+        clock.now += 4
+        yield Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": 4.0}))
+
+    def cached():
+        yield Progress("cached", 1, 1, whole=NOTHING)
+
+    def work():
+        yield Progress("running", 0, 0, whole=Whole({"a": 12.0}))
+        clock.now += 6
+        yield Progress("running", 0, 0, whole=Whole({"a": 12.0}, {"a": 6.0}))
+
+    def task():
+        tasks = (silent(), phases(), cached(), work())
+        for name, steps in zip(names, tasks, strict=True):
+            yield from parts.run(name, steps)
+        yield Progress("", 0, 0, whole=parts.whole)
+
+    shares, left = [], []
+    for step in task():
+        pace.take(step)
+        shares.append(pace.fraction)
+        left.append(pace.seconds_left)
+    assert shares == [0, 0, 4 / 28, 4 / 14, 4 / 14, 10 / 16, 1]
+    # A unit takes 1 s: what was not needed is no work that took no time.
+    assert left == [None, None, 24, 10, 12, 6, 0]
+
+
+def test_what_is_cached_and_what_a_phase_counts_say_nothing_of_the_whole(clock):
+    pace = Pace(clock)
+    pace.take(Progress("cached", 4, 4, whole=NOTHING))
+    assert pace.fraction is None
+    pace.take(Progress("reading the corpora", 1, 2))
+    assert pace.fraction == 0.5
+    for done in (0.0, 2.0):
+        pace.take(Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": done})))
+        pace.take(Progress("a phase of its own", 9, 10))
+        assert pace.fraction == done / 8
+    # All that was stated is done: what follows is a task that nobody stated.
+    pace.take(Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": 8.0})))
+    assert pace.fraction == 1
+    pace.take(Progress("converting", 0, 0))
+    assert pace.fraction is None
+    pace.take(Progress("converting", 3, 4))
+    assert pace.fraction == 0.75
+
+
+def test_without_a_whole_share_and_time_are_of_the_phase(clock):
+    pace = Pace(clock)
+
+    def go(seconds, phase, done, total, at=""):
+        clock.now += seconds
+        pace.take(Progress(phase, done, total, at=at))
+        return pace.fraction, pace.seconds_left
+
+    assert go(9, "loading", 0, 3) == (None, None)
+    # A tenth of the samples took 2 s; where it resumes at 30 of 100, those took none.
+    assert go(5, "running", 0, 100) == (None, None)
+    assert go(2, "running", 10, 100) == (0.1, pytest.approx(18))
+    assert go(1, "running", 30, 100, "plan 2") == (0.3, None)
+    assert go(5, "running", 40, 100, "plan 2") == (0.4, pytest.approx(30))
+    # The next plan begins again; at the end of a phase nothing is known of the next.
+    assert go(1, "running", 20, 100, "plan 2") == (0.2, None)
+    assert go(1, "running", 100, 100, "plan 2") == (None, None)
+    assert go(1, "writing", 0, 0) == (None, None)

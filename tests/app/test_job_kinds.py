@@ -1,10 +1,14 @@
 """The kinds of jobs: each has a request, and is listed where its row says."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from app.jobs.kinds import KINDS, kind_of, told
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
+from app.widgets.job_panel import progress_text
 from pruning.actions.action import Call
 from pruning.actions.listing import action
 from pruning.requests.calibration import CalibrateRequest
@@ -140,3 +144,14 @@ def test_a_page_lists_the_jobs_that_it_is_about(open_page, place, monkeypatch):
     assert is_told == ("evaluate" in LISTED[place])
     # None of the canceled ones kept anything, searches neither.
     assert "Continue" not in {button.label for button in test.button}
+
+
+def test_a_running_job_says_how_far_it_is_and_how_long_it_takes(tmp_path):
+    store = JobStore(tmp_path / "state" / "jobs.sqlite")
+    job = store.submit("evaluate", {}, title="a title", command="moeprune", requested_by=USER)
+    job = replace(job, state=JobState.RUNNING)
+    assert progress_text(job) == "starting"
+    job = replace(job, phase="evaluating", done=3, total=1200, unit="samples", share=0.336)
+    assert progress_text(job) == "evaluating 3 of 1,200 samples, 34%"
+    job = replace(job, seconds_left=750.0, progress_at=time.time())
+    assert progress_text(job).endswith("34%, 12 min left")

@@ -1,5 +1,6 @@
 """The store without any worker: rows, look-up, rights, limits."""
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -205,20 +206,45 @@ def test_reports_say_how_far_the_whole_job_is(store, submit):
     assert (done.fraction, done.eta_seconds(0)) == (1.0, None)
 
 
-def test_a_table_of_the_last_version_is_kept(store, submit):
-    """As 0.1.0 made it, with a job in it."""
+def test_a_table_of_the_last_version_is_kept_and_its_jobs_run_on(store, submit):
+    """As 0.1.0 made it, with a job that a worker of 0.1.0 runs, which knows only its columns."""
     job = submit("count")
-    connection = sqlite3.connect(store.path)
-    connection.execute("ALTER TABLE jobs DROP COLUMN share")
-    connection.execute("ALTER TABLE jobs DROP COLUMN seconds_left")
-    connection.execute("ALTER TABLE jobs ADD COLUMN phase_started_at REAL")
-    connection.execute("ALTER TABLE jobs ADD COLUMN phase_start_done INTEGER NOT NULL DEFAULT 0")
-    connection.execute("PRAGMA user_version = 2")
-    connection.commit()
-    connection.close()
-    again = JobStore(store.path)
-    assert again.get(job.id) == job
-    assert len({again.submit("count", {}, "", "", "ann").id, job.id}) == len(again.list())
+    new = "share REAL, seconds_left REAL"
+    old = "phase_started_at REAL, phase_start_done INTEGER NOT NULL"
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        run = connection.execute
+        (made,) = run("SELECT sql FROM sqlite_master WHERE name = 'jobs'").fetchone()
+        assert made.count(new) == 1
+        names = [row[1] for row in run("PRAGMA table_info(jobs)")]
+        before = ", ".join(name for name in names if name not in ("share", "seconds_left"))
+        run("ALTER TABLE jobs RENAME TO saved")
+        run(made.replace(new, old))
+        run(f"INSERT INTO jobs ({before}, phase_start_done) SELECT {before}, 3 FROM saved")  # noqa: S608
+        run("DROP TABLE saved")
+        run("PRAGMA user_version = 2")
+        run("UPDATE jobs SET state = 'running'")
+
+        again = JobStore(store.path)
+        assert again.get(job.id) == dataclasses.replace(job, state=JobState.RUNNING)
+
+        # What 0.1.0 does: a report, a look-up, a submission, and the end.
+        run(
+            "UPDATE jobs SET phase = 'counting', done = 4, phase_started_at = 9.5, "
+            "phase_start_done = 4, progress_at = 9.5 WHERE id = ?",
+            (job.id,),
+        )
+        columns = f"{before}, phase_started_at, phase_start_done"
+        row = run(f"SELECT {columns} FROM jobs WHERE id = ?", (job.id,)).fetchone()  # noqa: S608
+        assert row[-2:] == (9.5, 4)
+        other = {**dict(zip(columns.split(", "), row, strict=True)), "seq": 99, "id": "e" * 12}
+        marks = ", ".join("?" for _ in other)
+        run(f"INSERT INTO jobs ({columns}) VALUES ({marks})", tuple(other.values()))  # noqa: S608
+        run("UPDATE jobs SET state = 'done', finished_at = 12.5 WHERE id = ?", (job.id,))
+    ended = again.get(job.id)
+    assert (ended.state, ended.done, ended.finished_at) == (JobState.DONE, 4, 12.5)
+    assert (ended.share, ended.seconds_left) == (None, None)
+    newest = again.submit("count", {}, "", "", "ann")
+    assert [listed.id for listed in again.list()] == [newest.id, "e" * 12, job.id]
 
 
 def test_a_silent_job_of_another_host_is_left_alone_until_it_is_canceled(store, submit):

@@ -9,6 +9,7 @@ import streamlit as st
 
 from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.errors import UserError
+from analysis.numbers.words import time_in_words
 from app.charts.schedules import ranking_digest
 from app.charts.search import measure_label, unseen_words
 from app.errors import show_error
@@ -36,7 +37,6 @@ from app.widgets.refusals import in_a_sentence
 from pruning.measures.result import MEASURES
 from pruning.planning.ranking import Ranking
 from pruning.planning.searches import (
-    duration_text,
     estimate_search,
     most_candidates,
     new_search_id,
@@ -176,8 +176,8 @@ def _numbers(search: KnownSearch, seconds_left: float | None) -> None:
     saved = 1 - cost["layers"] / max(1, cost["whole_layers"])
     ran = f"{cost['layers']:,} of {cost['whole_layers']:,} ran"
     card("Layer runs saved", f"{saved:.0%}", ran, place=third)
-    rest = "spent measuring" if seconds_left is None else f"{duration_text(seconds_left)} left"
-    card("Time", duration_text(cost["seconds"]), rest, place=fourth)
+    rest = "spent measuring" if seconds_left is None else f"{time_in_words(seconds_left)} left"
+    card("Time", time_in_words(cost["seconds"]), rest, place=fourth)
 
 
 def _pictures(loaded: Loaded, search: KnownSearch) -> None:
@@ -270,11 +270,11 @@ def _say_estimate(
 ) -> None:
     estimate = estimate_search(section, searches, list(loaded.runs.values()))
     start = start_seconds(loaded.model.checkpoint.nbytes)
-    before = " to ".join(map(duration_text, start))
+    before = " to ".join(map(time_in_words, start))
     text = f"At most {estimate.candidates:,} candidates on {section.samples} samples: "
     if estimate.low is not None and estimate.high is not None:
         low, high = estimate.low + start[0], estimate.high + start[1]
-        text += f"**{duration_text(low)} to {duration_text(high)}**, of which "
+        text += f"**{time_in_words(low)} to {time_in_words(high)}**, of which "
     text += f"{before} to load libraries, samples and weights"
     st.markdown(f":material/timer: {text}. {literal(estimate.how)}")
 

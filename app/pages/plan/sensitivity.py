@@ -5,6 +5,7 @@ from typing import Final
 import streamlit as st
 
 from analysis.errors import UserError
+from analysis.numbers.words import time_in_words
 from app.errors import show_error
 from app.loaded import Loaded
 from app.session.data import corpus_label, held_out_corpora, usual_corpora, usual_dtype
@@ -12,7 +13,7 @@ from app.session.job_queue import own_model
 from app.widgets.charts import show_named
 from app.widgets.job_form import offer_job, skip_field
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
-from pruning.planning.searches import duration_text, estimate_sensitivity
+from pruning.planning.searches import estimate_sensitivity
 from pruning.requests.evaluation import SENSITIVITY_SAMPLES, SensitivityRequest
 from pruning.spec.base import flat_values, validated
 
@@ -86,6 +87,6 @@ def sensitivity_form(loaded: Loaded) -> None:
     request = validated(SensitivityRequest, values)
     layers, runs = len(loaded.model.layers), list(loaded.runs.values())
     if time := estimate_sensitivity(request, layers, runs):
-        st.markdown(f":material/timer: {' to '.join(map(duration_text, time))}, and the start.")
+        st.markdown(f":material/timer: {' to '.join(map(time_in_words, time))}, and the start.")
     sent = st.button("Run sensitivity", key="sensitivity.start", icon=":material/play_arrow:")
     offer_job(loaded, request, loaded.model.name, sent=sent)

@@ -10,7 +10,7 @@ from streamlit.column_config import NumberColumn
 from analysis.corpora.settings import Packing
 from analysis.corpora.spec import corpus_name, is_same_corpus
 from analysis.corpora.tokens import Count
-from analysis.numbers.words import counted
+from analysis.numbers.words import counted, time_in_words
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded
 from app.session import data
@@ -21,7 +21,6 @@ from app.widgets.charts import csv_button
 from app.widgets.controls import choose
 from app.widgets.job_form import offer_command, queue_button, skip_field
 from app.widgets.notes import badge, inform, say_if_demo
-from pruning.planning.searches import duration_text
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import WeightsRequest
 from pruning.spec.options import DEFAULT_SEQ_LEN, DEFAULT_TOKENS
@@ -136,7 +135,7 @@ def known_words(loaded: Loaded, request: CalibrateRequest) -> str:
     speeds = [row["tokens/s"] for row in rows if row["tokens/s"]]
     if speeds:
         seconds = tokens / median(speeds)
-        words.append(f"It takes about {duration_text(seconds)}, as fast as the runs here.")
+        words.append(f"It takes about {time_in_words(seconds)}, as fast as the runs here.")
     return " ".join(words)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from analysis.errors import PlanError
 from analysis.files.shipped import SHIPPED_STATS
+from analysis.numbers.words import time_in_words
 from builders import resealed
-from pruning.planning.searches import duration_text, most_candidates, start_seconds
+from pruning.planning.searches import most_candidates, start_seconds
 from pruning.requests.recipe import SearchSection
 from pruning.schedules import read_counts
 from pruning.search.store import SearchStore, best_fitting, load_search, read_known, search_in
@@ -161,4 +162,4 @@ def test_the_start_takes_its_time_and_reads_the_weights():
     ("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
 )
 def test_durations_are_read_at_a_glance(seconds, text):
-    assert duration_text(seconds) == text
+    assert time_in_words(seconds) == text

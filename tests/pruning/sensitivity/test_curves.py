@@ -130,6 +130,7 @@ class Computed:
         self.points = Points({1: 32, 4: 32, 5: 32})
         self.samples = SAMPLES
         self.layers = 0
+        self.costs = RunCosts()
         self.cost_of = cost_of
         self.costs = RunCosts()
 

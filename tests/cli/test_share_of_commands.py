@@ -1,0 +1,101 @@
+"""The share of a whole command, from its steps: it begins at nothing, never falls, and ends at all.
+
+By the commands whose parts are stated by several modules.
+"""
+
+import shutil
+
+import pytest
+
+from analysis.drain import drain
+from analysis.model.opening import load_model_index
+from analysis.pace import Pace
+from pruning.plan.plan import fit_plan, load_plan, plan_from_dict
+from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
+from pruning.requests.model import ExportRequest
+from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.export import export_run, verify_result
+from pruning.tasks.repair import with_repairs
+from pruning.tasks.sensitivity import sensitivity_run
+
+
+def shares_of(task):
+    """The share of the whole at each step, from the first that states it."""
+    pace, shares = Pace(), []
+
+    def take(step):
+        pace.take(step)
+        if shares or (step.whole and step.whole.total):
+            shares.append(pace.fraction)
+
+    drain(task, take)
+    return shares
+
+
+def check(shares, least=5):
+    assert len(set(shares)) >= least
+    assert shares == sorted(shares)
+    assert shares[0] < 0.15  # a tiny model is hashed in few steps
+    assert shares[-1] > 0.97  # as the headers of a tiny model's files are not read by loading
+
+
+@pytest.fixture
+def asked(tiny, corpora, stats, tmp_path):
+    """Of evaluations on a corpus; nothing of them is known."""
+    folder = tmp_path / "stats"
+    unknown = shutil.ignore_patterns("evaluations", "measurements", "repairs", "sensitivity")
+    shutil.copytree(stats, folder, ignore=unknown)
+    return {"model": str(tiny), "corpora": (str(corpora[1]),), "stats_dir": folder, "samples": 4}
+
+
+@pytest.fixture
+def plan(works, tiny, corpora, stats, here):
+    """Two plans, of which the second removes nothing."""
+    words = ("--criterion", "reap", "--calibrated-on", corpora[0], "--stats-dir", stats)
+    made = []
+    for name, sparsity in (("half", "50%"), ("none", "0%")):
+        works("plan", tiny, *words, "--sparsity", sparsity, "-o", f"{name}.json")
+        made.append(here / f"{name}.json")
+    return made
+
+
+@pytest.fixture
+def plans(plan, tiny):
+    model = load_model_index(str(tiny))
+    return tuple(load_plan(path, model=model).to_dict() for path in plan)
+
+
+def test_evaluations_with_repairs(asked, plans, corpora, here):
+    shutil.copy(corpora[0], here)  # where the plans' name of their corpus finds it
+    words = {"plans": plans, "repair": True, "seq_len": 8}
+    check(shares_of(evaluate_run(EvaluateRequest(**asked, **words))))
+
+
+def test_repairs_before_a_task_that_states_no_work(asked, plans, tiny, corpora, here):
+    shutil.copy(corpora[0], here)
+    model = load_model_index(str(tiny))
+    ready = [fit_plan(plan_from_dict(plan), model) for plan in (plans[1], plans[0])]
+    check(shares_of(with_repairs(EvaluateRequest(**asked, plans=plans), model, ready)))
+
+
+@pytest.mark.parametrize("by_layers", [False, True])
+def test_evaluations(asked, plans, by_layers):
+    words = {"plans": plans, "stream_layers": by_layers, "seq_len": 8}
+    check(shares_of(evaluate_run(EvaluateRequest(**asked, **words))))
+
+
+def test_a_sensitivity_and_what_another_corpus_adds(asked, corpora, tmp_path):
+    asked |= {"criterion": "reap", "calibrated_on": (str(corpora[0]),), "levels": 3}
+    request = SensitivityRequest(**asked)
+    check(shares_of(sensitivity_run(request)))
+    both = {**asked, "corpora": tuple(map(str, reversed(corpora)))}
+    check(shares_of(sensitivity_run(SensitivityRequest(**both))))
+
+
+def test_an_export_that_is_verified_and_verify_by_layers(tiny, plans, stats, tmp_path):
+    out = tmp_path / "out"
+    request = ExportRequest(
+        model=str(tiny), plan=plans[0], out=out, verify=True, stats_dir=stats, hash_source=True
+    )
+    check(shares_of(export_run(request)))
+    check(shares_of(verify_result(out, load_model_index(str(tiny)), stats, stream_layers=True)))
