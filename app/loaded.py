@@ -6,7 +6,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from analysis.cache_keys import cache_of_one_run
 from analysis.corpora.spec import name_among
 from analysis.corpora.weights import corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
@@ -17,7 +16,6 @@ from analysis.ranking.choose import notes_on_others
 from analysis.ranking.compare import Comparison
 from analysis.stats.columns import Gate
 from analysis.stats.manifest import Run
-from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats
 from app.choices import BLEND, SAME_SCORE, Choices
 from app.tables.saliency_grid import SaliencyGrid, rank
@@ -29,12 +27,10 @@ from pruning.plan.units import Units
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
 from pruning.planning.comparing import (
     SpecPair,
-    check_alike,
     decision,
+    is_ordered,
     order_asked_of,
     pair_of,
-    plan_held,
-    second_spec,
     with_counts_of,
 )
 from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
@@ -44,7 +40,7 @@ from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.records.quality import PlanLoss, RandomLoss, loss_of, random_at
 from pruning.records.right_of_plans import in_short
 from pruning.requests.plan import SpecRequest
-from pruning.requests.ranking import DrawRequest, SecondRequest
+from pruning.requests.ranking import SecondRequest
 from pruning.requests.repair import RepairRequest
 from pruning.search.store import KnownSearch
 from pruning.spec.base import command_line
@@ -123,6 +119,7 @@ class Loaded:
     shown: CurrentPlan | None = None  # the plan on screen: of a file, a search or the controls
     beside: CurrentPlan | None = None  # a whole plan as the second one; None: it is by the baseline
     search: KnownSearch | None = None  # the search on screen; None: that of the controls
+    beside_choices: Choices | None = None  # of the second plan, such as its widths
     # Model name -> runs, for charts of exponents; None: this model only.
     models: Mapping[str, Mapping[str, Run]] | None = None
 
@@ -234,10 +231,10 @@ class Loaded:
             sparsity=self.sparsity,
         )
 
-    def command_for(self, view: str, options: Sequence[str] = ()) -> str:
-        """The command that draws a chart of this plan."""
+    def command_for(self, view: str, options: Sequence[str] = (), *, of_both: bool) -> str:
+        """The command that draws a chart of this plan, or of both."""
         file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
-        return self.both.plot_command(view, f"{view}.svg", [*options, *file])
+        return self.both.plot_command(view, f"{view}.svg", [*options, *file], of_both=of_both)
 
     def on(self, corpora: tuple[str, ...]) -> "Loaded":
         """The same on other calibration corpora."""
@@ -288,12 +285,26 @@ class Loaded:
         """The ranking of the plan."""
         return self.study.ranking(self.spec)
 
-    @property
+    @cached_property
     def ranking(self) -> Ranking:
-        """The ranking of the plan on screen, if there is one."""
+        """The ranking of the plan on screen, if there is one.
+
+        Of a file that which its provenance asks for; the controls' where it names none, or the
+        statistics are not here.
+        """
         if self.shown and self.shown.ranking:
             return self.shown.ranking
-        return self.first
+        return self._ranking_of_file or self.first
+
+    @property
+    def _ranking_of_file(self) -> Ranking | None:
+        plan = self.shown.plan if self.shown and self.shown.file else None
+        if not plan or plan.granularity == NEURON_GRANULARITY or not is_ordered(plan):
+            return None
+        try:
+            return self.study.ranking(order_asked_of(plan, self.model))
+        except UserError:
+            return None
 
     @cached_property
     def neurons(self) -> Ranking:
@@ -338,6 +349,17 @@ class Loaded:
         return self.beside.plan if self.beside else self.study.plan_of(self.second)
 
     @cached_property
+    def as_second(self) -> "Loaded | None":
+        """The pinned second plan as the one on screen, with its own choices; None without one."""
+        choices = self.beside_choices
+        return Loaded(self.study, choices, shown=self.beside) if choices else None
+
+    def is_alike(self, other: "Loaded") -> bool:
+        """Whether both have one plan on screen, exported in the same widths."""
+        plans = {side.shown and side.shown.plan.in_own_bits.digest for side in (self, other)}
+        return len(plans) == 1 and len({s.choices.spec.budget.widths for s in (self, other)}) == 1
+
+    @cached_property
     def _beside_ranking(self) -> Ranking:
         """The ranking of the whole second plan, which a file may only name."""
         if self.beside is None:
@@ -349,6 +371,12 @@ class Loaded:
     def beside_file(self) -> str:
         """The file of the whole second plan in command lines."""
         return self.beside.own_file if self.beside else ""
+
+    @property
+    def compare_lines(self) -> list[str]:
+        """The command lines that compare both plans; none of a file, which cannot be the first."""
+        file = self.shown.file if self.shown else ""
+        return [] if file else [*self.lines_before, self.both.command()]
 
     @property
     def lines_before(self) -> list[str]:
@@ -391,7 +419,7 @@ class Loaded:
     @cached_property
     def comparison(self) -> Comparison:
         """The plan (A) compared with the second (B)."""
-        a = decision(self.first, self.shown_plan)
+        a = decision(self.ranking, self.shown_plan)
         return Comparison(a, decision(self.second, self.second_plan))
 
     @cached_property
@@ -470,18 +498,3 @@ def loss_text(loaded: Loaded, loss: PlanLoss | None, chance: RandomLoss | None) 
     elif chance is not None and not loss.is_random:
         words += f", {loss.random_name} {chance.mean:+z.2f}"
     return f"{words}; {in_short(loss)}" if loss.right else words
-
-
-def loaded_of(request: DrawRequest, model: MoEModel, store: StatsStore) -> Loaded:
-    """What charts of two plans are drawn from; it keeps what it has computed once."""
-    spec, ranking = request.plan, request.plan.ranking
-    beside = None if request.with_plan is None else plan_held(request.with_plan, model)
-    if beside:
-        check_alike(spec.ranking.granularity, beside)
-    b = order_asked_of(beside, model) if beside else second_spec(spec, request)
-    choices = Choices(
-        spec, b.ranking.rule, corpora=ranking.corpora, gate=ranking.gate, second=request
-    )
-    study = replace(Study.of(request, model, store), cached=cache_of_one_run())
-    loaded = Loaded(study, choices)
-    return replace(loaded, beside=CurrentPlan(beside)) if beside else loaded

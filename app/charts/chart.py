@@ -50,6 +50,7 @@ class Chart:
     make: Callable[[Loaded], Drawing]
     granularity: str = EXPERT_GRANULARITY
     at_end: bool = False  # drawn below the rest of its page, which then need not name it
+    of_both: bool = False  # compares the plan with the second one, which its command then names
     part: str = ""  # the part of Explore of which it is a view, which then need not name it
 
     def of_neurons(self, name: str, title: str) -> Chart:
@@ -65,7 +66,7 @@ class Chart:
         drawing = self.make(loaded)
         if drawing.name:
             return drawing
-        command = loaded.command_for(self.name, drawing.options)
+        command = loaded.command_for(self.name, drawing.options, of_both=self.of_both)
         return replace(drawing, name=self.name, command=command)
 
 
@@ -104,7 +105,7 @@ def of_corpora(loaded: Loaded, *facts: str) -> str:
 def of_both_plans(loaded: Loaded) -> str:
     """The line of a chart of both plans."""
     a, b = loaded.names
-    choices = (loaded.first.choice, loaded.second.choice)
+    choices = (loaded.ranking.choice, loaded.second.choice)
     runs = dict.fromkeys(run.manifest.run_id for choice in choices for run in choice.runs)
     return made_by(model_fact(loaded), f"A: {a}", f"B: {b}", ", ".join(runs))
 

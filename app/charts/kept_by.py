@@ -43,7 +43,7 @@ _REACH: Final = 0.3  # of a cell, from its middle
 _SIGNS: Final = {"only A": "\u2571", "only B": "\u2572"}
 
 
-@chart("kept-by", "compare")
+@chart("kept-by", "compare", of_both=True)
 def draw(loaded: Loaded) -> Drawing:
     """Which recipe keeps which expert."""
     if loaded.choices.spec.by_neuron:
@@ -53,7 +53,7 @@ def draw(loaded: Loaded) -> Drawing:
 
 def draw_plan_pair(a: Loaded, b: Loaded) -> Drawing:
     """Which of the plans on screen of A and of B keeps which expert."""
-    comparison = Comparison(*(decision(side.first, side.shown_plan) for side in (a, b)))
+    comparison = Comparison(*(decision(side.ranking, side.shown_plan) for side in (a, b)))
     return replace(_drawing(comparison, a, (a.names[0], b.names[0])), name="kept-by")
 
 

@@ -22,7 +22,7 @@ _SERIES: Final = (
 )
 
 
-@chart("agreement", "compare")
+@chart("agreement", "compare", of_both=True)
 def draw(loaded: Loaded) -> Drawing:
     """In which layers the recipes agree."""
     by_neuron = loaded.choices.spec.by_neuron

@@ -152,7 +152,7 @@ def _loaded(
 
     `plans` has the file of the second plan, if it is of one.
     """
-    from app.loaded import loaded_of
+    from app.requested import loaded_of
 
     described = load_model_index(request.model, revision=request.revision)
     plan = read_plan(plan_file, described, request.stats_dir) if plan_file else None
@@ -227,9 +227,9 @@ def report(
 
 
 def _report_story(request: ReportRequest, out_file: Path) -> None:
-    from app.loaded import loaded_of
     from app.report.story import story_spec
     from app.report.story_page import story_html, story_page
+    from app.requested import loaded_of
 
     model, store = (
         load_model_index(request.model, revision=request.revision),
@@ -272,7 +272,7 @@ def _export_of(plan: PruningPlan, model: MoEModel) -> tuple[int, Readers]:
 def _report_decision(
     request: ReportRequest, path: Path, out_file: Path, second: Sequence[Path]
 ) -> None:
-    from app.report.decision import answer_pair, decision_html, decision_of, figures_of
+    from app.report.decision import answer_pair, decision_html, decision_of, row_of
 
     model = load_model_index(request.model, revision=request.revision)
     current_plan = _plan_in(path, request, model)
@@ -290,17 +290,17 @@ def _report_decision(
     decision = decision_of(model, current_plan, num_bytes, losses, command_line(*words))
     warning = super_note(plan, model, store)
     pair = answer_pair(answers, plan.digest)
-    figures = []
+    rows = []
     for shown in (current_plan, *others):
         export = _export_of(shown.plan, model)
         ship = recorded_verdict(shown.plan, model, store, export)
-        figures.append(figures_of(model, shown, export[0], losses, ship))
+        rows.append(row_of(model, shown, export[0], losses, ship))
     decision = replace(
         decision,
         answers=pair,
         warning=warning or "",
-        ship=figures[0].ship,
-        plans=tuple(figures) if others else (),
+        ship=rows[0].ship,
+        plans=tuple(rows) if others else (),
     )
     write_durably(out_file, decision_html(decision).encode())
     finish(

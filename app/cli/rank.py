@@ -39,6 +39,7 @@ from pruning.plan.tables import STATES
 from pruning.planning.comparing import (
     check_alike,
     decision,
+    first_of,
     order_asked_of,
     pair_of,
     plan_held,
@@ -319,9 +320,10 @@ def compare(
     Example: moeprune compare demo --criterion reap --with-criterion ean --sparsity 50%
     --calibrated-on demo-code
     """
-    pair = pair_of(request, request.plan)
-    first, a = _planned(pair.a)
+    asked = first_of(request, request.plan)
     if request.with_plan is None:
+        pair = pair_of(request, request.plan)
+        first, a = _planned(asked)
         pair = with_counts_of(a, pair)
         second, b = _planned(pair.b)
         following = [pair.b.command(out=free_name("b.json"))]
@@ -329,10 +331,11 @@ def compare(
         model = load_model_index(request.model, revision=request.revision)
         b = plan_held(request.with_plan, model)
         check_alike(request.plan.ranking.granularity, b)
+        first, a = _planned(asked)
         if request.plan.by_neuron:
             _compare_neurons(a, b, model, out_file)
             return
-        second = follow(_ranking(pair.b.model_copy(update={"plan": order_asked_of(b, model)})))
+        second = follow(_ranking(asked.model_copy(update={"plan": order_asked_of(b, model)})))
         following = [command_line("plans", "show", str(plans[0]), "--model", request.model)]
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)
@@ -352,6 +355,6 @@ def compare(
     finish(
         f"{out_file}: {agreed:.1%} of {len(comparison.table())} decisions are equal",
         {"file": str(out_file), "agreement": agreed, "jaccard": comparison.jaccard},
-        pair.a.command(out=free_name("a.json")),
+        asked.command(out=free_name("a.json")),
         *following,
     )

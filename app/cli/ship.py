@@ -116,6 +116,9 @@ def verify(
     Example: moeprune verify smaller-demo --source demo
     """
     described = load_model_index(source) if source else None
-    way = {"level": level, "tokens": tokens, "stream_layers": stream_layers}
-    checks = follow(verify_result(out_dir, described, stats_dir, **way))
+    checks = follow(
+        verify_result(
+            out_dir, described, stats_dir, level=level, tokens=tokens, stream_layers=stream_layers
+        )
+    )
     report_checks(out_dir, checks, has_source=described is not None)

@@ -6,11 +6,10 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
-from app.charts.traces import takes_clicks
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import choose_in_chart
-from app.widgets.charts import ranks_from_one, show_named, table_with_csv
+from app.widgets.charts import ranks_from_one, say_if_no_clicks, show_named, table_with_csv
 from app.widgets.chosen_plan import has_statistics
 from app.widgets.notes import card, inform, show_command
 from app.widgets.pinned_table import pinned_part
@@ -31,8 +30,7 @@ def draw(loaded: Loaded) -> None:
         return
     apart = conclusion(loaded)
     show_named("kept-by", loaded, on_select=choose_in_chart)
-    if not takes_clicks(loaded.model.num_experts):
-        st.text("So large a map takes no clicks; a row of the list below chooses its expert.")
+    say_if_no_clicks(loaded.model.num_experts, "a row of the list below chooses its expert")
     if apart:
         st.markdown(apart)
     comparison_metrics(loaded.comparison)
@@ -41,8 +39,8 @@ def draw(loaded: Loaded) -> None:
         show_named("agreement", loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
-    lines = [*loaded.lines_before, loaded.both.command()]
-    show_command(*lines, heading="The same from the command line")
+    if lines := loaded.compare_lines:
+        show_command(*lines, heading="The same from the command line")
 
 
 def neurons_part(loaded: Loaded) -> None:
@@ -64,6 +62,7 @@ def neurons_part(loaded: Loaded) -> None:
         f"chance {comparison.chance_agreement:.0%}."
     )
     show_named("kept-by", loaded, on_select=choose_in_chart)
+    say_if_no_clicks(loaded.model.num_experts, "a row of the list below chooses its expert")
     with st.container(border=True):
         st.markdown("**Layer by layer**: 1 is full agreement.")
         show_named("agreement", loaded)
@@ -81,8 +80,8 @@ def neurons_part(loaded: Loaded) -> None:
                 "alike": NumberColumn("alike", format="percent"),
             },
         )
-    lines = [*loaded.lines_before, loaded.both.command()]
-    show_command(*lines, heading="The same from the command line")
+    if lines := loaded.compare_lines:
+        show_command(*lines, heading="The same from the command line")
 
 
 def conclusion(loaded: Loaded) -> str:

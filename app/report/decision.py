@@ -30,7 +30,7 @@ class AnswerPair:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanFigures:
+class PlanRow:
     """A row of the table of two plans."""
 
     name: str
@@ -57,11 +57,11 @@ class DecisionReport:
     answers: AnswerPair | None = None
     warning: str = ""  # of `super_note`, if there is something to say
     ship: ShipVerdict | None = None  # on the export; None if nothing was asked
-    plans: tuple[PlanFigures, ...] = ()  # this one and the second; empty without a second
+    plans: tuple[PlanRow, ...] = ()  # this one and the second; empty without a second
 
     @property
     def change(self) -> str:
-        """See `_change`."""
+        """The share of the bytes saved, or by how much the export is larger."""
         return _change(self.before, self.after)
 
     @property
@@ -88,17 +88,17 @@ def _change(before: int, after: int) -> str:
     return change_words(before, after)
 
 
-def figures_of(
+def row_of(
     model: MoEModel,
     current: CurrentPlan,
     num_bytes: int,
     losses: Sequence[PlanLoss],
     ship: ShipVerdict | None,
-) -> PlanFigures:
-    """The figures of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
+) -> PlanRow:
+    """The row of a plan; `num_bytes` are of its export, `losses` of all plans of the model."""
     digest = fit_plan(current.plan, model).digest
     change = _change(model.checkpoint.nbytes, num_bytes)
-    return PlanFigures(current.name, digest[:8], num_bytes, change, loss_of(losses, digest), ship)
+    return PlanRow(current.name, digest[:8], num_bytes, change, loss_of(losses, digest), ship)
 
 
 def decision_of(

@@ -1,9 +1,11 @@
 """What pins are of: their plans, of the controls or a kept file, shown or beside that on screen."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import streamlit as st
 
+from analysis.criteria import Criterion
 from analysis.errors import PlanError, UserError
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
@@ -20,6 +22,8 @@ from pruning.planning.comparing import check_alike, order_asked_of
 from pruning.records.repair_files import if_here
 from pruning.search.store import SEARCH
 
+NO_ORDER: Final = "The file of the plan names no criterion that orders its experts."
+
 
 @dataclass(frozen=True, eq=False)
 class PinnedPlan:
@@ -33,6 +37,11 @@ class PinnedPlan:
     def has_changed(self) -> bool:
         """Whether its words make another plan now than when it was pinned."""
         return not self.plan.plan.digest.startswith(self.pin.digest)
+
+    @property
+    def name(self) -> str:
+        """What a pin of the plan that it makes now is called."""
+        return replace(self.pin, digest=self.plan.plan.digest[: len(self.pin.digest)]).name
 
 
 def pinned_plan(loaded: Loaded, pin: Pin) -> PinnedPlan:
@@ -85,22 +94,21 @@ def with_second(loaded: Loaded) -> Loaded:
     try:
         second = pinned_plan(loaded, pin)
         check_alike(spec.ranking.granularity, second.plan.plan)
-        ranked_by = second.loaded.choices.ranking_criterion
-        if pin.file:
-            order = order_asked_of(second.plan.plan, loaded.model)
-            ranked_by = loaded.study.ranking(order).criterion
+        if not spec.by_neuron:  # neurons have no baseline, which charts of experts read
+            loaded = loaded.choosing(baseline=_ranked_by(second))
     except UserError as error:
         st.warning(f"The second plan cannot be made: {literal(error)}")
         return loaded
-    # Neurons have no baseline: charts of experts read that.
-    with_baseline = loaded if spec.by_neuron else loaded.choosing(baseline=ranked_by)
-    return replace(with_baseline, beside=second.plan)
+    return replace(loaded, beside=second.plan, beside_choices=second.loaded.choices)
 
 
-def second_pinned(loaded: Loaded) -> PinnedPlan | None:
-    """The second plan with its own choices, such as widths; None if it is no pinned one."""
-    pin = chosen_second(loaded.model, by_neuron=loaded.choices.spec.by_neuron)
-    return pinned_plan(loaded, pin) if pin and loaded.beside else None
+def _ranked_by(pinned: PinnedPlan) -> Criterion:
+    """The criterion of a plan of experts, by its own provenance if it is of a file."""
+    if not pinned.pin.file:
+        return pinned.loaded.choices.ranking_criterion
+    order = order_asked_of(pinned.plan.plan, pinned.loaded.model)
+    # Its statistics may not be here; charts of both plans read the same cached ranking.
+    return pinned.loaded.study.ranking(order).criterion
 
 
 def open_pin(loaded: Loaded, pin: Pin) -> None:

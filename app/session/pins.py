@@ -18,6 +18,7 @@ from app.session.repairs import REPAIR
 from app.session.state import PINNED, PINNED_SECOND, PLAN_WORDS
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.planning.choice import MOST_TEXT, corpora_words, schedule_words
+from pruning.planning.make import PLAN_FILE
 from pruning.spec.base import flat_fields
 from pruning.spec.spec import BUDGETS, PlanSpec
 
@@ -41,9 +42,7 @@ class Pin:
     digest: str  # the first digits of the plan's, as it was when it was pinned
     model: str  # name
     note: str = ""  # typed by a person
-    file: str = (
-        ""  # name of the file that the plan is from; the words are of the controls beside it
-    )
+    file: str = ""  # name of the file that the plan is from, beside which its words are controls
     content: str = ""  # digest of that file, see `plan_files`
 
     @property
@@ -82,7 +81,8 @@ def pin_of(current: CurrentPlan) -> Pin:
     pin = Pin(words, current.plan.digest[:_DIGITS], current.plan.model.name)
     if not current.file:
         return pin
-    return replace(pin, file=_file_name(current.file), content=content_of(_plan_of_file(current)))
+    file = _file_name(current.file) or PLAN_FILE
+    return replace(pin, file=file, content=content_of(_plan_of_file(current)))
 
 
 def _plan_of_file(current: CurrentPlan) -> PruningPlan:
@@ -115,9 +115,10 @@ def parse_pin(text: str) -> Pin:
         raise PlanError(f"{text[:_MOST_SAID]!r} does not begin with {_PLAN}= and a digest.")
     if unknown := sorted(words.keys() - _OF_PLAN):
         raise PlanError(f"No plan has {unknown[0][:_MOST_SAID]!r}.")
+    file = _file_name(file)  # before it is looked at: its letters may all be control characters
     if bool(file) != bool(content) or (content and not is_content(content)):
         raise PlanError(f"{_FILE}= and {_CONTENT}= name a pinned file together, by its SHA-256.")
-    pin = Pin(words, digest, model, plain_note(note), _file_name(file), content)
+    pin = Pin(words, digest, model, plain_note(note), file, content)
     if len(pin.text) > MOST_TEXT:  # letters that are no ASCII are longer in a URL
         raise _too_long()
     return pin

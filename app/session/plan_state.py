@@ -1,6 +1,6 @@
 """State of the plan controls: values, edits and imported files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from pruning.schedules import from_counts
 EDITOR, TABLE = "plan.editor", "plan.table"
 REFUSED = "plan.refused"  # session key: why the last edit was refused, until it was shown
 _LAST_PLAN = "plan.last"  # session key: the last plan, and how it differed from the one before
+_AGAIN = "links do not carry. Open it again below"
 LOST = "plan.lost"  # session key: why the URL is not of the plan on screen
 
 
@@ -117,7 +118,7 @@ def imported_plan(model: MoEModel) -> CurrentPlan | None:
 
 
 def import_plan(file: str, plan: PruningPlan) -> None:
-    """Show a plan from a file until a control is touched; URLs cannot carry it."""
+    """Show a plan from a file until a control is touched; URLs carry it only as a pin."""
     st.session_state["plan.imported"] = CurrentPlan(plan, file=file)
     st.session_state["plan.had"] = True
 
@@ -128,10 +129,11 @@ def forget_import() -> None:
         st.session_state.pop(key, None)
 
 
-def why_lost(shown: CurrentPlan | None) -> str:
+def why_lost(shown: CurrentPlan | None, pinned: Collection[str]) -> str:
     """Why the URL is not of the plan on screen; empty if it is.
 
-    It names the file of an imported plan, which a new session has not opened.
+    It names the file of an imported plan, which a new session has not opened; `pinned` are the
+    names of those that the URL pins.
     """
     if shown is not None and shown.file:
         st.query_params["file"] = shown.file
@@ -140,9 +142,10 @@ def why_lost(shown: CurrentPlan | None) -> str:
         del st.query_params["file"]
         # A session that had the file closed it on purpose.
         if "plan.had" not in st.session_state:
+            again = "is pinned: open it on Compare" if name in pinned else _AGAIN
             st.session_state[LOST] = (
-                f"The URL refers to the file {literal(name[:200])}, which links do not carry. Open "
-                "it again below; until then the controls define the plan."
+                f"The URL refers to the file {literal(name[:200])}, which {again}; until then the "
+                "controls define the plan."
             )
     return str(st.session_state.get(LOST, ""))
 

@@ -16,6 +16,7 @@ from app.charts.chart import Drawing
 from app.charts.files import enlarged, figure_html, figure_image
 from app.charts.listing import CHARTS
 from app.charts.theme import PLOTLY_CONFIG, pinned
+from app.charts.traces import takes_clicks
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import Place, choose_in_table, chosen_place
@@ -105,6 +106,12 @@ def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:
     if chart is not None:
         show_chart(chart, **options)
     return chart
+
+
+def say_if_no_clicks(num_experts: int, instead: str) -> None:
+    """Say of maps of so many experts that they take no clicks, and `instead` what does."""
+    if not takes_clicks(num_experts):
+        st.caption(f"So large a map takes no clicks; {instead}.")
 
 
 def charts_at_end(page: str, loaded: Loaded) -> None:

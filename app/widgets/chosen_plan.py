@@ -19,7 +19,7 @@ from app.session.controls import TEXTS, USUAL, asked_spec, controls_for
 from app.session.data import loaded_for, shown_model, what_is_missing
 from app.session.link import write_link
 from app.session.measured_plan import show_plan
-from app.session.pinned_plans import open_pin, with_second
+from app.session.pinned_plans import NO_ORDER, open_pin, with_second
 from app.session.pins import (
     chosen_second,
     is_shown_pinned,
@@ -182,7 +182,7 @@ def _swap_button(swap_sides: Callable[[Loaded], None], loaded: Loaded) -> None:
         on_click=swap_sides,
         args=(loaded,),
         disabled=not can_be_b,
-        help=None if can_be_b else "The file of plan A names no criterion that orders its experts.",
+        help=None if can_be_b else NO_ORDER,
     )
 
 

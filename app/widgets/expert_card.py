@@ -66,7 +66,7 @@ def standings(loaded: Loaded, place: Place) -> list[Standing]:
         lambda: (loaded.second, loaded.second_plan)
     ]
     if loaded.choices.criterion is not None:
-        sides.insert(0, lambda: (loaded.first, loaded.shown_plan))
+        sides.insert(0, lambda: (loaded.ranking, loaded.shown_plan))
     known, problems = [], []
     for side in sides:
         try:

@@ -12,8 +12,18 @@ from streamlit.column_config import CheckboxColumn, NumberColumn, TextColumn
 
 from analysis.criteria import criterion_label
 from app.loaded import Loaded, loss_of_plan
-from app.session.pinned_plans import PinnedPlan, choose_second, open_pin, pinned_plans
-from app.session.pins import MOST_NOTE, MOST_PINS, Pin, pins, unpin, unpin_others, write_note
+from app.session.pinned_plans import NO_ORDER, PinnedPlan, choose_second, open_pin, pinned_plans
+from app.session.pins import (
+    MOST_NOTE,
+    MOST_PINS,
+    Pin,
+    chosen_second,
+    name_of,
+    pins,
+    unpin,
+    unpin_others,
+    write_note,
+)
 from app.session.plan_data import bytes_after
 from app.widgets.charts import chosen_rows, csv_button
 from app.widgets.controls import choose
@@ -104,10 +114,13 @@ def _filtered(plans: Sequence[PinnedPlan]) -> Sequence[PinnedPlan]:
 
 
 def _changed_words(plan: PinnedPlan) -> str:
-    return (
-        f"`{plan.pin.digest}` makes plan `{plan.plan.plan.digest[:8]}` now: the statistics have "
-        "changed since it was pinned."
+    is_of_file = plan.pin.file and not plan.plan.repaired_by  # a file stays as it is
+    why = (
+        "its file is of that plan, so the link was edited"
+        if is_of_file
+        else "the statistics have changed since it was pinned"
     )
+    return f"`{plan.pin.digest}` makes plan `{plan.plan.plan.digest[:8]}` now: {why}."
 
 
 def _table(loaded: Loaded, plans: Sequence[PinnedPlan]) -> None:
@@ -135,10 +148,11 @@ def _table(loaded: Loaded, plans: Sequence[PinnedPlan]) -> None:
 
 
 def _side(loaded: Loaded, pinned: PinnedPlan) -> str:
-    """A for the plan on screen, B for the second."""
-    sides = {"A": loaded.shown, "B": loaded.beside}
-    digest = pinned.plan.plan.digest
-    return ", ".join(name for name, side in sides.items() if side and side.plan.digest == digest)
+    """A for the plan on screen, B for the second; one plan in several widths is several pins."""
+    second = chosen_second(loaded.model, by_neuron=loaded.choices.spec.by_neuron)
+    is_a = loaded.shown is not None and name_of(loaded.shown) == pinned.name
+    is_b = loaded.beside is not None and second is not None and second.name == pinned.pin.name
+    return ", ".join(["A"] * is_a + ["B"] * is_b)
 
 
 def pinned_table(plans: Iterable[PinnedPlan]) -> pd.DataFrame:
@@ -181,7 +195,9 @@ def _buttons(loaded: Loaded, chosen: PinnedPlan | None) -> None:
     plan = chosen.plan.plan if chosen else None
     is_alike = plan and plan.granularity == loaded.choices.spec.ranking.granularity
     is_compared = plan and is_alike and is_ordered(plan)
-    why_not = "" if is_alike or not plan else "A plan of neurons is compared with one of neurons."
+    why_not = ""
+    if plan and not is_compared:
+        why_not = NO_ORDER if is_alike else "A plan of neurons is compared with one of neurons."
     for label, key, icon, act in (
         ("Open", "pins.open", "open_in_new", partial(open_pin, loaded)),
         ("Compare with it", "pins.second", "compare_arrows", choose_second),

@@ -16,7 +16,7 @@ from app.literal import literal
 from app.loaded import CurrentPlan, Loaded, loss_of_plan, loss_text
 from app.session.data import held_out_corpora, usual_corpora, usual_dtype
 from app.session.job_queue import own_model, queue, shown_request
-from app.session.pins import is_shown_pinned, toggle_shown
+from app.session.pins import is_shown_pinned, pins_of, toggle_shown
 from app.session.plan_data import bytes_after
 from app.session.plan_state import (
     NoPlan,
@@ -70,7 +70,8 @@ def no_plan(why: UserError) -> None:
 
 def lost_note(model: MoEModel) -> None:
     """Say why the URL is not of the plan on screen, if it is not."""
-    if why := why_lost(imported_plan(model)):
+    pinned = {pin.file for pin in pins_of(model)}
+    if why := why_lost(imported_plan(model), pinned):
         st.warning(why, icon=":material/warning:")
 
 

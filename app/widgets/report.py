@@ -11,10 +11,9 @@ from app.charts.chart import Chart
 from app.charts.listing import CHARTS
 from app.charts.text_lens import TEXT_CHARTS, lenses, most_lost, shown_digest
 from app.loaded import CurrentPlan, Loaded
-from app.report.decision import PlanFigures, answer_pair, decision_html, decision_of, figures_of
+from app.report.decision import PlanRow, answer_pair, decision_html, decision_of, row_of
 from app.report.page import commands_of, report_html, report_of
 from app.session.data import shown_model
-from app.session.pinned_plans import second_pinned
 from app.session.plan_data import bytes_after
 from app.session.prompts import own_words, shown_unasked
 from app.widgets.charts import download_button
@@ -65,15 +64,16 @@ def decision_button(
 
 
 def decision_page(loaded: Loaded, current_plan: CurrentPlan) -> Callable[[], str]:
-    """What makes the one-page report on a plan, with the figures of the second one beside it."""
+    """Builds the decision page of a plan, with the numbers of another second one beside it."""
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     export = num_bytes, programs(loaded, current_plan)
-    second = second_pinned(loaded)
-    if second:
-        plan_b = replace(second.plan, plan=second.plan.plan.in_own_bits)
-        export_b = bytes_after(second.loaded, plan_b), programs(second.loaded, plan_b)
-        predicted_b = second.loaded.predicted
+    second, plan_b = loaded.as_second, None
+    is_other = second is not None and not loaded.is_alike(second)
+    if second and second.shown and is_other:
+        plan_b = replace(second.shown, plan=second.shown.plan.in_own_bits)
+        export_b = bytes_after(second, plan_b), programs(second, plan_b)
+        predicted_b = second.predicted
     command = " && ".join(current_plan.commands(shown_model(loaded.model)))
     model, store, predicted, own_prompts = (
         loaded.model,
@@ -92,12 +92,12 @@ def decision_page(loaded: Loaded, current_plan: CurrentPlan) -> Callable[[], str
             shown_unasked(answers, AnswerStore, own_prompts), current_plan.plan.digest
         )
         ship = recorded_verdict(current_plan.plan, model, store, export, predicted)
-        plans: tuple[PlanFigures, ...] = ()
-        if second:
+        plans: tuple[PlanRow, ...] = ()
+        if plan_b:
             ship_b = recorded_verdict(plan_b.plan, model, store, export_b, predicted_b)
             plans = (
-                figures_of(model, current_plan, num_bytes, losses, ship),
-                figures_of(model, plan_b, export_b[0], losses, ship_b),
+                row_of(model, current_plan, num_bytes, losses, ship),
+                row_of(model, plan_b, export_b[0], losses, ship_b),
             )
         return decision_html(
             replace(decision, answers=pair, warning=warning, ship=ship, plans=plans)

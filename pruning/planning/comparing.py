@@ -36,16 +36,22 @@ class SpecPair:
         """The equivalent command line; it says of the second plan only what differs."""
         return command_line("compare", *self._words(), "-o", out)
 
-    def plot_command(self, view: str, out: str, options: Sequence[str] = ()) -> str:
-        """The command line that draws a figure of these plans, with the figure's `options`."""
-        return command_line("plot", view, *self._words(), *options, "-o", out)
+    def plot_command(
+        self, view: str, out: str, options: Sequence[str] = (), *, of_both: bool = True
+    ) -> str:
+        """The command line that draws a figure, with its `options`, of both plans or the first."""
+        words = self._words() if of_both else self._first()
+        return command_line("plot", view, *words, *options, "-o", out)
 
     def report_command(self, views: Sequence[str], out: str) -> str:
         """The command line that writes a report on these plans."""
         return command_line("report", *self._words(), *repeated("--view", views), "-o", out)
 
     def _words(self) -> list[str]:
-        return [self.a.model, *option_words(self.a), *self._second()]
+        return [*self._first(), *self._second()]
+
+    def _first(self) -> list[str]:
+        return [self.a.model, *option_words(self.a)]
 
     def _second(self) -> list[str]:
         if self.b_file:
@@ -92,13 +98,16 @@ def _has_file(spec: PlanSpec) -> bool:
     return spec.spread.schedule_file is not None
 
 
-def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
-    """A plan, and the one that a request compares it with, unless a file holds that."""
-    a = SpecRequest(
+def first_of(request: SecondRequest, first: PlanSpec) -> SpecRequest:
+    """The plan that a request compares another one with."""
+    return SpecRequest(
         model=request.model, revision=request.revision, plan=first, stats_dir=request.stats_dir
     )
-    if request.with_plan is not None:
-        return SpecPair(a, a)
+
+
+def pair_of(request: SecondRequest, first: PlanSpec) -> SpecPair:
+    """A plan, and the one that the options of a request ask for; a file is no option of these."""
+    a = first_of(request, first)
     return SpecPair(a, a.model_copy(update={"plan": second_spec(first, request)}))
 
 
@@ -130,7 +139,8 @@ def asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:
 
 def is_ordered(plan: PruningPlan) -> bool:
     """Whether it says which criterion ordered its experts, as the second of two must."""
-    return bool(plan.provenance.spec.get("ranking", {}).get("criterion"))
+    ranking = plan.provenance.spec.get("ranking")
+    return isinstance(ranking, Mapping) and bool(ranking.get("criterion"))
 
 
 def order_asked_of(plan: PruningPlan, model: MoEModel) -> PlanSpec:

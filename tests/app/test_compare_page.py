@@ -49,12 +49,22 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     assert {place for place, fate in alone.items() if fate == "only A"} == second - first
 
 
-def test_a_map_without_marks_to_click_says_so(open_page, monkeypatch):
-    words = "takes no clicks"
+@pytest.mark.parametrize("kind", ["experts", "neurons", "corpora"])
+def test_a_map_without_marks_to_click_says_so(open_page, session, monkeypatch, kind):
+    page, address = "compare", {"criterion": "reap", "corpora": "demo-code"}
+    if kind == "corpora":
+        page, address = "explore", {"tab": "Corpora", "pair": "demo-code and demo-math"}
+    if kind == "neurons":
+        pin = session(granularity="neuron", sparsity="25%").session_state["own_pin"]
+        address = {"granularity": "neuron", "pinned": pin.text}
     for most, is_said in ((192, False), (191, True)):
         monkeypatch.setattr(traces, "MOST_CLICKED", most)
-        test = open_page("compare", criterion="reap", corpora="demo-code")
-        assert any(words in text.value for text in test.text) == is_said
+        test = open_page(page, **address)
+        if kind == "neurons":
+            test.selectbox(key="neurons.second").set_value(pin.name).run()
+        assert any("takes no clicks" in text.value for text in test.caption) == is_said
+        if kind != "experts":
+            continue
         chart = json.loads(test.get("plotly_chart")[0].proto.spec)
         has_marks = any(trace.get("customdata") for trace in chart["data"][1:])
         assert has_marks != is_said

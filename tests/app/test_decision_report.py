@@ -18,7 +18,7 @@ from app.report.decision import (
     answer_pair,
     decision_html,
     decision_of,
-    figures_of,
+    row_of,
 )
 from pruning.measures.right_answers import RightAnswers
 from pruning.plan.heads import HeadPlan
@@ -244,7 +244,7 @@ def test_the_command_writes_it(run, tmp_path):
     assert str(tmp_path) not in written
 
 
-def test_the_page_of_two_plans_has_the_figures_of_both(model, tmp_path, run):
+def test_the_page_of_two_plans_has_the_numbers_of_both(model, tmp_path, run):
     """Of files, by the command: sizes from the plans, losses from the shipped records."""
     run("moeprune plan demo --criterion reap --calibrated-on demo-code --sparsity 50% -o a.json")
     run("moeprune plan demo --criterion man --calibrated-on demo-math --sparsity 25% -o b.json")
@@ -272,10 +272,21 @@ def test_a_plan_that_was_not_measured_says_so_beside_the_other(model, shown):
     losses = [loss(fit_plan(shown.plan, model).digest, "reap", {"a": 0.25, "b": 0.75}), *DRAWS]
     other = CurrentPlan(keep_all(model), file="<b>.json")
     rows = tuple(
-        figures_of(model, plan, size, losses, None)
+        row_of(model, plan, size, losses, None)
         for plan, size in ((shown, page.after), (other, page.before))
     )
     table = decision_html(replace(page, plans=rows)).partition("This plan and another")[2]
     assert "+0.50" in table
     assert "&lt;b&gt;.json" in table
     assert '<td colspan="2">not measured</td>' in table
+    # In another way, and not on all corpora: both are said, or the one that holds.
+    way, missing = {"way": "in 4 bits"}, {"corpora": ("a", "b", "c", "d")}
+    in_way, without = "in another way than most plans: in 4 bits", "without c, d"
+    for more, words in (
+        (way, f" {in_way}<"),
+        (missing, f" {without}<"),
+        (way | missing, f" {in_way}, and {without}<"),
+    ):
+        first = replace(rows[0], loss=replace(rows[0].loss, **more))
+        html = decision_html(replace(page, plans=(first, rows[1])))
+        assert f"{rows[0].digest} was measured{words}" in html

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from app.first_paint import FirstPaint, preloads, styles
 
 STATIC = Path(st.__file__).parent / "static"
+_IN_COLUMNS = ("stMetric", "stMetric", "stPlotlyChart")
 PAGE = (STATIC / "index.html").read_text(encoding="utf-8")
 
 
@@ -73,5 +74,9 @@ def test_the_style_that_stays_makes_a_change_restyle_no_whole_branch():
     # A toggle restyled 4,200 elements by such selectors, 380 without them.
     page = re.sub(r"/\*.*?\*/", "", styles().partition('<style id="page">')[2], flags=re.DOTALL)
     assert ":has(>" in page
+    # Columns hold metrics and charts at any depth; nothing else looks further than children.
+    deep = re.findall(r"(\S+):has\((?!>)(.*?)\)", page)
+    names = [[f'[data-testid="{name}"]' for name in ("stColumn", inside)] for inside in _IN_COLUMNS]
+    assert deep == [tuple(pair) for pair in names]
     assert "class*=" not in page
     assert ":not(:has(" not in page

@@ -3,8 +3,10 @@
 import json
 import math
 import re
+from dataclasses import replace
 from statistics import fmean
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import pandas as pd
 import pytest
@@ -25,6 +27,7 @@ from shipped import shipped_loss
 from streamlit.testing.v1 import AppTest
 
 from analysis.errors import PlanError
+from app.charts.listing import CHARTS
 from app.session import pins as session_pins
 from app.session.pins import MOST_NOTE, MOST_PINS, Pin, parse_pin
 from app.widgets.expert_card import standings
@@ -101,7 +104,7 @@ def test_the_table_shows_the_plans_of_a_criterion_a_light_or_those_measured(open
     table = table_with(test, "verdict")
     shown = test.selectbox(key="pins.show")
     assert {"all 3", "REAP (2)", "EAN (1)"} <= set(shown.options)
-    measured = table["loss is"] if "loss is" in table else table["loss_is"]
+    measured = table["loss_is"]
     lights = table["verdict"].str.partition(":")[0]
     wanted = {
         "REAP": [True, True, False],
@@ -193,6 +196,22 @@ def test_any_text_of_a_person_is_one_short_line_through_the_url(note, counts):
     assert parse_pin(pin.text) == pin
     if note.isascii() and note.isprintable():
         assert pin.note == " ".join(note.split())[:MOST_NOTE].rstrip()
+
+
+@given(
+    note=some.text(max_size=60),
+    file=some.text(max_size=160) | some.text("\x00\x01\u202e", max_size=4),
+    content=some.sampled_from(["", "0" * 64, "f" * 63]),
+    words=some.dictionaries(some.sampled_from(["set", "criterion", "repair"]), some.text()),
+)
+def test_a_pin_that_was_read_is_read_again_from_what_it_writes(note, file, content, words):
+    raw = {"plan": "0123abcd", "note": note, "file": file, "content": content} | words
+    try:
+        pin = parse_pin(urlencode(raw))
+    except PlanError:
+        return
+    assert bool(pin.file) == bool(pin.content)
+    assert parse_pin(pin.text) == pin
 
 
 def test_a_pin_that_its_own_writing_makes_too_long_is_left_out(open_page):
@@ -321,6 +340,10 @@ def test_a_pinned_plan_of_neurons_is_compared_with_one_of_neurons(
     assert f"They decide **{agreed:.0%}** of the neurons alike" in words
     listed = table_with(test, "only_a", "alike")
     assert listed["alike"].is_monotonic_increasing
+    # The commands of charts name it where it is drawn.
+    loaded = replace(own.session_state["loaded"], beside=b)
+    for view, is_named in (("kept-by", True), ("agreement", True), ("neuron-layers", False)):
+        assert ("--with-plan" in CHARTS[view].draw(loaded).command) == is_named
     assert sides(test)[pin.digest] == "B"
     test.button(key="swap").click().run()
     assert not test.exception
@@ -346,6 +369,14 @@ def test_the_decision_page_and_story_have_the_numbers_of_the_second_plan(session
         assert (f"loss {numbers} mean" in caption) == chosen
         test.segmented_control(key="finding").set_value("criteria").run()
         assert not any("Second plan" in text for text in texts(test.caption))
+
+
+def test_the_decision_page_has_one_plan_where_the_second_is_that_on_screen(session):
+    same = {"criterion": "reap", "corpora": "demo-code", "sparsity": "50%"}
+    own = session(opened="1", **same, pinned=REAP)
+    own.selectbox(key="baseline").set_value(parse_pin(REAP).name).run()
+    assert own.session_state["loaded"].beside is not None
+    assert "This plan and another" not in own.session_state["decision"]
 
 
 @pytest.mark.parametrize("kind", ["by hand", "searched"])

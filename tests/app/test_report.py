@@ -21,9 +21,10 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
-from app.loaded import CurrentPlan, loaded_of
+from app.loaded import CurrentPlan
 from app.report.page import report_html, report_of, views_of
 from app.report.story_page import story_html, story_page
+from app.requested import loaded_of
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
 

@@ -9,6 +9,8 @@ import pytest
 from page_texts import loaded_on, opened, texts
 
 from app.charts import traces
+from app.session import chosen_expert
+from app.session.chosen_expert import choose_in_chart, chosen_place
 
 VIEW = {"show": "Stratification"}
 WEIGHTS = "demo-weights-*/weights.parquet"
@@ -114,6 +116,11 @@ def test_every_mark_of_both_maps_chooses_its_expert(open_page, monkeypatch):
     experts = [(layer, expert) for layer in range(6) for expert in range(32)]
     assert [sorted(marks) for marks in carried] == [experts, experts]
     assert carried[0] != carried[1]  # by rank, which differs
+    for layer, expert in {*carried[0], *carried[1]}:
+        with monkeypatch.context() as patch:
+            patch.setattr(chosen_expert.st, "session_state", {})
+            choose_in_chart({"selection": {"points": [{"customdata": [layer, expert, 0.5]}]}})
+            assert chosen_place() == (layer, expert)
     for most, is_said in ((384, False), (383, True)):
         monkeypatch.setattr(traces, "MOST_CLICKED", most)
         test = open_page("explore", **VIEW)

@@ -28,8 +28,8 @@ from app.charts import theme
 from app.charts.chart import Chart
 from app.charts.listing import CHARTS, get_chart
 from app.charts.published import PAPER_CHARTS
-from app.loaded import loaded_of
 from app.pages.explore import PARTS
+from app.requested import loaded_of
 from app.tables.spreadsheets import csv_text
 from pruning.actions.listing import SENTENCES
 from pruning.requests.ranking import DrawRequest

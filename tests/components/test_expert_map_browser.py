@@ -218,5 +218,6 @@ def test_marks_of_narrow_cells_leave_their_colour_to_be_seen(map_page, map_url, 
     share = len(kept[0] ^ kept[1]) / (61 * 384)
     assert share > 0.2
     width = canvas.evaluate("canvas => canvas.width") - 16 - 14 - 2 * 7  # without the margins
-    # A foot of 2 of the 7 pixels of a row, as wide as the cell.
+    # A foot of 2 of the 7 pixels of a row, as wide as the cell: cells are 2 or 3 pixels wide, those
+    # with a mark not evenly so, and the margins in `width` are as the page has them, to a pixel.
     assert canvas.evaluate(ORANGE) == pytest.approx(share * width * 61 * 2, rel=0.05)

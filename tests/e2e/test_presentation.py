@@ -13,10 +13,10 @@ from tabs import settled, violations, wait_until
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
-from app.loaded import loaded_of
-from app.report.decision import AnswerPair, DecisionReport, PlanFigures, decision_html
+from app.report.decision import AnswerPair, DecisionReport, PlanRow, decision_html
 from app.report.page import report_html, report_of, views_of
 from app.report.sentences import TITLES
+from app.requested import loaded_of
 from pruning.records.cost import LossRow
 from pruning.records.verdict import Light, Reason, ShipVerdict
 from pruning.requests.ranking import DrawRequest
@@ -82,7 +82,7 @@ def test_the_report_for_decisions_prints_on_one_page(chromium: Browser, tmp_path
     context = chromium.new_context(offline=True)
     tab = context.new_page()
     reasons = (Reason("Size", Light.RED, "a long reason", "much larger"),) * 3
-    row = PlanFigures(page.name, "0123abcd", page.after, "-50%", None, ShipVerdict(reasons))
+    row = PlanRow(page.name, "0123abcd", page.after, "-50%", None, ShipVerdict(reasons))
     for written in (page, replace(page, plans=(row, row))):
         path.write_text(decision_html(written))
         tab.goto(path.as_uri())

@@ -15,8 +15,8 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts.listing import CHARTS
-from app.loaded import loaded_of
 from app.report.story_page import StoryPage, story_html
+from app.requested import loaded_of
 from pruning.requests.ranking import DrawRequest
 from pruning.spec.base import validated
 

@@ -88,7 +88,7 @@ def views_of(part: str) -> dict[str, tuple[str, Part]]:
 def difference_words(loaded: Loaded) -> str:
     """How many experts the two criteria decide differently, and what that costs."""
     comparison, losses = loaded.comparison, loaded.study.losses
-    a, b = loaded.first.criterion.label, loaded.second.criterion.label
+    a, b = loaded.ranking.criterion.label, loaded.second.criterion.label
     plan, other = loaded.shown_plan, loaded.second_plan
     if loaded.beside:
         a, b = map(literal, loaded.names)
@@ -141,7 +141,8 @@ def map_part(loaded: Loaded, mode: Mode, lit: Lit = None) -> DeltaGenerator:
     elif not is_constant:
         maps.append((loaded.ranked(loaded.second), loaded.second_plan, _second_source(loaded)))
     if not is_constant:
-        maps.append((loaded.ranked(loaded.first), loaded.shown_plan, _source(loaded, loaded.first)))
+        a = loaded.ranking
+        maps.append((loaded.ranked(a), loaded.shown_plan, _source(loaded, a)))
         return _maps(loaded, mode, *maps, lit=lit)
     if missing:
         return st.container()

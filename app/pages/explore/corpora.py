@@ -28,6 +28,7 @@ from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import (
     chart_files,
     chart_or_message,
+    say_if_no_clicks,
     show_chart,
     show_named,
 )
@@ -38,6 +39,7 @@ from pruning.spec.base import command_line, option_words
 
 _CLICKS: Final = "explore.variants.clicks"
 _PAIR: Final = "pair"
+OTHER_MAPS: Final = "those of *Saliency* and *Side by side* do"
 
 
 def variants_part(loaded: Loaded, files: DeltaGenerator) -> None:
@@ -128,6 +130,7 @@ def pairs_part(loaded: Loaded) -> None:
         return
     chosen = loaded.choosing(pair=pairs[label])
     show_named("pair-map", chosen, with_sentence=True, on_select=choose_in_chart)
+    say_if_no_clicks(loaded.model.num_experts, OTHER_MAPS)
     show_named("pair-agreement", chosen, with_sentence=True)
 
 

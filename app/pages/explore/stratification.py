@@ -7,14 +7,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import get_criterion
 from app.charts.stratification import KEY, SCALES
-from app.charts.traces import takes_clicks
 from app.choices import USUAL_STRATA, StrataChoice
 from app.loaded import Loaded
-from app.pages.explore.corpora import with_criterion
+from app.pages.explore.corpora import OTHER_MAPS, with_criterion
 from app.session.chosen_expert import choose_in_chart
 from app.session.data import what_is_missing
 from app.session.state import BASELINES, criterion_words
-from app.widgets.charts import show_named
+from app.widgets.charts import say_if_no_clicks, show_named
 from app.widgets.controls import choose, control_row, view_switch
 from app.widgets.notes import inform
 
@@ -53,7 +52,6 @@ def strata_part(loaded: Loaded, words: DeltaGenerator) -> None:
     st.caption(f"Colours: {SCALES[scale][1]}.{caution} {KEY}")
     if loaded.choices.spec.by_neuron:
         st.caption("The plan removes neurons, so no expert is cut.")
-    if not takes_clicks(len(choice.criteria) * loaded.model.num_experts):
-        st.caption("So large a map takes no clicks; those of *Saliency* and *Side by side* do.")
+    say_if_no_clicks(len(choice.criteria) * loaded.model.num_experts, OTHER_MAPS)
     if (chart := show_named("stratification", chosen, on_select=choose_in_chart)) is not None:
         words.markdown(chart.alt)

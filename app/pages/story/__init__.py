@@ -20,7 +20,6 @@ from app.pages.story.findings import (
 )
 from app.report.sentences import DEMO_NOTE, TITLES
 from app.session.measured_plan import show_plan
-from app.session.pinned_plans import second_pinned
 from app.session.plan_data import bytes_after
 from app.session.plan_state import forget_import
 from app.session.state import page_before
@@ -103,10 +102,10 @@ def _about(loaded: Loaded, finding: str) -> str:
     words = f"Model: {literal(loaded.model.name)}."
     if loss := loss_of_plan(loaded)[0]:
         words += f" Loss on held-out text of {literal(', '.join(loss.change))}."
-    if finding == next(iter(FINDINGS)) and (second := second_pinned(loaded)):
-        size = format_bytes(bytes_after(second.loaded, second.plan))
-        lost = loss_text(second.loaded, *loss_of_plan(second.loaded))
-        words += f" Second plan, {literal(second.plan.name)}: {size}, {literal(lost)}."
+    if finding == next(iter(FINDINGS)) and (second := loaded.as_second) and second.shown:
+        size = format_bytes(bytes_after(second, second.shown))
+        lost = loss_text(second, *loss_of_plan(second))
+        words += f" Second plan, {literal(second.shown.name)}: {size}, {literal(lost)}."
     return f"{words} {DEMO_NOTE}" if loaded.model.name == DEMO_MODEL else words
 
 
