@@ -31,6 +31,7 @@ from app.session.pins import (
 from app.session.plan_data import current_plan
 from app.session.plan_state import import_plan, keep_by_hand, sparsity_controls
 from app.session.state import (
+    PINNED,
     apply_criterion,
     controls_on_page,
     corpora_of,
@@ -104,8 +105,9 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         loaded = loaded_for(model, page_choices(asked))
         with places["schedule"]:
             loaded = loaded.choosing(search=search_input(loaded, controls))
-        with bar:
-            loaded = with_second(loaded)
+        if st.session_state.get(PINNED):
+            with bar:
+                loaded = with_second(loaded)
         write_link(asked, model, corpora)
     except UserError as error:
         plain = controls_on_page() | {key: USUAL[key] for key in TEXTS}

@@ -70,7 +70,7 @@ def no_plan(why: UserError) -> None:
 
 def lost_note(model: MoEModel) -> None:
     """Say why the URL is not of the plan on screen, if it is not."""
-    pinned = {pin.file for pin in pins_of(model)}
+    pinned = {pin.file for pin in pins_of(model)} if st.session_state.get(PINNED) else set()
     if why := why_lost(imported_plan(model), pinned):
         st.warning(why, icon=":material/warning:")
 
