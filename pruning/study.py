@@ -262,7 +262,7 @@ class Study:
     def opened(self, kind: type[Store]) -> Store:
         """The store of one kind of records; caches know its files as they are at the first call."""
         if kind not in self._opened:
-            self._opened[kind] = kind(self.store.directories).snapshot()
+            self._opened[kind] = kind(self.store.directories).snapshot(self.model.identity)
         store: Store = self._opened[kind]
         return store
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from analysis.errors import StatsError, UserError
-from analysis.files.shipped import SHIPPED_VARIABLE
-from analysis.stats.places import APP_NAME
+from analysis.files.shipped import DEMO_MODEL, SHIPPED_VARIABLE
+from analysis.model.opening import load_model_index
+from analysis.stats.places import APP_NAME, folder_of
 from pruning.measurements.block import ORIGINAL, Block
 from pruning.measurements.shards import FOLDER
 from pruning.measurements.table import Measurements
@@ -61,7 +62,7 @@ def killed(work):
         cwd=work.tree,
         env=worker_environment(work.tree),
     )
-    folder = work.stats / "evaluations"
+    folder = folder_of(work.stats, load_model_index(DEMO_MODEL).identity) / "evaluations"
     while not list(folder.glob("*.json")):
         assert process.poll() is None
         time.sleep(0.01)

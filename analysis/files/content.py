@@ -40,6 +40,25 @@ def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     return data
 
 
+def mentions(path: Path, words: bytes) -> bool:
+    """Whether the bytes of a regular file have these words; none of them stay in memory.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    check_regular(path)
+    buffer = bytearray(_PIECE)
+    before = 0  # bytes of the piece before, in which the words may begin
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(memoryview(buffer)[before:]):
+            end = before + count
+            if buffer.find(words, 0, end) >= 0:
+                return True
+            before = min(end, len(words) - 1)
+            buffer[:before] = buffer[end - before : end]
+    return not words
+
+
 def check_regular(path: Path) -> os.stat_result:
     """The state of a regular file; an OSError says what else it is."""
     state = path.stat()

@@ -175,8 +175,7 @@ def chosen_scores(loaded: Loaded) -> tuple[pd.DataFrame, str]:
     """Benchmark results of the model's candidates, and the setup to show."""
     results = loaded.choices.results.table
     if results is None:
-        store = BenchmarkStore(loaded.study.store.directories)
-        results = benchmark_scores(store.records(loaded.model.identity))
+        results = benchmark_scores(loaded.study.records(BenchmarkStore)[0])
     if results.empty:
         raise StatsError(
             f"{loaded.model.name} has no benchmark results yet; see `moeprune benchmark`."

@@ -70,7 +70,7 @@ def draw(loaded: Loaded) -> Drawing:
     """How far hidden states change."""
     choice, results = loaded.choices.results, loaded.choices.results.table
     if results is None:
-        records = VarianceStore(loaded.study.store.directories).records(loaded.model.identity)
+        records = loaded.study.opened(VarianceStore).records(loaded.model.identity)
         if not records:
             raise StatsError(
                 f"No hidden states of {loaded.model.name} were measured yet; see "

@@ -74,7 +74,7 @@ def bins_drawing(record: BinsRecord, *, name: str = "") -> Drawing:
 
 
 def _draw(loaded: Loaded, granularity: str) -> Drawing:
-    records = BinsStore(loaded.study.store.directories).records(loaded.model.identity)
+    records = loaded.study.opened(BinsStore).records(loaded.model.identity)
     ranking = loaded.spec.ranking
     name = ranking.criterion
     record = record_of(records, granularity, name, ranking.corpora)

@@ -12,7 +12,6 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.overlap_by_tokens import panels_by_tokens
-from pruning.measures.store import readable_records
 from pruning.plan.repair_reference import variant_words
 from pruning.records.subsets import SubsetStore, subset_table
 
@@ -28,8 +27,7 @@ def draw(loaded: Loaded) -> Drawing:
 
     Loss increase of plans ranked by parts of the calibration tokens, and of repairs on fewer.
     """
-    store = SubsetStore(loaded.study.store.directories)
-    records, _ = readable_records(store, loaded.model.identity)
+    records, _ = loaded.study.records(SubsetStore)
     if not records:
         raise StatsError(
             f"No plans of {loaded.model.name} by parts of the tokens are measured; see "

@@ -17,7 +17,6 @@ from app.charts.evaluations import plan_name
 from app.charts.theme import CLEAR, ink, mixed, muted, paper, primary, series_color, themed
 from app.charts.traces import Place, annotation, layer_axis, pin_box, signed
 from app.choices import result_words
-from pruning.measures.store import readable_records
 from pruning.plan.plan import fit_plan
 from pruning.records.lens import (
     TOOK_OVER,
@@ -61,8 +60,7 @@ def in_quotes(token: str) -> str:
 
 def lenses(loaded: Loaded) -> tuple[LensRecord, ...]:
     """Every lens of the model, by its name."""
-    store = LensStore(loaded.study.store.directories)
-    return loaded.study.cached(readable_records, store, loaded.model.identity)[0]
+    return loaded.study.records(LensStore)[0]
 
 
 def shown_lens(loaded: Loaded) -> LensRecord:

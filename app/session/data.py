@@ -242,5 +242,5 @@ def usual_dtype(loaded: Loaded) -> str:
 
 def losses_of(model: MoEModel) -> tuple[PlanLoss, ...]:
     """The loss of every evaluated plan of a model, see `stored_losses`."""
-    store = EvaluationStore(settings().store.directories)
+    store = EvaluationStore(settings().store.directories).snapshot(model.identity)
     return remembered(stored_losses, store, model.identity)

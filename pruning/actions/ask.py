@@ -91,7 +91,7 @@ def _run(request: AskRequest) -> Steps[AskResult]:
     stats = stats_store(request.stats_dir)
     store = LensStore(stats.directories)
     for records in (AnswerStore(stats.directories), store):
-        check_records_folder(request.stats_dir, records)
+        check_records_folder(request.stats_dir, records, model.identity)
     pruned = yield from _asked_plans(request, model, stats)
     from analysis.calibration.loading import load_tokenizer, resolve_dtype
     from pruning.engine.answers import Question, has_chat_format, prompt_ids, run_answers

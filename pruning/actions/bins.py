@@ -85,7 +85,7 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, BinsStore(store.directories))
+    check_records_folder(request.stats_dir, BinsStore(store.directories), model.identity)
     ranked, bins = yield from _order_and_bins(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
@@ -99,7 +99,7 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
     record_store = BinsStore(store.directories)
     record = record_store.find(BinsRecord.new(model, ranked, bins, drawn_samples.corpus, changing))
-    yield from record_store.table.notes()
+    yield from record_store.table.notes(model.identity)
     if not record.lacking:
         yield Progress("cached", len(bins), len(bins), "bins", "these bins are measured already")
         if not record.made:

@@ -166,7 +166,8 @@ def _commands(
 def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
     """The repair whose loss was measured; where its record is not here, in the usual dtype."""
     directories = stats_store(request.stats_dir).directories
-    folder = Repair(facts.repair, digest="").place(directories)
+    identity = load_model_index(request.model, revision=request.revision).identity
+    folder = Repair(facts.repair, digest="").place(directories, identity)
     record = folder and RepairRecord.read(folder.with_suffix(".json"))
     files = {corpus.name: corpus.path for corpus in record.corpora} if record else {}
     as_ranked = facts.repaired_on == facts.corpora

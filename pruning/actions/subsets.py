@@ -77,7 +77,7 @@ def _run(request: SubsetsRequest) -> Steps[list[SubsetRecord]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, SubsetStore(store.directories))
+    check_records_folder(request.stats_dir, SubsetStore(store.directories), model.identity)
     corpora = request.calibrated_on or tuple(
         run_by_corpus(store.of_model(model.identity, "routed"))
     )

@@ -63,7 +63,7 @@ def _run(request: VarianceRequest) -> Steps[list[VarianceRecord]]:
     """
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, VarianceStore(store.directories))
+    check_records_folder(request.stats_dir, VarianceStore(store.directories), model.identity)
     plans = yield from _plans(request, model, store)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype

@@ -177,7 +177,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     processes = join()
     records = known_records(work, processes)
     if processes.is_first:
-        yield from work.store.table.notes()
+        yield from work.store.table.notes(work.model.identity)
     total = sum(map(len, records))
     missing = work.rows_missing(records)
     if not any(lacks for row in missing for lacks in row):

@@ -76,10 +76,6 @@ class TableStore(RecordStore[Kept]):
 
     beside = FOLDER
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        super().__init__(directories)
-        self._directories = tuple(directories)
-
     @cached_property
     def table(self) -> Measurements:
         """The table that the numbers lie in."""
@@ -91,7 +87,8 @@ class TableStore(RecordStore[Kept]):
         """As of any store; records without their numbers, and damaged lines, are problems."""
         self.table.refresh()
         if on_problem:
-            for problem in self.table.problems:
+            problems = self.table.problems_of(identity) if identity else self.table.problems
+            for problem in problems:
                 on_problem(problem)
         return super().records(identity, on_problem)
 

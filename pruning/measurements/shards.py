@@ -18,9 +18,10 @@ from threading import Lock
 from typing import Final
 
 from analysis.errors import StatsError
-from analysis.files.content import read_whole
+from analysis.files.content import mentions, read_whole
 from analysis.files.durable import sync_folder
 from analysis.files.naming import now, run_name
+from analysis.stats.places import record_folders
 from pruning.measurements.block import SEAL_BYTES, Block, Key, line_key
 
 FOLDER: Final = "measurements"  # of the shards, in a statistics directory
@@ -56,9 +57,9 @@ def append(path: Path, lines: bytes, *, sync: bool) -> None:
         sync_folder(path.parent)
 
 
-def shard_paths(directories: Sequence[Path]) -> list[Path]:
-    """The shards of these statistics directories, in the order in which their blocks count."""
-    folders = [directory / FOLDER for directory in directories]
+def shard_paths(directories: Sequence[Path], model: str = "") -> list[Path]:
+    """The shards that may have lines of a model, or of any, in the order in which they count."""
+    folders = [folder / FOLDER for folder in record_folders(directories, model)]
     return [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
@@ -121,11 +122,16 @@ def _refusal(name: str, error: Exception) -> StatsError:
 
 @dataclass(eq=False)
 class ShardFile:
-    """The lines of a file, or why one is none; of a file that grew, the rest is read."""
+    """The lines of a file, or why one is none; of a file that grew, the rest is read.
+
+    Only lines of one model, and no line of a file that does not name it.
+    """
 
     path: Path
+    model: str  # its identity; empty: any
     _lines: list[Line | StatsError] = field(default_factory=list)
-    _bytes: int = 0  # of the lines so far
+    _count: int = 0  # of all lines so far, whatever model they are of
+    _bytes: int = 0  # of these
     _last: bytes = b""  # the seal of the last of them
     _state: State | None = None
     _lock: Lock = field(default_factory=Lock)
@@ -135,12 +141,14 @@ class ShardFile:
         with self._lock:
             if state != self._state:
                 try:
-                    self._read(read_whole(self.path))
+                    is_named = mentions(self.path, self.model.encode())
+                    self._read(read_whole(self.path) if is_named else b"")
                     self._state = state
                 except (OSError, ValueError) as error:
                     reason = getattr(error, "strerror", None) or error
                     words = f"The measurements {self.path.name} cannot be read ({reason})."
-                    self._lines, self._bytes, self._state = [StatsError(words)], 0, None
+                    self._lines, self._count, self._bytes = [StatsError(words)], 0, 0
+                    self._state = None
             return tuple(self._lines)
 
     def _read(self, content: bytes) -> None:
@@ -148,17 +156,20 @@ class ShardFile:
         content = content[: content.rfind(b"\n") + 1]
         has_grown = 0 < self._bytes < len(content)
         if not has_grown or content[: self._bytes][-SEAL_BYTES:] != self._last:
-            self._lines, self._bytes = [], 0
+            self._lines, self._count, self._bytes = [], 0, 0
         for raw in content[self._bytes :].splitlines(keepends=True):
-            name = f"Line {len(self._lines) + 1} of the measurements {self.path.name}"
+            self._count += 1
+            name = f"Line {self._count} of the measurements {self.path.name}"
             try:
-                self._lines.append(Line(line_key(raw), name, raw))
+                key = line_key(raw)
+                if self.model in ("", key[0]):
+                    self._lines.append(Line(key, name, raw))
             except ValueError as error:
                 self._lines.append(_refusal(name, error))
         self._bytes, self._last = len(content), content[-SEAL_BYTES:]
 
 
 @cache
-def shard(path: Path) -> ShardFile:
-    """The shard in a file, whose lines this process parses once."""
-    return ShardFile(path)
+def shard(path: Path, model: str) -> ShardFile:
+    """The lines of a model in a file, which this process parses once."""
+    return ShardFile(path, model)

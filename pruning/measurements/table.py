@@ -17,6 +17,7 @@ from analysis.files.durable import sync_file
 from analysis.files.locking import locked
 from analysis.files.naming import digest_of
 from analysis.progress import Progress
+from analysis.stats.places import folder_of
 from pruning.measurements.block import Block, Key, SampleSet
 from pruning.measurements.shards import (
     FOLDER,
@@ -79,22 +80,35 @@ class PlanSums:
         )
 
 
+_ANY = ""  # in place of a model's identity: lines of all models are read
+
+
+@dataclass(eq=False)
+class _Rows:
+    """What the shards have of one model, or of all."""
+
+    states: Mapping[Path, State]  # of the shards, when they were read
+    index: dict[Key, list[Line | Block]]
+    problems: list[StatsError]  # of unreadable lines
+
+
 @dataclass(eq=False)
 class Measurements:
-    """The table of one or more statistics directories; new blocks go to the first."""
+    """The table of one or more statistics directories; new blocks go to the first.
+
+    The rows of a model are read when they are asked for.
+    """
 
     directories: Sequence[Path]
-    _states: dict[Path, State] = field(default_factory=dict, init=False)
-    _index: dict[Key, list[Line | Block]] = field(default_factory=dict, init=False)
-    problems: list[StatsError] = field(default_factory=list, init=False)  # of unreadable lines
+    _appended: dict[Path, None] = field(default_factory=dict, init=False)  # shards, not synced
+    _rows: dict[str, _Rows] = field(default_factory=dict, init=False)  # by model
 
     def __post_init__(self) -> None:
         self.directories = tuple(self.directories)
-        self.refresh()
 
     @property
     def folder(self) -> Path:
-        """Where new blocks are written."""
+        """Where pieces of work are claimed."""
         return self.directories[0] / FOLDER
 
     @property
@@ -104,34 +118,57 @@ class Measurements:
 
     def refresh(self) -> None:
         """Read what other processes have written since."""
-        states = {path: state for path in self.shards if (state := state_of(path))}
-        if states == self._states:
-            return
-        index, problems = defaultdict[Key, list[Line | Block]](list), []
+        # A file that could not be read may be readable in the same state later.
+        self._rows = {
+            model: rows
+            for model, rows in self._rows.items()
+            if not rows.problems and rows.states == self._states(model)
+        }
+
+    def _states(self, model: str) -> dict[Path, State]:
+        paths = shard_paths(self.directories, model)
+        return {path: state for path in paths if (state := state_of(path))}
+
+    def _rows_of(self, model: str) -> _Rows:
+        """The rows of a model, or of all if these are known."""
+        if rows := self._rows.get(_ANY) or self._rows.get(model):
+            return rows
+        index, problems = defaultdict[Key, list[Line | Block]](list), list[StatsError]()
+        states = self._states(model)
         for path, state in states.items():
-            for line in shard(path).lines(state):
+            for line in shard(path, model).lines(state):
                 if isinstance(line, StatsError):
                     problems.append(line)
                 else:
                     index[line.key].append(line)
-        # A file that could not be read may be readable in the same state later.
-        self._states = {} if problems else states
-        self._index, self.problems = dict(index), problems
+        self._rows[model] = _Rows(states, dict(index), problems)
+        return self._rows[model]
 
-    def notes(self) -> Iterator[Progress]:
+    @property
+    def problems(self) -> list[StatsError]:
+        """Why lines cannot be read, whatever model they are of."""
+        self._rows_of(_ANY)
+        rows = self._rows.values()
+        return list({str(problem): problem for of in rows for problem in of.problems}.values())
+
+    def problems_of(self, model: str) -> list[StatsError]:
+        """Why lines cannot be read, of shards that have lines of a model."""
+        return self._rows_of(model).problems
+
+    def notes(self, model: str) -> Iterator[Progress]:
         """What cannot be read, which is measured again, as lines for the log of a task."""
-        for problem in self.problems:
+        for problem in self.problems_of(model):
             yield Progress("reading measurements", 0, 0, note=str(problem))
 
     def blocks(self, model: str, plan: str, dtype: str) -> list[Block]:
         """All blocks of a plan in this dtype."""
-        blocks = []
-        for entry in self._index.get((model, plan, dtype), ()):
+        blocks, rows = [], self._rows_of(model)
+        for entry in rows.index.get((model, plan, dtype), ()):
             block = entry.block if isinstance(entry, Line) else entry
             if not isinstance(block, StatsError):
                 blocks.append(block)
-            elif block not in self.problems:
-                self.problems.append(block)
+            elif block not in rows.problems:
+                rows.problems.append(block)
         return blocks
 
     def of_plans(self, model: str, plans: Iterable[str], where: SampleSet) -> dict[str, PlanSums]:
@@ -201,19 +238,26 @@ class Measurements:
         Raises:
             StatsError: they cannot be written, or a number is none; the shard is as it was.
         """
-        path = own_shard(self.folder)
+        by_model = defaultdict[str, list[bytes]](list)
         try:
-            lines = b"".join(block.to_line() for block in blocks)
+            for block in blocks:
+                by_model[block.model].append(block.to_line())
         except ValueError as error:
             raise StatsError(
                 "A measure is no finite number; the model gives infinite or undefined logits, "
                 "perhaps for lack of range: try --dtype bfloat16 or float32."
             ) from error
-        with refusals(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            append(path, lines, sync=sync)
+        for model, lines in by_model.items():
+            path = own_shard(folder_of(self.directories[0], model) / FOLDER)
+            with refusals(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                append(path, b"".join(lines), sync=sync)
+            if not sync:
+                self._appended[path] = None
         for block in blocks:
-            self._index.setdefault((block.model, block.plan, block.where.dtype), []).append(block)
+            if rows := self._rows.get(_ANY) or self._rows.get(block.model):
+                key = block.model, block.plan, block.where.dtype
+                rows.index.setdefault(key, []).append(block)
 
     def sync(self) -> None:
         """Make all blocks that this process appended survive a loss of power.
@@ -221,10 +265,12 @@ class Measurements:
         Raises:
             StatsError: the disk refuses.
         """
-        path = own_shard(self.folder)
-        if path.is_file():
-            with refusals(path):
-                sync_file(path)
+        while self._appended:
+            path = next(iter(self._appended))
+            if path.is_file():
+                with refusals(path):
+                    sync_file(path)
+            del self._appended[path]
 
     @contextmanager
     def claimed(self, **piece: object) -> Iterator[None]:

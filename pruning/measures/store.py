@@ -18,11 +18,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from analysis.cache_keys import most_results
 from analysis.errors import StatsError
-from analysis.files.content import read_whole
+from analysis.files.content import mentions, read_whole
 from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
 from analysis.files.naming import digest_of, now, run_name
 from analysis.model.moe_model import ModelRef
+from analysis.stats.places import folder_of, record_folders
 
 SCHEMA_VERSION = 1
 _LINES = ".jsonl"  # suffix of files of many records, one a line
@@ -195,7 +196,8 @@ class Record(RecordPart):
     def read_lines(cls, path: Path, identity: str | None = None) -> Sequence[Self | StatsError]:
         """The records in the lines of a file, or why they cannot be read; kept until it changes.
 
-        `identity`: without the lines of other models, which are not parsed.
+        `identity`: without the lines of other models, which are not parsed; of a file that does
+        not name the model, none.
         """
         try:
             state = path.stat()
@@ -208,6 +210,8 @@ class Record(RecordPart):
         """The record of this digest in a file of lines; others are not parsed."""
         try:
             state = path.stat()
+            if not _mentions(path, state.st_mtime_ns, state.st_size, digest):
+                return None
             lines = cls._lines(path, state.st_mtime_ns, state.st_size)
         except (OSError, StatsError):
             return None
@@ -232,6 +236,8 @@ class Record(RecordPart):
         cls, path: Path, changed: int, size: int, identity: str | None
     ) -> Sequence[Self | StatsError]:
         records: list[Self | StatsError] = []
+        if identity and not _mentions(path, changed, size, identity):
+            return records
         for number, line in enumerate(cls._lines(path, changed, size), 1):
             if not may_be_of(line, identity):
                 continue
@@ -248,6 +254,11 @@ class Record(RecordPart):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StatsError(f"The {cls.word} {path.name} cannot be read ({reason}).") from error
+
+
+@lru_cache(maxsize=256)
+def _mentions(path: Path, _changed: int, _size: int, words: str) -> bool:
+    return mentions(path, words.encode())
 
 
 def may_be_of(content: bytes, identity: str | None) -> bool:
@@ -278,31 +289,44 @@ class RecordStore(Generic[Kept]):
     beside: ClassVar[str] = ""  # a folder of files that its records rest on, if there is one
 
     def __init__(self, directories: Sequence[Path]) -> None:
-        self._folders = tuple(directory / self.kind.folder for directory in directories)
+        self._directories = tuple(directories)
+        self._identity = ""  # of the one model whose files count for caches
         self._key: tuple[str, str] | None = None
 
-    def snapshot(self) -> Self:
-        """The same, known to caches by its files of this moment."""
+    def snapshot(self, identity: str) -> Self:
+        """The same, known to caches by the files that a model's records may be in, of this moment.
+
+        It is asked for records of this model alone.
+        """
         taken = copy(self)
-        taken._key = self.cache_key
+        taken._identity = identity
+        taken._key = taken.cache_key
         return taken
+
+    def folders(self, identity: str = "") -> list[Path]:
+        """Where records of a model may lie, or of any, in the order in which they count."""
+        folders = record_folders(self._directories, identity or self._identity)
+        return [folder / self.kind.folder for folder in folders]
 
     @property
     def folder(self) -> Path:
-        """Where new records are written."""
-        return self._folders[0]
+        """Where records are locked and what is unfinished lies."""
+        return self._directories[0] / self.kind.folder
 
     def path(self, record: Kept) -> Path:
         """Where a new record is written."""
-        return self.folder / f"{record.record_id}.json"
+        folder = folder_of(self._directories[0], record.model.identity)
+        return folder / self.kind.folder / f"{record.record_id}.json"
 
     def find(self, new: Kept) -> Kept:
         """The stored record with this digest, or `new` itself."""
-        for folder in self._folders:
+        identity = new.model.identity
+        for folder in self.folders(identity):
             path = folder / f"{new.record_id}.json"
             if path.is_file() and (record := self.kind.read(path)).digest == new.digest:
                 return record
-        in_lines = (self.kind.find_line(path, new.digest) for path in self._files_of_lines())
+        files = self._files_of_lines(identity)
+        in_lines = (self.kind.find_line(path, new.digest) for path in files)
         return next((match for match in in_lines if match is not None), new)
 
     def save(self, record: Kept) -> Path:
@@ -315,22 +339,22 @@ class RecordStore(Generic[Kept]):
     @property
     def is_empty(self) -> bool:
         """Whether there is no file."""
-        return not any(map(_folder_state, self._folders))
+        return not any(map(_folder_state, self.folders()))
 
     @property
     def cache_key(self) -> tuple[str, str]:
         """It changes when a file of the store does."""
         return self._key or (type(self).__name__, repr(list(self._state())))
 
-    @property
-    def files(self) -> tuple[tuple[Path, list[tuple[str, int, int]]], ...]:
-        """Every file that the records are read from, as it is now, with those that they rest on."""
-        beside = [folder.parent / self.beside for folder in self._folders if self.beside]
-        states = ((folder, _folder_state(folder)) for folder in (*self._folders, *beside))
+    def files(self, identity: str) -> tuple[tuple[Path, list[tuple[str, int, int]]], ...]:
+        """Every file that may have records of a model, as it is now, with those they rest on."""
+        folders = self.folders(identity)
+        beside = [folder.parent / self.beside for folder in folders if self.beside]
+        states = ((folder, _folder_state(folder)) for folder in (*folders, *beside))
         return tuple((folder, state) for folder, state in states if state)
 
     def _state(self) -> Iterator[object]:
-        for folder in self._folders:
+        for folder in self.folders():
             yield _folder_state(folder)
             # Of files that records rest on the names count: a record is written after its lines.
             if self.beside:
@@ -350,15 +374,18 @@ class RecordStore(Generic[Kept]):
 
     def _readings(self, identity: str | None) -> Iterator[Kept | StatsError]:
         """The records of a model, or of all, those in files of one record first; and problems."""
-        files = (path for folder in self._folders for path in sorted(folder.glob("*.json")))
+        folders = self.folders(identity or "")
+        files = (path for folder in folders for path in sorted(folder.glob("*.json")))
         alone = (self.kind.read_file(path, identity) for path in files)
-        in_lines = (self.kind.read_lines(path, identity) for path in self._files_of_lines())
+        lines = self._files_of_lines(identity or "")
+        in_lines = (self.kind.read_lines(path, identity) for path in lines)
         for record in chain.from_iterable(chain(alone, in_lines)):
             if isinstance(record, StatsError) or identity in (None, record.model.identity):
                 yield record
 
-    def _files_of_lines(self) -> Iterator[Path]:
-        return (path for folder in self._folders for path in sorted(folder.glob(f"*{_LINES}")))
+    def _files_of_lines(self, identity: str) -> Iterator[Path]:
+        folders = self.folders(identity)
+        return (path for folder in folders for path in sorted(folder.glob(f"*{_LINES}")))
 
 
 def _folder_state(folder: Path) -> list[tuple[str, int, int]]:
@@ -393,7 +420,7 @@ class OfRecords(Generic[Kept, Result]):
 
     def __call__(self, store: RecordStore[Kept], identity: str) -> Result:
         """The result for the files of this moment."""
-        key = type(store), repr(store.files), identity
+        key = type(store), repr(store.files(identity)), identity
         if key in self._known:
             return self._known[key]
         records, problems = readable_records(store, identity)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from analysis.errors import PlanError
 from analysis.files.naming import digest_of
+from analysis.stats.places import record_folders
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 
@@ -56,9 +57,13 @@ class Repair:
             "tokens": self.tokens,
         }
 
-    def place(self, directories: Iterable[Path]) -> Path | None:
-        """The folder of its files, if one of these statistics folders has its record."""
-        records = (directory / REPAIRS / f"{self.record_id}.json" for directory in directories)
+    def place(self, directories: Iterable[Path], identity: str) -> Path | None:
+        """The folder of its files, if one of these statistics folders has its record.
+
+        `identity` is of the model that was repaired.
+        """
+        folders = record_folders(directories, identity)
+        records = (folder / REPAIRS / f"{self.record_id}.json" for folder in folders)
         return next((path.with_suffix("") for path in records if path.is_file()), None)
 
     @property

@@ -185,15 +185,17 @@ class RepairStore(RecordStore[RepairRecord]):
     def finish(self, record: RepairRecord, made: Path) -> None:
         """Move the files of a finished repair from where they were made, and write its record."""
         if record.files:
-            folder = made.with_name(record.record_id)
+            folder = self.path(record).with_suffix("")
             shutil.rmtree(folder, ignore_errors=True)  # the same repair, with damaged files
+            folder.parent.mkdir(parents=True, exist_ok=True)
             made.rename(folder)
             sync_folder(folder.parent)
         self.save(record)
 
     def is_whole(self, record: RepairRecord) -> bool:
         """Whether a stored record's files are there as they were written."""
-        stored = (folder / f"{record.record_id}.json" for folder in self._folders)
+        folders = self.folders(record.model.identity)
+        stored = (folder / f"{record.record_id}.json" for folder in folders)
         path = next((path for path in stored if path.is_file()), None)
         if path is None:
             return False

@@ -35,7 +35,7 @@ def with_repair_files(plan: PruningPlan, directories: Iterable[Path]) -> Pruning
 
 def if_here(plan: PruningPlan, directories: Iterable[Path]) -> PruningPlan:
     """As `with_repair_files`, but a repair that is not there is left without its files."""
-    if plan.repair is None or not (folder := plan.repair.place(directories)):
+    if plan.repair is None or not (folder := plan.repair.place(directories, plan.model.identity)):
         return plan
     located = replace(plan, repair=replace(plan.repair, folder=folder))
     content_record(located)

@@ -164,7 +164,7 @@ def run_search(
             yield Progress("searching", count, count, "candidates", whole=NOTHING)
             return finished
         if processes.is_first:
-            yield from problem.table.notes()
+            yield from problem.table.notes(problem.model.identity)
         with offload_space(problem.running.placement) as offload:
             sequences, streams = problem.search_samples.sequences, problem.running.placement
             costs, parts = search_parts(

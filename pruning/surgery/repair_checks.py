@@ -18,7 +18,9 @@ def with_files(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
     repair = manifest.plan.repair
     if repair is None:
         return manifest
-    for folder in filter(None, (repair.place([directory]) for directory in directories)):
+    identity = manifest.plan.model.identity
+    places = (repair.place([directory], identity) for directory in directories)
+    for folder in filter(None, places):
         located = replace(repair, folder=folder)
         if manifest.repair_files.keys() <= located.files.keys():
             return replace(manifest, plan=replace(manifest.plan, repair=located))

@@ -43,11 +43,12 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
         )
     model = load_model_index(request.model, revision=request.revision)
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, BenchmarkStore(store.directories))
+    manifest, record_store = _manifest(model), BenchmarkStore(store.directories)
+    identity = manifest.source.identity if manifest else model.identity
+    check_records_folder(request.stats_dir, record_store, identity)
     candidates = yield from _candidates(request, model, store)
-    full = candidates[0][0].model
     names = request.tasks
-    if not names and full.identity == load_model_index(DEMO_MODEL).identity:
+    if not names and identity == load_model_index(DEMO_MODEL).identity:
         names = tuple(LOCAL_TASKS)
     if not names:
         raise StatsError(
@@ -55,7 +56,7 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
             "lists them."
         )
     check_tasks(names)
-    readers = read_before(names, store, full.identity)
+    readers = read_before(names, store, identity)
     if not request.allow_test_set:
         check_unread(readers)
     from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
@@ -70,7 +71,6 @@ def benchmark_run(request: BenchmarkRequest) -> Steps[list[BenchmarkRecord]]:
     harness = HarnessSettings(names, tuple(task.folder for task in local), **how)
     settings = run_settings(request, 2)  # each task decides the length of its questions
     versions = {task.name: task.version for task in local}
-    record_store = BenchmarkStore(store.directories)
     work = Benchmarks(model, candidates, harness, settings, record_store, versions, readers)
     return (yield from run_benchmarks(work))
 

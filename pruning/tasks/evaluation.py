@@ -137,7 +137,7 @@ def in_bits(
 def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, EvaluationStore(store.directories))
+    check_records_folder(request.stats_dir, EvaluationStore(store.directories), model.identity)
     if request.stream_layers and any(
         parse_corpus(corpus).names_check for corpus in request.corpora
     ):

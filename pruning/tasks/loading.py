@@ -11,6 +11,7 @@ from analysis.corpora.early import check_vocabulary
 from analysis.corpora.tokens import Tokenizer
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
+from analysis.stats.places import record_folders
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.store import RecordStore
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
@@ -56,10 +57,13 @@ def together() -> Iterator[None]:
         yield
 
 
-def check_records_folder(stats_dir: Path | None, records: RecordStore[Any]) -> None:
-    """Refuse a statistics folder that was asked for, holds no such records and can take none."""
-    if stats_dir is not None and not records.folder.is_dir():
-        stats_store(stats_dir).check_target()
+def check_records_folder(stats_dir: Path | None, records: RecordStore[Any], identity: str) -> None:
+    """Refuse a folder that was asked for, holds no such records of a model and can take none."""
+    if stats_dir is not None:
+        store = stats_store(stats_dir)
+        own = record_folders((store.target,), identity)
+        if not any((folder / records.kind.folder).is_dir() for folder in own):
+            store.check_target()
 
 
 def quiet_transformers() -> None:

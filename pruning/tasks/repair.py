@@ -64,7 +64,7 @@ def _prepare(
     model = load_model_index(request.model, revision=request.revision)
     plan = fit_plan(plan_from_dict(request.plan), model)
     store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, RepairStore(store.directories))
+    check_records_folder(request.stats_dir, RepairStore(store.directories), model.identity)
     runs = store.of_model(model.identity, "routed")
     calibrated = {name: path_hint(run) for name, run in run_by_corpus(runs).items()}
     readings = request.readings(plan, calibrated)

@@ -71,7 +71,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     specs = request.specs()
     for spec in specs if request.budgets else ():
         check_spec(spec, model)
-    check_records_folder(request.stats_dir, SensitivityStore(store.directories))
+    check_records_folder(request.stats_dir, SensitivityStore(store.directories), model.identity)
     study = Study.of(request, model, store)
     ranking = yield from study.rank(specs[0], parts)
     draws = yield from drawn_corpora(request, model, store)
@@ -82,7 +82,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     with offload_space(settings.placement) as offload:
         sitting = _LazyModel(request, model, order_of(ranking, specs[0]), settings, offload)
         curves = SensitivityStore(store.directories)
-        yield from curves.table.notes()
+        yield from curves.table.notes(model.identity)
         works = [sitting.work(draw, curves) for draw in draws]
         measurement = yield from _measure(works, sitting, ranking, specs)
     if not request.repair:

@@ -1,6 +1,7 @@
 """Evaluate, benchmarks: own results as a leaderboard, runs to queue, the command that imports."""
 
 import json
+import shutil
 
 import pytest
 from exports import keeping
@@ -29,11 +30,8 @@ BENCHMARKS = "Benchmarks"
 @pytest.fixture
 def store(stats_dir):
     yield BenchmarkStore([stats_dir])
-    folder = stats_dir / "benchmarks"
-    for path in folder.glob("*.json"):
-        path.unlink()
-    if folder.is_dir():
-        folder.rmdir()
+    for folder in stats_dir.glob("models/*/benchmarks"):
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from builders import ROWS
 from pruning.actions.variance import ACTION, VarianceRequest
 from pruning.plan.plan import keep_all
 from pruning.records.kept_answers import Answer, AnswerRecord, AnswerStore
+from pruning.records.variances import VarianceStore
 
 HIDDEN, ASK = "Hidden states", "Ask both models"
 
@@ -34,9 +35,8 @@ def measured(folders):
     )
     full, reap, random = drain(ACTION.run(request))
     yield {"full": full, "reap 34%": reap, "random 34%": random}
-    for path in (stats / "variances").iterdir():
-        path.unlink()
-    (stats / "variances").rmdir()
+    for folder in stats.glob("models/*/variances"):
+        shutil.rmtree(folder)
 
 
 def test_hidden_states_are_those_of_the_records(open_page, measured):
@@ -57,7 +57,7 @@ def test_hidden_states_are_those_of_the_records(open_page, measured):
 
 
 def test_a_damaged_record_is_named_and_the_others_are_shown(open_page, measured, stats_dir):
-    damaged = stats_dir / "variances" / "broken.json"
+    damaged = VarianceStore([stats_dir]).path(measured["full"]).with_name("broken.json")
     damaged.write_text('{"schema_version": 1}')
     try:
         test = open_page("evaluate", model="once", results=HIDDEN)
@@ -168,7 +168,8 @@ def test_answers_stand_side_by_side_after_a_reload(open_page, models_root, stats
         test = open_page("evaluate", model="once", results=ASK)
         test.toggle(key="others.question").set_value(True).run()  # this session asked nothing
     finally:
-        shutil.rmtree(stats_dir / "answers")
+        for folder in stats_dir.glob("models/*/answers"):
+            shutil.rmtree(folder)
     shown = [block.value for block in test.get("html") if "<pre" in getattr(block, "value", "")]
     bodies = shown or [block.proto.body for block in test.get("html") if "<pre" in block.proto.body]
     assert bodies == [

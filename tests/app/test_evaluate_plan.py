@@ -182,7 +182,8 @@ def test_plans_of_one_name_and_share_are_told_apart(open_page, go_to, stats_dir,
             f"yours: REAP, on {ROWS}, plan {digest}",
         }
     finally:
-        shutil.rmtree(stats_dir / "evaluations")
+        for folder in stats_dir.glob("models/*/evaluations"):
+            shutil.rmtree(folder)
 
 
 def test_a_model_of_ones_own_is_evaluated_on_what_calibrates_it(

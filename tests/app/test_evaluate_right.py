@@ -1,5 +1,7 @@
 """Right answers on Evaluate: beside the loss of plans, and in the form."""
 
+import shutil
+
 import pytest
 from page_texts import command, press
 from streamlit.testing.v1 import AppTest
@@ -59,9 +61,8 @@ def asked(folders):
     for record in records:
         store.save(record)
     yield records
-    for path in (stats / "evaluations").iterdir():
-        path.unlink()
-    (stats / "evaluations").rmdir()
+    for folder in stats.glob("models/*/evaluations"):
+        shutil.rmtree(folder)
 
 
 def test_the_page_shows_right_answers_beside_the_loss(open_page, asked):

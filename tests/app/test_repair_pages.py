@@ -126,7 +126,7 @@ def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, reco
     assert "repair" not in [box.key for box in test.selectbox]
     (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
     assert line.endswith("; used here.")
-    for path in (stats_dir / "repairs").glob("*.json"):
+    for path in stats_dir.rglob("repairs/*.json"):
         path.unlink()
     test.run()
     (line,) = (text for text in texts(test.markdown) if ":material/healing:" in text)
@@ -136,7 +136,7 @@ def test_a_file_with_a_repair_is_shown_as_it_is(open_page, stats_dir, plan, reco
 @pytest.mark.parametrize("page", ["start", "plan", "export"])
 def test_a_repair_whose_weights_were_changed_is_refused(open_page, stats_dir, plan, record, page):
     assert open_page(page, **PLAN).selectbox(key="repair").options == ["as pruned", CHOICE]
-    file = stats_dir / "repairs" / record.record_id / "layer-00001.safetensors"
+    file = RepairStore([stats_dir]).path(record).with_suffix("") / "layer-00001.safetensors"
     file.write_bytes(b"another")
     test = open_page(page, **PLAN, repair=CHOICE)
     wrong = f"The repair {record.record_id} is not what was made: {file.name} was changed"

@@ -216,7 +216,7 @@ def stored(store, tmp_path):
             shutil.copytree(SHIPPED_STATS / FOLDER, root / FOLDER, dirs_exist_ok=True)
         files = SHIPPED_STATS / store.kind.folder / record.record_id
         if files.is_dir():
-            folder = root / store.kind.folder / record.record_id
+            folder = store([root]).path(record).with_suffix("")
             shutil.copytree(files, folder, dirs_exist_ok=True)
         return store([root]).save(record)
 
@@ -245,7 +245,7 @@ class TestRecord:
         record = sample.record
         path = stored(record)
         assert path.name == f"{record.record_id}.json"
-        own = store([path.parents[1]])
+        own = store([path.parents[3]])
         assert own.records(on_problem=pytest.fail) == [record]
         assert own.records(record.model.identity) == [record]
         assert own.records("another") == []
@@ -275,7 +275,7 @@ class TestRecord:
             if store is not RepairStore:  # whose files lie beside a record's own
                 path.unlink()
         problems = []
-        own = store([paths[0].parents[1]])
+        own = store([paths[0].parents[3]])
         assert own.records(on_problem=problems.append) == [record, other]
         assert "grid.jsonl:2 has another schema" in str(*problems)
         assert own.find(record) == record
@@ -286,20 +286,21 @@ class TestRecord:
 
     def test_records_of_other_models_are_not_parsed(self, store, sample, stored):
         path, identity = stored(sample.record), sample.record.model.identity
-        path.with_name("cut.jsonl").write_text(sample.other.to_line()[:-9] + "\n")
-        path.with_name("cut.json").write_text(sample.other.to_file()[:-9])
-        own, problems = store([path.parents[1]]), []
+        own, problems = store([path.parents[3]]), []
+        own.folder.mkdir(exist_ok=True)  # of earlier versions
+        (own.folder / "cut.jsonl").write_text(sample.other.to_line()[:-9] + "\n")
+        (own.folder / "cut.json").write_text(sample.other.to_file()[:-9])
         assert own.records("another", pytest.fail) == []
         assert own.records(identity, problems.append) == [sample.record]
         assert len(problems) == 2
-        path.with_name("cut.jsonl").write_text("{}\n")  # of no model
+        (own.folder / "cut.json").write_text("{}\n")  # of no model
         assert own.records("another", problems.append) == []
         assert len(problems) == 3
 
     def test_the_first_directory_decides_and_others_are_read(self, store, sample, stored):
         record, other = sorted((sample.record, sample.other), key=lambda kept: kept.record_id)
         newer = record.model_copy(update={"made": {**record.made, "device": "another"}})
-        folders = [stored(kept, name).parents[1] for kept, name in ((record, "b"), (newer, "a"))]
+        folders = [stored(kept, name).parents[3] for kept, name in ((record, "b"), (newer, "a"))]
         stored(other, "b")
         both = store(folders[::-1])
         assert both.records(on_problem=pytest.fail) == [newer, other]
@@ -307,7 +308,7 @@ class TestRecord:
 
     def test_two_writers_leave_a_whole_record_of_one_of_them(self, store, sample, stored):
         record = sample.record
-        own = store([stored(record).parents[1]])
+        own = store([stored(record).parents[3]])
         devices = {"cpu", "one", "two"}
 
         def write(device):
@@ -318,14 +319,15 @@ class TestRecord:
             seen = list(writers.map(write, ("one", "two")))
         assert set().union(*seen) <= devices
         assert len(own.records(on_problem=pytest.fail)) == 1
-        assert [path.suffix for path in own.folder.iterdir() if path.is_file()] == [".json"]
+        files = [path for path in own.path(record).parent.iterdir() if path.is_file()]
+        assert [path.suffix for path in files] == [".json"]
 
     @pytest.mark.parametrize("content", CONTENTS)
     def test_a_damaged_file_is_named_and_the_others_are_read(self, store, sample, stored, content):
         path = stored(sample.record)
         path.with_name("broken.json").write_bytes(content)
         problems = []
-        own = store([path.parents[1]])
+        own = store([path.parents[3]])
         assert own.records(on_problem=problems.append) == [sample.record]
         (problem,) = map(str, problems)
         assert problem.startswith(f"The {store.kind.word} broken.json ")
@@ -367,10 +369,10 @@ class TestRecord:
 @pytest.mark.parametrize("store", [store for store in KINDS if issubclass(store, TableStore)])
 def test_a_record_whose_numbers_are_gone_is_named(store, sample, stored):
     path = stored(sample.record)
-    for shard in (path.parents[1] / FOLDER).glob("*.jsonl"):
+    for shard in path.parents[3].rglob(f"{FOLDER}/*.jsonl"):
         shard.unlink()
     problems = []
-    assert store([path.parents[1]]).records(on_problem=problems.append) == []
+    assert store([path.parents[3]]).records(on_problem=problems.append) == []
     (problem,) = map(str, problems)
     named = f"The {store.kind.word} {sample.record.record_id} has no numbers of "
     assert problem.startswith(named)

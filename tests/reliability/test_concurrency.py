@@ -180,4 +180,5 @@ def test_files_that_all_processes_write_are_whole(tmp_path):
     left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     names = sorted(str(path) for path in left if path.parent.name != "measurements")
     assert names[1:] == ["plan.json", "recipe.yaml", "search.json"]
+    assert names[0].startswith("models/")
     assert len(names) == 4

@@ -148,7 +148,7 @@ def test_local_benchmarks_that_vanish(tmp_path):
         model="demo", tasks="demo-code-mc", limit=2, stats_dir=tmp_path / "once"
     )
     steps = list(benchmark_run(request))
-    (wanted,) = (tmp_path / "once" / "benchmarks").glob("*.json")
+    (wanted,) = (tmp_path / "once").rglob("benchmarks/*.json")
     scores = json.loads(wanted.read_bytes())["scores"]
     ended = 0
     for step in range(min(len(steps), 4)):
@@ -160,9 +160,9 @@ def test_local_benchmarks_that_vanish(tmp_path):
                     shutil.rmtree(stats / "benchmark-tasks", ignore_errors=True)
         except (UserError, OSError) as error:
             assert "\n" not in str(error)
-            assert not list(stats.glob("benchmarks/*.json"))
+            assert not list(stats.rglob("benchmarks/*.json"))
             ended += 1
         else:
-            (record,) = (stats / "benchmarks").glob("*.json")
+            (record,) = stats.rglob("benchmarks/*.json")
             assert json.loads(record.read_bytes())["scores"] == scores
     assert ended >= 1

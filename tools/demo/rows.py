@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis.errors import StatsError
 from analysis.files.durable import write_durably
+from analysis.stats.places import record_folders
 from pruning.measurements.block import Block, SampleSet
 from pruning.measurements.records import MeasuredRecord, TableStore
 from pruning.measurements.table import Measurements, PlanSums
@@ -176,7 +177,9 @@ def _keys(line: bytes) -> set[_Key]:
 def _keys_read(folder: Path, leaving: Collection[Path]) -> set[_Key]:
     keys = set[_Key]()
     for kind, store in STORES.items():
-        for path in (folder / kind).glob("*.json"):
+        for path in (
+            path for at in record_folders([folder]) for path in (at / kind).glob("*.json")
+        ):
             if path not in leaving:
                 record = store.kind.read(path)
                 if isinstance(record, SensitivityRecord):

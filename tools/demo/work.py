@@ -20,7 +20,7 @@ from analysis.files.naming import digest_of
 from analysis.files.shipped import DEMO_CHECKPOINT
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import MANIFEST
-from analysis.stats.places import APP_NAME
+from analysis.stats.places import APP_NAME, record_folders
 from pruning.measures.store import SEAL
 from tools.demo.orders import RUNS, WEIGHTS, Key, Step
 from tools.demo.record_keys import key_of
@@ -227,8 +227,11 @@ def step_digest(step: Step, inputs: str) -> str:
 def stored(folder: Path, kinds: Iterable[str]) -> Iterator[Stored]:
     """The records of these kinds in a statistics folder."""
     for kind in kinds:
-        is_run = kind in _FOLDER_OF_RUN
-        yield from _runs(folder, kind) if is_run else _records(folder / kind, kind)
+        if kind in _FOLDER_OF_RUN:
+            yield from _runs(folder, kind)
+            continue
+        for place in record_folders([folder]):
+            yield from _records(place / kind, kind)
 
 
 def _runs(folder: Path, kind: str) -> Iterator[Stored]:

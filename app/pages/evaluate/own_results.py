@@ -116,7 +116,7 @@ _WHAT: Final = {_PLAN: "Your plan", "sweep": "Criteria at sparsities"}
 def own_part(loaded: Loaded) -> None:
     """All candidates by loss, then curves and maps, with the form below."""
     records = records_of(loaded, EvaluationStore)
-    store = EvaluationStore(settings().store.directories)
+    store = EvaluationStore(settings().store.directories).snapshot(loaded.model.identity)
     results = remembered(stored_results, store, loaded.model.identity)
     if results.empty:
         inform(

@@ -66,7 +66,7 @@ def tokens_part(loaded: Loaded) -> None:
     if show_named("overlap-by-tokens", loaded.choosing(beside=chosen)) is not None:
         first = criterion if can_rank(criterion, part) else CRITERIA[chosen[0]]
         _command(loaded, "--parts", "--criterion", first.name)
-    if not SubsetStore(loaded.study.store.directories).is_empty:
+    if not loaded.study.opened(SubsetStore).is_empty:
         show_named("loss-by-tokens", loaded)
     forms_at("explore.tokens", loaded)
 

@@ -44,7 +44,7 @@ def work(described, ask):
 
 
 def files_of(work):
-    return sorted(path.name for path in work.store.folder.glob("*"))
+    return sorted(path for folder in work.store.folders() for path in folder.glob("*"))
 
 
 def test_results_are_those_of_the_loaded_model(work, described):
@@ -98,8 +98,8 @@ def test_the_loss_of_every_sample_is_kept(work):
 def test_what_another_record_measured_of_the_plan_is_looked_up(work, monkeypatch):
     """Perplexity is counted from the loss, and an evaluation that is gone from its numbers."""
     first = drain(run_evaluations(work(("nll",))))
-    for name in files_of(work()):
-        (work().store.folder / name).unlink()
+    for path in files_of(work()):
+        path.unlink()
     monkeypatch.setattr(run_module, "load_model", None)  # calling it would fail
     again = drain(run_evaluations(work(("nll", "ppl"))))
     assert [set(record.metrics) for record in again] == [{"nll", "ppl"}] * 2

@@ -189,7 +189,8 @@ def test_stored_losses_are_kept_until_a_file_changes(measure, tmp_path):
     assert save("two") == identity
     assert {loss.plan: loss.mean for loss in losses()} == {"one": 0.5, "two": 0.75}
     # What cannot be read now may be readable later, in a file that is the same.
-    (tmp_path / "evaluations" / "three.json").write_text("{")
+    store.folder.mkdir()
+    (store.folder / "three.json").write_text("{")
     assert losses() is not losses()
     assert stored_losses(store, "another model") == ()
 

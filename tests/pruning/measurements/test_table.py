@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.errors import StatsError
+from analysis.stats.places import folder_of
 from pruning.measurements import shards
 from pruning.measurements.block import ORIGINAL, Block, SampleSet
 from pruning.measurements.shards import FOLDER
@@ -235,7 +236,9 @@ print(len(table.of_plans("model", [f"{name}-{each}" for each in range(3)], where
 
 
 def test_a_folder_that_takes_no_file_is_said_in_one_line(tmp_path):
-    (tmp_path / FOLDER).write_text("a file")
+    folder = folder_of(tmp_path, block().model)
+    folder.mkdir(parents=True)
+    (folder / FOLDER).write_text("a file")
     with pytest.raises(StatsError, match=r"^Measurements cannot be written to .*: File exists\.$"):
         Measurements([tmp_path]).add([block()])
 

@@ -48,7 +48,7 @@ def plan_with(model, stats, record):
 
 
 def layers_of(stats):
-    return {path.name: path.read_bytes() for path in stats.glob("repairs/*/*.safetensors")}
+    return {path.name: path.read_bytes() for path in stats.rglob("repairs/*/*.safetensors")}
 
 
 def names_in(stats):
@@ -91,7 +91,7 @@ class TestSameBytes:
     @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"no")])
     def test_one_whose_files_are_gone_is_made_again(self, whole, model, tmp_path, damage):
         shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-        damage(sorted(tmp_path.glob("repairs/*/*.safetensors"))[1])
+        damage(sorted(tmp_path.rglob("repairs/*/*.safetensors"))[1])
         drain(repair(model, tmp_path))
         assert layers_of(tmp_path) == layers_of(whole[0])
 
@@ -177,7 +177,7 @@ def test_two_processes_give_the_weights_of_one(by_two, model, tmp_path, batch_si
         assert two.held_out == pytest.approx(one.held_out, rel=1e-3)
     for name in alone.files:
         mine, other = (
-            load_file(next(stats.glob(f"repairs/*/{name}")))
+            load_file(next(stats.rglob(f"repairs/*/{name}")))
             for stats in (tmp_path, by_two / str(batch_size))
         )
         assert mine.keys() == other.keys()
@@ -235,7 +235,7 @@ class TestRefusals:
         loaded = checkpoint("qwen3_moe").model
         with masked(loaded, model.family, plan), pytest.raises(CheckpointError, match=file.name):
             loaded(torch.arange(3, 9)[None], use_cache=False)
-        (path,) = tmp_path.glob("repairs/*.json")
+        (path,) = tmp_path.rglob("repairs/*.json")
         raw = json.loads(path.read_text())
         raw["layers"][0]["held_out"]["0.1"] = -1
         path.write_text(resealed(raw))

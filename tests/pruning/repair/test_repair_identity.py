@@ -57,7 +57,7 @@ def made(repair, plan, tmp_path):
 
 def test_the_identity_covers_plan_text_and_bytes(made):
     stats, record, raw = made
-    folder = stats / "repairs" / record.record_id
+    folder = RepairStore([stats]).path(record).with_suffix("")
     files = {path.name: file_sha256(path) for path in folder.iterdir()}
     named = {"plan": record.plan_digest, "corpora": ["random.jsonl"], "tokens": 288}  # 12 x 24
     assert record.digest == digest_of({**named, "files": files})
@@ -136,7 +136,7 @@ class TestRefused:
     def test_changed_weights(self, made, model, repair):
         stats, record, raw = made
         # Twice the weights, as valid safetensors of the same size.
-        path = stats / "repairs" / record.record_id / SECOND_FILE
+        path = RepairStore([stats]).path(record).with_suffix("") / SECOND_FILE
         doubled = {key: 2 * tensor for key, tensor in load_file(path).items()}
         save_file(doubled, path, metadata={"transposed": "0"})
         weights = path.read_bytes()
@@ -149,7 +149,7 @@ class TestRefused:
     def test_another_repair_under_its_name(self, made, model, repair):
         stats, record, raw = made
         other = repair(stats, rows=10)
-        folder = stats / "repairs"
+        folder = RepairStore([stats]).path(record).parent
         shutil.rmtree(folder / record.record_id)
         shutil.copytree(folder / other.record_id, folder / record.record_id)
         assert "is not what was made" in self.refusal(raw, model, stats)
