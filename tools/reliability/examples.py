@@ -175,7 +175,8 @@ def _files(root: Path) -> None:
     task.parent.mkdir(parents=True)
     task.write_text("".join(json.dumps(row) + "\n" for row in rows))
     searched(files)
-    (shard,) = (files / FOLDER).iterdir()
+    (shard,) = files.rglob(f"{FOLDER}/*.jsonl")
+    (files / FOLDER).mkdir()
     shard.rename(files / SHARD)
     for kind in ("evaluations", "bins"):
         name = id_of(json.loads((files / kind / "record.json").read_bytes()))

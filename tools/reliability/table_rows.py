@@ -24,7 +24,8 @@ Bits = tuple[bytes, int]  # of a sum, and the count
 
 def whole_lines(stats: Path) -> dict[str, bytes]:
     """Shard -> its lines, without one that a kill cut short."""
-    found = {path.name: path.read_bytes() for path in Measurements([stats]).shards}
+    shards = Measurements([stats]).shards
+    found = {str(path.relative_to(stats)): path.read_bytes() for path in shards}
     return {name: content[: content.rfind(b"\n") + 1] for name, content in found.items()}
 
 
