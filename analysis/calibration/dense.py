@@ -117,14 +117,16 @@ class LayerDense:
             self._sums.chosen[self._batch] = ids_CK.to(device="cpu", dtype=torch.int32)
 
     @torch.no_grad()
-    def add_experts(self, run: ExpertForward, hidden_TD: Tensor, routed_TD: Tensor) -> None:
-        """Add ||f||_2 and ||Y - f||^2 of all experts on counted tokens; `routed_TD` is Y."""
+    def add_experts(
+        self, run: ExpertForward, experts: range, hidden_TD: Tensor, routed_TD: Tensor
+    ) -> None:
+        """Add ||f||_2 and ||Y - f||^2 of some experts on counted tokens; `routed_TD` is Y."""
         activation_NE, loss_NE = self._of("dense_activation"), self._of("dense_loss")
         for start in range(0, len(self._token_C), _ROWS):
             token_R = self._token_C[start : start + _ROWS]
             sample_R = self._sample_C[start : start + _ROWS]
             hidden_RD, routed_RD = hidden_TD[token_R], routed_TD[token_R].double()
-            for expert in range(activation_NE.shape[1]):
+            for expert in experts:
                 f_RD = run(expert, hidden_RD).double()
                 norms_R = torch.linalg.vector_norm(f_RD, dim=-1)
                 if not norms_R.isfinite().all():
@@ -133,8 +135,9 @@ class LayerDense:
                 activation_NE[:, expert].index_add_(0, sample_R, norms_R)
                 losses_R = (routed_RD - f_RD).square_().sum(dim=-1)
                 loss_NE[:, expert].index_add_(0, sample_R, losses_R)
-        counted_N = torch.bincount(self._sample_C, minlength=len(activation_NE))
-        self._of("dense_tokens").add_(counted_N)
+        if not experts.start:
+            counted_N = torch.bincount(self._sample_C, minlength=len(activation_NE))
+            self._of("dense_tokens").add_(counted_N)
 
     def _of(self, name: str) -> Tensor:
         return self._sums.of(name, self._layer, self._device)

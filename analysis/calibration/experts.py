@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from analysis.calibration.damage import LayerDamage, reroute
+from analysis.calibration.damage import LayerDamage, Scratch, reroute
 from analysis.calibration.dense import add_router
 from analysis.calibration.recording import Collection, Recorder, layer_dense, route
 from analysis.calibration.removal import Removal, Without, check_removable
@@ -26,6 +26,7 @@ from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families.base import MoEFamily, MoELayer
 from analysis.model.forwards import listening, wrap_forward
+from analysis.model.held_experts import held_experts
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block, router_parts
 
@@ -77,66 +78,110 @@ def _collection() -> Collection | None:
     return _ACTIVE.get() if torch._C._current_graph_task_id() == -1 else None
 
 
+class ExpertsLoop:
+    """The loop over the experts of a layer for one forward; it may pause between two experts.
+
+    It adds the outputs as the stock loop does, and to the sums while collecting.
+    """
+
+    def __init__(self, experts: nn.Module, index_TK: Tensor, weights_TK: Tensor) -> None:
+        self._experts = experts
+        self._index_TK, self._weights_TK = index_TK, weights_TK
+        self._routing = route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
+        self._recorder = None
+        if collection := _collection():
+            self._recorder = Recorder(collection, collection.layer_of[experts], self._routing)
+
+    def add(self, hidden_TD: Tensor, output_TD: Tensor) -> None:
+        """Add to the output what the experts give whose weights are in place.
+
+        `hidden_TD` is the input of all experts. Experts run in ascending order.
+        """
+        experts, routing, recorder = self._experts, self._routing, self._recorder
+        damage = recorder.damage if recorder else None
+        held = held_experts(experts)
+        weights = torch.split(self._weights_TK.reshape(-1)[routing.order_S], routing.counts)
+        inputs = None
+        if torch.is_grad_enabled():
+            # One selection for all experts: in backward each selection costs a whole (T, D).
+            inputs = torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
+        start = sum(routing.counts[: held.start])
+        for place, expert in enumerate(held):
+            count = routing.counts[expert]
+            span = slice(start, start + count)
+            start += count
+            rows = routing.token_S[span]
+            entering = None
+            if damage:
+                entering = _add_apart(experts, (expert, place), hidden_TD, damage)
+            needed = rows if entering is None else torch.cat([rows, entering])
+            if not len(needed):
+                continue
+            x_RD = inputs[expert] if inputs else hidden_TD.index_select(0, needed)
+            a_RM = activations(experts, place, x_RD)
+            if recorder and recorder.neurons:
+                recorder.neurons.listen(experts, expert, span, a_RM)
+            all_RD = expert_output(experts, place, a_RM)
+            f_RD = all_RD if len(all_RD) == count else all_RD[:count]
+            weighted_RD = f_RD * weights[expert][:, None]
+            output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
+            if recorder:
+                recorder.add(expert, span, f_RD)
+                if damage:
+                    damage.keep(expert, needed, all_RD)
+
+    def close(self, hidden_TD: Tensor) -> None:
+        """All experts ran."""
+        if self._recorder:
+            self._recorder.close(self._index_TK, self._weights_TK, hidden_TD)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether experts are to run on every token."""
+        return self._recorder is not None and self._recorder.dense is not None
+
+    def add_dense(self, hidden_TD: Tensor, output_TD: Tensor) -> None:
+        """Run the experts whose weights are in place on every token; the output is complete."""
+        experts, held = self._experts, held_experts(self._experts)
+
+        def run(expert: int, x_RD: Tensor) -> Tensor:
+            place = expert - held.start
+            return expert_output(experts, place, activations(experts, place, x_RD))
+
+        if self._recorder and self._recorder.dense:
+            self._recorder.dense.add_experts(run, held, hidden_TD, output_TD)
+
+
 def _collecting_experts(
     experts: nn.Module, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor
 ) -> Tensor:
     """Output of the routed experts, as the stock loop computes it; also adds to the sums."""
-    routing = route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
-    recorder = None
-    if collection := _collection():
-        recorder = Recorder(collection, collection.layer_of[experts], routing, hidden_TD)
-    damage = recorder.damage if recorder else None
-    weights = torch.split(weights_TK.reshape(-1)[routing.order_S], routing.counts)
+    loop = ExpertsLoop(experts, index_TK, weights_TK)
     hidden_TD = _in_graph(hidden_TD)
-    inputs = None
-    if torch.is_grad_enabled():
-        # One selection for all experts: in backward each selection costs a whole (T, D).
-        inputs = torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
     output_TD = torch.zeros_like(hidden_TD)
-    start = 0
-    for expert, count in enumerate(routing.counts):
-        span = slice(start, start + count)
-        start += count
-        rows = routing.token_S[span]
-        entering = _add_apart(experts, expert, hidden_TD, damage) if damage else None
-        needed = rows if entering is None else torch.cat([rows, entering])
-        if not len(needed):
-            continue
-        x_RD = inputs[expert] if inputs else hidden_TD.index_select(0, needed)
-        a_RM = activations(experts, expert, x_RD)
-        if recorder and recorder.neurons:
-            recorder.neurons.listen(experts, expert, span, a_RM)
-        all_RD = expert_output(experts, expert, a_RM)
-        f_RD = all_RD if len(all_RD) == count else all_RD[:count]
-        weighted_RD = f_RD * weights[expert][:, None]
-        output_TD.index_add_(0, rows, weighted_RD.to(output_TD.dtype))
-        if recorder:
-            recorder.add(expert, span, f_RD)
-            if damage:
-                damage.keep(expert, needed, all_RD)
-    if recorder:
-        recorder.close(index_TK, weights_TK)
-        recorder.add_dense(
-            lambda expert, x_RD: expert_output(experts, expert, activations(experts, expert, x_RD)),
-            output_TD,
-        )
+    loop.add(hidden_TD, output_TD)
+    loop.close(hidden_TD)
+    loop.add_dense(hidden_TD, output_TD)
     return output_TD
 
 
 def _add_apart(
-    experts: nn.Module, expert: int, hidden_TD: Tensor, damage: LayerDamage
+    experts: nn.Module, at: tuple[int, int], hidden_TD: Tensor, damage: LayerDamage
 ) -> Tensor | None:
     """Tokens that also need an expert's output; None if gradients are on: then they run here.
+
+    `at` is the expert, and its place among those whose weights are there.
 
     They enter no gradient and must stay out of the graph. Without gradients they share one
     product with the expert's own tokens: a product of a few rows costs as much as one of many.
     """
+    expert, place = at
     entering = damage.entering(expert)
     if not torch.is_grad_enabled():
         return entering
     with torch.no_grad():
-        a_RM = activations(experts, expert, hidden_TD.index_select(0, entering))
-        damage.keep(expert, entering, expert_output(experts, expert, a_RM))
+        a_RM = activations(experts, place, hidden_TD.index_select(0, entering))
+        damage.keep(expert, entering, expert_output(experts, place, a_RM))
     return None
 
 
@@ -240,6 +285,23 @@ def collecting(
                 "their statistics cannot be collected; load the model by its class in transformers."
             )
         yield
+
+
+@contextmanager
+def not_collecting() -> Iterator[None]:
+    """Inside the block nothing is added to the sums of `collecting`."""
+    token = _ACTIVE.set(None)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def paused_loop(experts: nn.Module, index_TK: Tensor, weights_TK: Tensor) -> ExpertsLoop:
+    """The loop for the last forward, before its first expert; it keeps what it needs of that."""
+    if collection := _collection():
+        collection.scratch = Scratch()
+    return ExpertsLoop(experts, index_TK, weights_TK)
 
 
 def batch_mask(

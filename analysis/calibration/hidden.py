@@ -41,14 +41,14 @@ class HiddenStates:
     """
 
     def __init__(self, folder: Path, *, on_disk: bool) -> None:
-        self._folder = folder
-        self._on_disk = on_disk
+        self.folder = folder
+        self.on_disk = on_disk
         self._layer = 0
         self._hidden_by_batch: dict[int, Tensor] = {}
 
     def get(self, batch: int) -> Tensor:
         """(sequences, length, width): the current layer's input for a batch."""
-        if self._on_disk:
+        if self.on_disk:
             return _read(self._file(self._layer, batch))
         return self._hidden_by_batch[batch]
 
@@ -57,7 +57,7 @@ class HiddenStates:
 
         In memory it replaces the current layer's input, which is not read again.
         """
-        if self._on_disk:
+        if self.on_disk:
             _write(self._file(layer, batch), hidden_BTD)
         else:
             self._hidden_by_batch[batch] = hidden_BTD.cpu()
@@ -68,7 +68,7 @@ class HiddenStates:
 
     def save(self) -> None:
         """Write the current layer's inputs to disk, for a run that resumes later."""
-        if not self._on_disk:
+        if not self.on_disk:
             for batch, hidden_BTD in self._hidden_by_batch.items():
                 _write(self._file(self._layer, batch), hidden_BTD)
 
@@ -81,7 +81,7 @@ class HiddenStates:
                 f"The hidden states {missing[0]} of the unfinished run are gone; calibrate "
                 "again with --no-resume."
             )
-        if not self._on_disk:
+        if not self.on_disk:
             self._hidden_by_batch = {batch: _read(file) for batch, file in enumerate(files)}
 
     def restart(self) -> None:
@@ -90,12 +90,40 @@ class HiddenStates:
 
     def clear(self, but: int | None = None) -> None:
         """Delete what is on disk, except the inputs of layer `but`."""
-        for folder in self._folder.glob(f"{_NAME}-*"):
+        for folder in self.folder.glob(f"{_NAME}-*"):
             if but is None or folder != self._file(but, 0).parent:
                 shutil.rmtree(folder)
 
     def _file(self, layer: int, batch: int) -> Path:
-        return self._folder / f"{_NAME}-{layer}" / f"{batch}.safetensors"
+        return self.folder / f"{_NAME}-{layer}" / f"{batch}.safetensors"
+
+
+class ForwardStates:
+    """Tensors of forwards that pause inside of a layer, by name: where hidden states are."""
+
+    def __init__(self, hidden: HiddenStates) -> None:
+        self._folder = hidden.folder / f"{_NAME}-inside"
+        self._on_disk = hidden.on_disk
+        self._tensors: dict[str, Tensor] = {}
+
+    def put(self, name: str, tensor: Tensor) -> None:
+        """Store a tensor, in place of one of that name."""
+        if self._on_disk:
+            _write(self._file(name), tensor)
+        else:
+            self._tensors[name] = tensor.cpu()
+
+    def get(self, name: str) -> Tensor:
+        """The tensor of that name, on the CPU."""
+        return _read(self._file(name)) if self._on_disk else self._tensors[name]
+
+    def clear(self) -> None:
+        """Delete all."""
+        self._tensors.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.safetensors"
 
 
 def _read(file: Path) -> Tensor:

@@ -75,6 +75,7 @@ class Placement:
     max_memory: tuple[tuple[str, str], ...] = ()  # per device: ("0", "20GiB"), ("cpu", "8GiB")
     offload_folder: Path | None = None  # for weights that fit nowhere else
     stream_layers: bool = False  # load one layer at a time and run all tokens through it
+    experts_at_once: int = 0  # of a streamed layer; 0: as many as fit
     hidden_states_dir: Path | None = None  # of a streamed run; None: in memory while small
     checkpoint_activations: bool = False  # for gradients: keep only each layer's input, recompute
 

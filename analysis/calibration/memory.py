@@ -1,13 +1,12 @@
 """Estimates of a calibration's memory, for each way of running the model, and of its time."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes, memory_of
 from analysis.calibration.feed import backward_options
-from analysis.calibration.free import free_memory
-from analysis.calibration.hidden import are_too_large
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -15,7 +14,7 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.streamed import hidden_bytes
+from analysis.calibration.streamed import PAUSED_TIMES, hidden_bytes, is_on_disk
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
 from analysis.errors import CheckpointError
@@ -42,6 +41,8 @@ class MemoryNeeds:
     free: int  # available to this process on the device
     batch_size: int  # sequences that run at once
     graph: int = 0  # the part of `whole_model` for the activations that backward needs
+    in_blocks: int = 0  # with a block of experts at a time; 0 if a layer fits
+    experts_at_once: int = 0  # in such a block
 
     @property
     def advice(self) -> str:
@@ -50,7 +51,7 @@ class MemoryNeeds:
             return "fits; each further process (torchrun) needs as much again"
         if self.graph:
             return f"does not fit: {backward_options(self.batch_size)}; or --device-map auto"
-        if self.streamed <= self.free:
+        if (self.in_blocks or self.streamed) <= self.free:
             return "does not fit whole: --stream-layers, or --device-map auto --offload-folder DIR"
         fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
         return f"does not fit, not even layer by layer: {fewer}more memory"
@@ -80,18 +81,46 @@ def memory_needs(
     running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)
     graph = _graph_bytes(model, settings, settings.batch_size * longest)
     hidden = hidden_bytes(model, sequences, settings)
-    kept = 0 if are_too_large(hidden) or settings.placement.hidden_states_dir else hidden
     device = resolve_device(settings.device)
     # Prediction heads run with the embeddings and the last norm in memory.
     ends = sum(n for part, n in parts.items() if not (part.isdigit() or part.endswith(OUTPUT_HEAD)))
     head_bytes = ends if "heads" in settings.groups else 0
+    constant = head_bytes + sums + running
+    besides = Besides(
+        whole=constant + (0 if is_on_disk(hidden, settings) else hidden),
+        in_blocks=constant + _paused_bytes(model, settings, hidden),
+    )
+    at_once, sizes = experts_that_fit(model, settings, besides), layer_sizes(model, settings)
     return MemoryNeeds(
         whole_model=sum(parts.values()) + sums + running + graph,
-        streamed=max(parts.values()) + head_bytes + sums + running + kept,
-        free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
+        streamed=sizes.whole + besides.whole,
+        free=memory_of(device),
         batch_size=settings.batch_size,
         graph=graph,
+        in_blocks=sizes.with_experts(at_once) + besides.in_blocks if at_once else 0,
+        experts_at_once=at_once,
     )
+
+
+def _paused_bytes(model: MoEModel, settings: CalibrationSettings, hidden: int) -> int:
+    """What forwards that pause at experts keep, with the hidden states."""
+    # The group damage keeps the outputs of a token's experts, and of one that would enter.
+    outputs = (model.layers[0].top_k + 1) * hidden if "damage" in settings.groups else 0
+    paused = PAUSED_TIMES * hidden
+    return outputs + (0 if is_on_disk(paused, settings) else paused)
+
+
+def with_blocks(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
+) -> CalibrationSettings:
+    """The settings of a streamed run with the number of experts to load at once."""
+    at_once = memory_needs(model, sequences, settings).experts_at_once
+    if at_once and not settings.placement.experts_at_once and "heads" in settings.groups:
+        raise CheckpointError(
+            f"A layer of {model.name} does not fit into memory, and those of prediction heads are "
+            "loaded whole; leave out the group heads."
+        )
+    return replace(settings, placement=replace(settings.placement, experts_at_once=at_once))
 
 
 def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) -> int:
@@ -121,7 +150,8 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
     needs = memory_needs(model, sequences, settings)
     if needs.whole_model <= needs.free:
         return
-    sizes = (needs.whole_model, needs.free, needs.graph, needs.streamed)
+    by_layers = needs.in_blocks or needs.streamed
+    sizes = (needs.whole_model, needs.free, needs.graph, by_layers)
     total, free, graph, streamed = (f"{size / _GIB:.1f} GiB" for size in sizes)
     if needs.graph:
         raise CheckpointError(
@@ -162,8 +192,9 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     padded = sequences.num_padded(settings.batch_size)
     times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
     work = active_params(model) * (sequences.num_tokens + padded) * times
+    by_layers = needs.in_blocks or needs.streamed
     return Estimate(
-        memory_bytes=needs.streamed if settings.placement.stream_layers else needs.whole_model,
+        memory_bytes=by_layers if settings.placement.stream_layers else needs.whole_model,
         needs=needs,
         seconds=work / (_matmul_speed(model, settings) * _SHARE_OF_MATMUL_SPEED),
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.calibration.damage import LayerDamage, Rerouting, Scratch
-from analysis.calibration.dense import ExpertForward, LayerDense
+from analysis.calibration.dense import LayerDense
 from analysis.calibration.neurons import LayerNeurons
 from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError, not_finite
@@ -78,17 +78,13 @@ def layer_dense(collection: Collection, layer: int, device: torch.device) -> Lay
 class Recorder:
     """Adds what one layer computes in one batch to the sums, outside of any gradient.
 
-    `routing` has the routed pairs in the order of their outputs; `hidden_TD` is the experts' input.
+    `routing` has the routed pairs in the order of their outputs.
     """
 
-    def __init__(
-        self, collection: Collection, layer: int, routing: RoutedPairs, hidden_TD: Tensor
-    ) -> None:
-        self._collection = collection
+    def __init__(self, collection: Collection, layer: int, routing: RoutedPairs) -> None:
         self._sums = collection.sums
         self._layer = layer
         self._routing = routing
-        self._hidden_TD = hidden_TD
         self._device = routing.token_S.device
         self._mask_T = _to_device(collection.mask_T, self._device)
         self._mask_S = None if self._mask_T is None else self._mask_T[routing.token_S]
@@ -101,6 +97,8 @@ class Recorder:
         self.damage = None
         if rerouted is not None:
             self.damage = LayerDamage(rerouted, len(self._vectors_ED), collection.scratch)
+        is_dense = "dense" in self._sums.groups
+        self.dense = layer_dense(collection, layer, self._device) if is_dense else None
         self.neurons = None
         if "gradient" in self._sums.groups:
             self.neurons = LayerNeurons(
@@ -117,20 +115,17 @@ class Recorder:
         real_RD = f_RD if self._mask_S is None else f_RD[self._mask_S[span]]
         self._vectors_ED[expert] += real_RD.sum(dim=0, dtype=torch.float64)
 
-    def add_dense(self, run: ExpertForward, routed_TD: Tensor) -> None:
-        """Run every expert on every token if `dense` is collected; `routed_TD` is the output."""
-        if "dense" in self._sums.groups:
-            dense = layer_dense(self._collection, self._layer, self._device)
-            dense.add_experts(run, self._hidden_TD, routed_TD)
-
     @torch.no_grad()
-    def close(self, index_TK: Tensor, weights_TK: Tensor) -> None:
-        """The fifteen sums of every expert, its largest output, and its damage."""
-        self._check_outputs()
+    def close(self, index_TK: Tensor, weights_TK: Tensor, hidden_TD: Tensor) -> None:
+        """The fifteen sums of every expert, its largest output, and its damage.
+
+        `hidden_TD` is the experts' input.
+        """
+        self._check_outputs(hidden_TD)
         # Before the damage, whose comparison of gates a NaN would fail.
         bad_T = ~weights_TK.isfinite().all(dim=-1)
         if (bad_T if self._mask_T is None else bad_T & self._mask_T).any():
-            raise not_finite(f"The router of layer {self._layer} gave", self._hidden_TD.dtype)
+            raise not_finite(f"The router of layer {self._layer} gave", hidden_TD.dtype)
         self._add("moments", _moments(weights_TK, self._routing.order_S, self._norms_S))
         self._keep_largest()
         if "damage" in self._sums.groups:
@@ -161,7 +156,7 @@ class Recorder:
         largest_E = self._sums.of("largest", self._layer, self._device)
         largest_E.scatter_reduce_(0, self._routing.expert_S, largest_S, "amax")
 
-    def _check_outputs(self) -> None:
+    def _check_outputs(self, hidden_TD: Tensor) -> None:
         bad_S = ~self._norms_S.isfinite()
         if self._mask_S is not None:
             bad_S &= self._mask_S
@@ -169,10 +164,10 @@ class Recorder:
             return
         pair = int(bad_S.nonzero()[0])
         expert, token = int(self._routing.expert_S[pair]), int(self._routing.token_S[pair])
-        is_input_finite = self._hidden_TD[token].isfinite().all()
+        is_input_finite = hidden_TD[token].isfinite().all()
         expert_source = f"Expert {expert} of layer {self._layer} gave"
         source = expert_source if is_input_finite else f"Layer {self._layer} received"
-        raise not_finite(source, self._hidden_TD.dtype)
+        raise not_finite(source, hidden_TD.dtype)
 
 
 def _to_device(tensor: Tensor | None, device: torch.device) -> Tensor | None:

@@ -15,7 +15,7 @@ from analysis.calibration.feed import checkpointed, feed, feed_backward
 from analysis.calibration.heads import Feed, Heads
 from analysis.calibration.loading import DTYPES, CalibrationSettings, load_model, offload_space
 from analysis.calibration.manifest import finished_run, plan_run
-from analysis.calibration.memory import check_fits
+from analysis.calibration.memory import check_fits, with_blocks
 from analysis.calibration.partial import PartialRun, Work, note_model, resume_state, run_facts
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
@@ -177,7 +177,7 @@ def _calibrate(
 ) -> Generator[Progress, None, RunManifest]:
     if settings.placement.stream_layers:
         yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
-        yield from stream(model, sequences, settings, work)
+        yield from stream(model, sequences, with_blocks(model, sequences, settings), work)
     else:
         parts = _parts(model, sequences, work)
         yield from parts.by_phase(_run_whole(model, sequences, settings, work))

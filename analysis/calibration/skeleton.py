@@ -9,7 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import EllipsisType
@@ -34,9 +34,12 @@ from transformers.utils.generic import ContextManagers
 from analysis.calibration import loading
 from analysis.calibration.loading import CalibrationSettings
 from analysis.checkpoint.index import TensorEntry
-from analysis.errors import CheckpointError
+from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.families.base import SlotKind
 from analysis.model.forwards import decoder_stack
+from analysis.model.held_experts import hold
 from analysis.model.moe_model import MoEModel
+from analysis.model.routing import find_block
 from analysis.nonuniform.loading import auto_class_of
 
 EMBEDDINGS = -1  # what runs before the first layer
@@ -73,6 +76,15 @@ class StoredTensor:
         """Its shape, for transformers' loader."""
         return list(self.entry.shape)
 
+    def rows(self, chosen: range) -> "StoredTensor":
+        """The part of it at some neighbouring places of its first axis."""
+        entry = self.entry
+        step = entry.nbytes // max(1, entry.shape[0])
+        start = entry.start + chosen.start * step
+        end = start + len(chosen) * step
+        part = replace(entry, shape=(len(chosen), *entry.shape[1:]), start=start, end=end)
+        return replace(self, entry=part)
+
     def read_into(self, target: Tensor) -> None:
         """Fill a contiguous CPU tensor of the same number of bytes."""
         if not self.entry.nbytes:
@@ -93,6 +105,16 @@ class StoredTensor:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensors:
+    """Tensors to load."""
+
+    plain: dict[str, StoredTensor]  # for transformers' loader, by name
+    # Parameters stacked from one tensor per expert: parameter -> part (gate and up, or down) ->
+    # tensors in expert order.
+    stacks: dict[str, dict[str, list[StoredTensor]]]
+
+
 def _is_stack(converter: WeightConverter) -> bool:
     """Whether it only stacks experts, with the rows of at most two projections joined."""
     match converter.operations:
@@ -102,7 +124,10 @@ def _is_stack(converter: WeightConverter) -> bool:
 
 
 class Skeleton:
-    """The model on the meta device; `load` fills one layer, `drop` empties it."""
+    """The model on the meta device; `load` fills one layer, `drop` empties it.
+
+    The experts of a layer may also be loaded apart from the rest, some at a time.
+    """
 
     def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
         self._described = described
@@ -148,24 +173,108 @@ class Skeleton:
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
-        # By layer: tensors for transformers' loader, by name; and parameters stacked from one
-        # tensor per expert: parameter -> part (gate and up, or down) -> tensors in expert order.
-        self._plain: defaultdict[int, dict[str, StoredTensor]] = defaultdict(dict)
-        self._stacks: defaultdict[int, dict[str, dict[str, list[StoredTensor]]]]
-        self._stacks = defaultdict(dict)
+        self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
+        # By layer: parameters that hold an entry of each expert -> the shape with all of them.
+        self._of_experts: defaultdict[int, dict[str, torch.Size]] = defaultdict(dict)
         self._sort_by_layer()
 
-    def load(self, layer: int) -> None:
+    def load(self, layer: int, *, experts: bool = True) -> None:
         """Read the weights of one layer, or of what runs before or after the layers.
 
-        Output embeddings tied to the others read them again.
+        Output embeddings tied to the others read them again. Without `experts`, the routed ones
+        stay empty: see `load_experts`.
         """
+        tensors = self._tensors[layer]
+        if not experts:
+            others = (name for name in tensors.plain if not self._is_of_expert(name))
+            tensors = _Tensors({name: tensors.plain[name] for name in others}, {})
+        self._fill(tensors)
+        ends = layer in (HEAD, OUTPUT)
+        if ends and any(parameter.is_meta for _, parameter in self._parameters(layer)):
+            self.load(EMBEDDINGS)
+            self.model.tie_weights()
+        left_out = {} if experts else self._of_experts[layer]
+        parameters = {
+            name: parameter for name, parameter in self._parameters(layer) if name not in left_out
+        }
+        self._finish(parameters)
+        for name, buffer in self.model.named_buffers():
+            if buffer.is_meta and layer >= 0 and self._part_of(name) == layer:
+                raise CheckpointError(f"{self._name} lacks the tensor {name}.")
+
+    def experts(self, layer: int) -> nn.Module | None:
+        """The experts of a layer if they can be loaded some at a time; None for a dense layer."""
+        if not any(candidate.index == layer for candidate in self._described.layers):
+            return None
+        block = find_block(self.model, self._described.family, layer)
+        experts = block and block.get_submodule("experts")
+        names = self._of_experts[layer]
+        if experts is None or not names or not hasattr(experts, "has_gate"):
+            raise UnsupportedModelError(
+                f"The experts of {self._described.family.label} do not use transformers' experts "
+                "interface, so a layer is loaded whole; leave out --experts-at-once, or run where "
+                "there is more memory."
+            )
+        return experts
+
+    def load_experts(self, layer: int, held: range) -> None:
+        """Read the weights of some experts of a layer in place of those that were there."""
+        self.drop_experts(layer)
+        experts, tensors = self.experts(layer), self._tensors[layer]
+        if experts is None:
+            raise ValueError(f"layer {layer} has no experts")
+        for name, shape in self._of_experts[layer].items():
+            self._empty(name, torch.Size((len(held), *shape[1:])))
+        plain = {
+            name: part
+            for name, stored in tensors.plain.items()
+            if (part := self._part_with(name, stored, held)) is not None
+        }
+        stacks = {
+            target: {name: some[held.start : held.stop] for name, some in parts.items()}
+            for target, parts in tensors.stacks.items()
+        }
+        self._fill(_Tensors(plain, stacks))
+        own = self._of_experts[layer]
+        self._finish({name: self.model.get_parameter(name) for name in own})
+        hold(experts, held)
+
+    def drop_experts(self, layer: int) -> None:
+        """Free the weights of the experts of a layer."""
+        for name, shape in self._of_experts[layer].items():
+            self._empty(name, shape)
+        if (experts := self.experts(layer)) is not None:
+            hold(experts, None)
+
+    def _empty(self, name: str, shape: torch.Size) -> None:
+        """Put a parameter without values in place of one."""
+        path, _, leaf = name.rpartition(".")
+        module = self.model.get_submodule(path)
+        dtype = module.get_parameter(leaf).dtype
+        data = torch.empty(shape, dtype=dtype, device="meta")
+        module._parameters[leaf] = nn.Parameter(data, requires_grad=False)
+
+    def _is_of_expert(self, name: str) -> bool:
+        slot = self._described.slots.get(name)
+        return slot is not None and slot.kind is not SlotKind.ROUTER
+
+    def _part_with(self, name: str, stored: StoredTensor, held: range) -> StoredTensor | None:
+        """What a tensor has of some experts."""
+        if not self._is_of_expert(name):
+            return None
+        expert = self._described.slots[name].expert
+        if expert is None:
+            return stored.rows(held)
+        return stored if expert in held else None
+
+    def _fill(self, tensors: _Tensors) -> None:
+        """Read tensors into the model."""
         # Each of the loader's threads would hold a tensor and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
             # The last is a plan of tensor parallelism before transformers 5.16, and an index of
             # offloaded weights from then on: neither is here.
             info, _ = convert_and_load_state_dict_in_model(
-                self.model, dict(self._plain[layer]), self._load_config, None
+                self.model, dict(tensors.plain), self._load_config, None
             )
         if info.conversion_errors:
             first = sorted(str(problem) for problem in info.conversion_errors)[0]
@@ -175,20 +284,15 @@ class Skeleton:
         loading.check_left_out(self._described, info.unexpected_keys)
         if info.mismatched_keys:
             raise loading.wrong_shape(self._name, *sorted(info.mismatched_keys)[0])
-        for target, parts in self._stacks[layer].items():
+        for target, parts in tensors.stacks.items():
             self._load_stack(target, list(parts.values()))
-        ends = layer in (HEAD, OUTPUT)
-        if ends and any(parameter.is_meta for _, parameter in self._parameters(layer)):
-            self.load(EMBEDDINGS)
-            self.model.tie_weights()
-        parameters = dict(self._parameters(layer))
+
+    def _finish(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Check that parameters were read; cast them as if nothing was quantised."""
         for name, parameter in parameters.items():
             if parameter.is_meta:
                 raise CheckpointError(f"{self._name} lacks the tensor {name}.")
             parameter.requires_grad_(False)
-        for name, buffer in self.model.named_buffers():
-            if buffer.is_meta and layer >= 0 and self._part_of(name) == layer:
-                raise CheckpointError(f"{self._name} lacks the tensor {name}.")
         if self._dtypes:
             loading.cast_parameters(parameters, self._dtypes)
 
@@ -220,12 +324,13 @@ class Skeleton:
     @property
     def parts(self) -> list[int]:
         """What the checkpoint holds: layers, even if the model lacks them, and other parts."""
-        return sorted(self._plain.keys() | self._stacks.keys())
+        return sorted(self._tensors)
 
     def stored_bytes(self, layer: int) -> int:
         """Bytes on disk of a layer, or of what runs before or after the layers."""
-        stacked = (some for parts in self._stacks[layer].values() for some in parts.values())
-        stored = [*self._plain[layer].values(), *chain.from_iterable(stacked)]
+        tensors = self._tensors[layer]
+        stacked = (some for parts in tensors.stacks.values() for some in parts.values())
+        stored = [*tensors.plain.values(), *chain.from_iterable(stacked)]
         return sum(tensor.entry.nbytes for tensor in stored)
 
     def cast(self, layer: int, dtype: torch.dtype) -> None:
@@ -276,12 +381,14 @@ class Skeleton:
             plain = target in targets and stored.dtype in _PLAIN
             if pattern in stacking and plain and targets[target].dtype in _PLAIN:
                 # Parts in the order in which they are joined, whatever their order on disk.
-                parts = self._stacks[layer].setdefault(
+                parts = self._tensors[layer].stacks.setdefault(
                     target, {part: [] for part in stacking[pattern].source_patterns}
                 )
                 parts[pattern].append(stored)
             else:
-                self._plain[layer][name] = stored
+                self._tensors[layer].plain[name] = stored
+            if target in targets and self._is_of_expert(name):
+                self._of_experts[layer][target] = targets[target].shape
 
 
 @contextmanager

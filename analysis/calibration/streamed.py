@@ -1,23 +1,29 @@
 """Layer-streamed calibration for models larger than memory: one layer in memory at a time.
 
 Each weight is read once; between layers the hidden states of all tokens are kept, in memory or on
-disk. The model's own forward runs for every batch and layer, see `Relay`. Prediction heads (MTP)
-follow as one more stage.
+disk. The model's own forward runs for every batch and layer, see `Relay`. The experts of a layer
+that is larger than memory run in blocks. Prediction heads (MTP) follow as one more stage.
 """
 
 import time
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
+from analysis.calibration.blocks import blocks_of
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.heads import Heads
-from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.hidden import ForwardStates, HiddenStates, are_too_large
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
 from analysis.calibration.partial import Work, note_model
+from analysis.calibration.paused import PausedForwards
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.corpora.sequences import TokenBatch, TokenSequences
@@ -27,12 +33,20 @@ from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Progress, Tally
 
+# Hidden states, and what experts get and give where these run in blocks.
+PAUSED_TIMES = 3
+
 
 def hidden_bytes(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> int:
     """Size of the hidden states of all tokens between two layers."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
     tokens = sequences.num_tokens + sequences.num_padded(settings.batch_size)
     return tokens * model.streams_size * item
+
+
+def is_on_disk(nbytes: int, settings: CalibrationSettings) -> bool:
+    """Whether so many bytes of hidden states are kept on disk."""
+    return bool(settings.placement.hidden_states_dir) or are_too_large(nbytes)
 
 
 def num_stages(model: MoEModel, work: Work) -> int:
@@ -58,8 +72,8 @@ def stream(
     folder = work.partial.path
     if place.hidden_states_dir:
         folder = from_home(place.hidden_states_dir) / folder.name
-    on_disk = bool(place.hidden_states_dir)
-    on_disk = on_disk or are_too_large(hidden_bytes(model, sequences, settings))
+    times = PAUSED_TIMES if place.experts_at_once else 1
+    on_disk = is_on_disk(times * hidden_bytes(model, sequences, settings), settings)
     hidden = HiddenStates(folder, on_disk=on_disk)
     stages = num_stages(model, work)
     if work.state.layers < stages:
@@ -108,6 +122,8 @@ class _Stream:
                 self.hidden.resume(state.layers, -(-len(self.sequences.rows) // batch_size))
                 yield self._progress(f"resumed after {state.layers} of {stages} layers")
             else:
+                if at_once := self.settings.placement.experts_at_once:
+                    yield self._progress(f"experts of a layer at once: {at_once}")
                 self.hidden.clear()
                 self.skeleton.load(EMBEDDINGS)
                 for number, batch in enumerate(self.sequences.batches(batch_size)):
@@ -129,22 +145,74 @@ class _Stream:
                     self.hidden.clear(but=state.layers)
 
     def _layer(self, layer: int, *, is_last: bool) -> Generator[Progress, None, None]:
-        started, state = time.monotonic(), self.work.state
-        self.skeleton.load(layer)
-        self.tally.add("read", self.costs.reading(layer))
-        yield self._progress(layer=layer)
-        for number, batch in enumerate(self.sequences.batches(self.settings.batch_size)):
+        started, at_once = time.monotonic(), self.settings.placement.experts_at_once
+        experts = self.skeleton.experts(layer) if at_once else None
+        paused = None
+        if experts is not None and len(blocks := blocks_of(experts, at_once)) > 1:
+            states = ForwardStates(self.hidden)
+            paused = PausedForwards(experts, states, self.skeleton.device)
+            yield from self._experts_in_blocks(layer, paused, blocks)
+        else:
+            self.skeleton.load(layer)
+            self.tally.add("read", self.costs.reading(layer))
+            yield self._progress(layer=layer)
+        for number, batch in self._batches():
             with torch.no_grad():
-                before = self.hidden.get(number).to(self.skeleton.device)
-                after = self.relay.layer(layer, batch, before)
+                if paused:
+                    again = partial(self._run, layer, number, batch, run_trunk)
+                    after = paused.finish(number, again)
+                else:
+                    after = self._run(layer, number, batch)
             if not after[torch.from_numpy(batch.mask)].isfinite().all():
                 raise not_finite(f"Layer {layer} gave", after.dtype)
             if not is_last:
                 self.hidden.put(layer + 1, number, after)
-            self._count(batch, layer)
+            self.work.state.tokens += int(batch.mask.sum())
+            if not paused:
+                self._count(batch, layer)
             yield self._progress(layer=layer)
         self.skeleton.drop(layer)
-        state.seconds += time.monotonic() - started
+        if paused:
+            paused.states.clear()
+        self.work.state.seconds += time.monotonic() - started
+
+    def _experts_in_blocks(
+        self, layer: int, paused: PausedForwards, blocks: Sequence[range]
+    ) -> Generator[Progress, None, None]:
+        """Add the statistics of a layer; its forwards are left before what follows the experts."""
+        self.skeleton.load(layer, experts=False)
+        for number, batch in self._batches():
+            with torch.no_grad():
+                paused.start(partial(self._run, layer, number, batch))
+            yield self._progress(layer=layer)
+        turns = list(product(range(paused.num_passes), blocks))
+        for at_pass, held in turns:
+            self.skeleton.load_experts(layer, held)
+            self.tally.add("read", self.costs.reading(layer) / len(turns))
+            yield self._progress(layer=layer)
+            for number, batch in self._batches():
+                with torch.no_grad():
+                    paused.add(number, at_pass)
+                    if (at_pass, held) == (0, blocks[-1]):
+                        paused.close(number)
+                self._count(batch, layer, 1 / len(turns))
+                yield self._progress(layer=layer)
+        self.skeleton.drop_experts(layer)
+
+    def _batches(self) -> Iterator[tuple[int, TokenBatch]]:
+        return enumerate(self.sequences.batches(self.settings.batch_size))
+
+    def _run(
+        self,
+        layer: int,
+        number: int,
+        batch: TokenBatch,
+        feed: Callable[[PreTrainedModel, TokenBatch], object] | None = None,
+    ) -> Tensor:
+        """The output of a layer for a batch; by `feed`, which collects if it is left out."""
+        before = self.hidden.get(number).to(self.skeleton.device)
+        relay = replace(self.relay, feed=feed) if feed else self.relay
+        return relay.layer(layer, batch, before)
 
     def _heads(self) -> Generator[Progress, None, None]:
         """The prediction heads, on what the last layer gave."""
@@ -159,15 +227,14 @@ class _Stream:
             with torch.no_grad(), self.relay.after_layers(last_BTD):
                 hidden_BTD = run_trunk(model, batch)
             heads.feed(batch, hidden_BTD, model.get_input_embeddings())
+            state.tokens += int(batch.mask.sum())
             self._count(batch, self.model.depth)
             yield self._progress(layer=self.model.depth)
         state.seconds += time.monotonic() - started
 
-    def _count(self, batch: TokenBatch, layer: int) -> None:
-        """Count a batch that ran through a layer."""
-        tokens = int(batch.mask.sum())
-        self.work.state.tokens += tokens
-        self.tally.add("multiply", self.costs.running(tokens, layer))
+    def _count(self, batch: TokenBatch, layer: int, share: float = 1.0) -> None:
+        """Count the work of a batch in a layer, or a share of it."""
+        self.tally.add("multiply", share * self.costs.running(int(batch.mask.sum()), layer))
 
     def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
         at = "" if layer == EMBEDDINGS else f"layer {layer}"

@@ -1,7 +1,8 @@
 """Weight statistics: L1 and L2 norms of every expert's matrices, streamed from safetensors.
 
-No model is instantiated and no matrix is held whole: a shard is mapped, measured chunk by chunk,
-and its pages are given back. Biases are left out. FP8 is dequantised to float32 as it is read.
+No model is instantiated and no matrix is held whole: neighbours in a shard are mapped, measured
+chunk by chunk, and their pages are given back. Biases are left out. FP8 is dequantised to float32
+as it is read.
 """
 
 from __future__ import annotations
@@ -142,24 +143,22 @@ class _Piece:
         return elements // row * len(range(*chosen.indices(row)))
 
 
-class _MappedShard:
-    """A memory-mapped shard, whose pages are freed once measured."""
+class _MappedGroup:
+    """Neighbours in a shard, mapped alone: address space may be scarcer than a shard is large."""
 
-    def __init__(self, path: Path, size: int) -> None:
-        # Reading beyond the end of a mapped file kills the process, so the size is checked.
-        if path.stat().st_size < size:
-            raise CheckpointError(f"{path.name} became shorter while it was read.")
+    def __init__(self, path: Path, group: Sequence[_Piece]) -> None:
+        self._start = group[0].start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+            # Reading beyond the end of a mapped file kills the process, so the size is checked.
+            if os.fstat(file.fileno()).st_size < group[-1].end:
+                raise CheckpointError(f"{path.name} became shorter while it was read.")
+            length = group[-1].end - self._start
+            mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=self._start)
+        self._bytes = np.frombuffer(mapped, dtype=np.uint8)
 
-    def measure(self, group: Sequence[_Piece]) -> list[tuple[float, float]]:
-        """Both sums of each piece in a group of neighbours."""
-        sums = [self._sums(piece) for piece in group]
-        if hasattr(mmap, "MADV_DONTNEED"):  # free the pages
-            aligned = group[0].start // mmap.PAGESIZE * mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, aligned, group[-1].end - aligned)
-        return sums
+    def _part(self, start: int, end: int) -> NDArray[np.uint8]:
+        """Bytes by their places in the shard."""
+        return self._bytes[start - self._start : end - self._start]
 
     def _scaled_sums(self, piece: _Piece, matrix: Fp8Matrix) -> tuple[float, float]:
         """Both sums of an FP8 matrix, dequantised to float32 in whole rows of blocks."""
@@ -170,13 +169,14 @@ class _MappedShard:
         for top in range(0, len(scales), blocks):
             start = piece.start + top * height * row
             end = min(start + blocks * height * row, piece.end)
-            values = fp8_values(self._bytes[start:end]).reshape(-1, row)
+            values = fp8_values(self._part(start, end)).reshape(-1, row)
             apply_scales(values, scales[top : top + blocks], matrix.block)
             sums = absolute_and_square_sums(values.reshape(-1).view(np.uint8), "F32")
             first, second = first + sums[0], second + sums[1]
         return first, second
 
-    def _sums(self, piece: _Piece) -> tuple[float, float]:
+    def sums(self, piece: _Piece) -> tuple[float, float]:
+        """Both sums of a piece of the group."""
         if piece.matrix:
             return self._scaled_sums(piece, piece.matrix)
         row, chosen = piece.columns or (0, slice(None))
@@ -184,7 +184,7 @@ class _MappedShard:
         chunk = max(1, _CHUNK_BYTES // whole_rows) * whole_rows
         parts = []
         for start in range(piece.start, piece.end, chunk):
-            data = self._bytes[start : min(start + chunk, piece.end)]
+            data = self._part(start, min(start + chunk, piece.end))
             if row:  # copy the bytes of the chosen columns together
                 matrix = data.reshape(-1, row, piece.item)
                 data = np.ascontiguousarray(matrix[:, chosen]).reshape(-1)
@@ -239,12 +239,11 @@ def _thread_tasks(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
     for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
         group: list[_Piece] = []
         for piece in in_shard:
-            group.append(piece)
-            if piece.end - group[0].start >= _GROUP_BYTES:
+            if group and piece.end - group[0].start > _GROUP_BYTES:
                 yield tuple(group)
                 group = []
-        if group:
-            yield tuple(group)
+            group.append(piece)
+        yield tuple(group)
 
 
 def check_measurable(model: MoEModel) -> None:
@@ -260,12 +259,10 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """
     pieces = _pieces(model)
     total = sum(piece.end - piece.start for piece in pieces)
-    names = dict.fromkeys(piece.shard for piece in pieces)
-    sizes = {shard.name: shard.size for shard in model.checkpoint.shards}
-    shards = {name: _MappedShard(model.checkpoint.path / name, sizes[name]) for name in names}
 
     def measure(group: tuple[_Piece, ...]) -> list[tuple[float, float]]:
-        return shards[group[0].shard].measure(group)
+        mapped = _MappedGroup(model.checkpoint.path / group[0].shard, group)
+        return [mapped.sums(piece) for piece in group]
 
     for dtype in {
         "F32" if piece.matrix else piece.dtype for piece in pieces

@@ -32,9 +32,12 @@ def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         OSError: it cannot be read, or is no regular file: a pipe or a device may never end.
         ValueError: it is larger.
     """
-    check_regular(path)
+    size = check_regular(path).st_size
     with path.open("rb") as file:
-        data = file.read(most_bytes + 1)
+        # To read a number of bytes reserves as many: address space may be scarce.
+        data = file.read(min(size, most_bytes) + 1)
+        if len(data) > size:  # it grows
+            data += file.read(most_bytes + 1 - len(data))
     if len(data) > most_bytes:
         raise ValueError(f"it is larger than {most_bytes:,} bytes")
     return data

@@ -12,6 +12,11 @@ def weights_by_part(model: MoEModel) -> Counter[str]:
     """Part -> its weights: a layer by its number, every other tensor by its name."""
     parts: Counter[str] = Counter()
     for entry in model.checkpoint.tensors.values():
-        number = _NUMBER.search(entry.name)
-        parts[number[1] if number else entry.name] += model.num_weights(entry)
+        parts[part_of(entry.name)] += model.num_weights(entry)
     return parts
+
+
+def part_of(tensor: str) -> str:
+    """The part of a tensor, see `weights_by_part`."""
+    number = _NUMBER.search(tensor)
+    return number[1] if number else tensor

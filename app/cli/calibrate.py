@@ -1,6 +1,6 @@
 """The command of calibrations, which takes several corpora."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted, time_in_words
@@ -15,6 +15,9 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import Option
 from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import check_corpora, estimate_run
+
+if TYPE_CHECKING:
+    from analysis.calibration.memory import MemoryNeeds
 
 
 @command(CalibrateRequest, repeatable="corpus")
@@ -59,10 +62,20 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 **_dropped(corpus),
                 "memory": format_bytes(guess.memory_bytes),
                 "memory by layers": format_bytes(guess.needs.streamed),
+                **_blocks(guess.needs),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
                 "time": f"about {time_in_words(guess.seconds)}",
             }
         )
+
+
+def _blocks(needs: "MemoryNeeds") -> dict[str, str]:
+    """What blocks of experts need; nothing if a layer is loaded whole."""
+    if not needs.in_blocks:
+        return {}
+    blocks = f"{counted(needs.experts_at_once, 'expert')} of a layer at once"
+    cost = "each weight is read once, what surrounds experts is computed twice"
+    return {"memory by blocks": f"{format_bytes(needs.in_blocks)}, {blocks}; {cost}"}
 
 
 def _dropped(corpus: CorpusRef) -> dict[str, str]:

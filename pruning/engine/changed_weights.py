@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from analysis.errors import PlanError
 from analysis.families.base import MoEFamily
+from analysis.model.held_experts import held_experts
 from pruning.engine.quantised import quantised
 from pruning.engine.repaired_weights import DOWN, new_down
 from pruning.plan.plan import PruningPlan
@@ -61,12 +62,13 @@ def _in_bits(experts: nn.Module, new: Weights, plan: PruningPlan, layer: int) ->
             f"Fewer bits cannot be simulated in layer {layer}: its experts do not use "
             "transformers' experts interface; evaluate the plan without --bits."
         )
-    neurons = plan.kept_neurons.get(layer, {})
+    neurons, held = plan.kept_neurons.get(layer, {}), held_experts(experts)
     changed = {}
     for name in ("gate_up_proj" if experts.has_gate else "up_proj", DOWN):
         stacked_EXX = new.get(name, experts.get_parameter(name).detach()).clone()
-        for expert in plan.kept[layer]:
-            matrix_RC = stacked_EXX[expert].T if experts.is_transposed else stacked_EXX[expert]
+        for expert in (kept for kept in plan.kept[layer] if kept in held):
+            matrix_XX = stacked_EXX[expert - held.start]
+            matrix_RC = matrix_XX.T if experts.is_transposed else matrix_XX
             if name == DOWN and expert in neurons:
                 kept = list(neurons[expert])
                 matrix_RC[:, kept] = quantised(matrix_RC[:, kept], plan.bits)

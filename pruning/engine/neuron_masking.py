@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from analysis.errors import PlanError
+from analysis.model.held_experts import held_experts
 
 _DOWN = "down_proj"
 
@@ -20,14 +21,14 @@ _DOWN = "down_proj"
 def neuron_mask(
     experts: nn.Module, layer: int, neurons: Mapping[int, Sequence[int]], *, is_transposed: bool
 ) -> torch.Tensor:
-    """Booleans that broadcast to the module's stacked down projection, True where pruned.
+    """Booleans that broadcast to the stacked down projection of all experts, True where pruned.
 
     The weights may be on the meta device. `layer` is the decoder index, for messages; `neurons`
     maps an expert to the neurons that stay, all where it is absent. `is_transposed`: down is
     (experts, width, hidden) instead of (experts, hidden, width).
     """
-    shape = experts.get_parameter(_DOWN).shape
-    count, width = shape[0], shape[1 if is_transposed else 2]
+    count = int(experts.num_experts)  # type: ignore[arg-type]
+    width = experts.get_parameter(_DOWN).shape[1 if is_transposed else 2]
     mask = torch.zeros(count, width, dtype=torch.bool)
     for expert, ids in neurons.items():
         if expert >= count or (len(ids) and ids[-1] >= width):
@@ -44,9 +45,9 @@ def neuron_mask(
 def neurons_masked(experts: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     """Inside the block, the module's down projection has zeros where `mask` is true."""
     parameters: dict[str, Any] = experts._parameters
-    down = parameters[_DOWN]
+    down, held = parameters[_DOWN], held_experts(experts)
     # masked_fill keeps the graph, so gradients reach the neurons that stay.
-    parameters[_DOWN] = down.masked_fill(mask.to(down.device), 0)
+    parameters[_DOWN] = down.masked_fill(mask[held.start : held.stop].to(down.device), 0)
     try:
         yield
     finally:

@@ -9,9 +9,9 @@ import json
 import shutil
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +20,11 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.calibration.blocks import Besides, blocks_of, experts_that_fit
 from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
-from analysis.calibration.hidden import HiddenStates, are_too_large
+from analysis.calibration.hidden import ForwardStates, HiddenStates, are_too_large
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
@@ -39,6 +40,7 @@ from analysis.progress import Progress, Tally
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
+from pruning.engine.paused import PausedForwards
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 
@@ -53,6 +55,10 @@ class Branch:
 
     slot: int  # where these are stored
     plans: tuple[int, ...]  # numbers
+
+    def named(self, batch: int) -> str:
+        """The name of the forward of a batch."""
+        return f"{self.slot}-{batch}"
 
 
 def split(branches: Sequence[Branch], cuts: Sequence[object]) -> list[tuple[Branch, Branch]]:
@@ -85,6 +91,7 @@ class Pass:
     skeleton: Skeleton
     folder: Path  # an interrupted pass resumes from it
     costs: LayerCosts
+    at_once: int = 0  # experts of a layer that are loaded at once; 0: all
 
     @cached_property
     def relay(self) -> Relay:
@@ -190,21 +197,71 @@ class Pass:
     def _layer(
         self, layer: int, children: Sequence[tuple[Branch, Branch]], tally: Tally
     ) -> Generator[Progress, None, None]:
-        self.skeleton.load(layer)
-        tally.add("read", self.costs.reading(layer))
+        paused = None
+        experts = self.skeleton.experts(layer) if self.at_once else None
+        if experts is not None and len(blocks := blocks_of(experts, self.at_once)) > 1:
+            states, device = ForwardStates(self.hidden), self.skeleton.device
+            paused = PausedForwards(experts, blocks, states, device)
+            yield from self._experts_in_blocks(layer, children, paused, tally)
+        else:
+            self.skeleton.load(layer)
+            tally.add("read", self.costs.reading(layer))
         count = len(self._batches)
         for at, (parent, child) in enumerate(children):
-            plan, changed = self._plan(child.plans[0], layer), ChangedWeights()
+            changed = ChangedWeights()
             for number, batch in enumerate(self._batches):
                 yield self._progress(tally, layer, at * count + number, len(children) * count)
-                before = self.hidden.get(parent.slot * count + number).to(self.skeleton.device)
+                run = partial(self._run, layer, parent, number)
                 # Masked only while it computes: between steps the caller may do anything.
-                model, family = self.skeleton.model, self.model.family
-                with torch.no_grad(), candidate_of(model, family, plan, changed):
-                    after = self.relay.layer(layer, batch, before)
+                with torch.no_grad(), self._candidate(child, layer, changed):
+                    after = paused.finish(child.named(number), run) if paused else run()
                 self.hidden.put(layer + 1, child.slot * count + number, after)
-                tally.add("multiply", self.costs.running(int(batch.mask.sum()), layer))
+                if not paused:
+                    tally.add("multiply", self.costs.running(int(batch.mask.sum()), layer))
         self.skeleton.drop(layer)
+        if paused:
+            paused.states.clear()
+
+    def _experts_in_blocks(
+        self,
+        layer: int,
+        children: Sequence[tuple[Branch, Branch]],
+        paused: PausedForwards,
+        tally: Tally,
+    ) -> Generator[Progress, None, None]:
+        """Load a layer without its experts, and run these block by block, for all plans."""
+        self.skeleton.load(layer, experts=False)
+        count = len(self._batches)
+        for parent, child in children:
+            for number in range(count):
+                yield self._progress(tally, layer, 0, len(children) * count)
+                run = partial(self._run, layer, parent, number)
+                with torch.no_grad(), self._candidate(child, layer, ChangedWeights()):
+                    paused.start(child.named(number), run)
+        share = 1 / len(paused.blocks)
+        for held in paused.blocks:
+            self.skeleton.load_experts(layer, held)
+            tally.add("read", share * self.costs.reading(layer))
+            for _, child in children:
+                changed = ChangedWeights()  # of these experts
+                for number, batch in enumerate(self._batches):
+                    yield self._progress(tally, layer, 0, len(children) * count)
+                    paused.add(child.named(number), self._candidate(child, layer, changed))
+                    running = self.costs.running(int(batch.mask.sum()), layer)
+                    tally.add("multiply", share * running)
+        self.skeleton.drop_experts(layer)
+
+    def _candidate(
+        self, child: Branch, layer: int, changed: ChangedWeights
+    ) -> AbstractContextManager[None]:
+        """Inside the block a layer computes as for the plans of a branch."""
+        plan = self._plan(child.plans[0], layer)
+        return candidate_of(self.skeleton.model, self.model.family, plan, changed)
+
+    def _run(self, layer: int, parent: Branch, number: int) -> Tensor:
+        place = parent.slot * len(self._batches) + number
+        before = self.hidden.get(place).to(self.skeleton.device)
+        return self.relay.layer(layer, self._batches[number], before)
 
     def _plan(self, number: int, layer: int) -> PruningPlan | None:
         """What a plan does to one layer."""
@@ -327,12 +384,18 @@ def run_plans(
         distinct = tuple(missing.values())
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
-    on_disk = bool(place) or are_too_large(nbytes * (len(distinct) + 1))
+    nbytes *= len(distinct) + 1
+    # In blocks, the output of each of a token's experts is kept until all ran.
+    in_blocks = nbytes * (2 + max(layer.top_k for layer in model.layers))
+    kept, paused = (0 if place or are_too_large(size) else size for size in (nbytes, in_blocks))
+    changes = any(plan.bits or plan.repair or plan.kept_neurons for plan in distinct)
+    at_once = experts_that_fit(model, settings, Besides(kept, paused, copies=int(changes)))
+    on_disk = not (paused if at_once else kept)
     states = from_home(place) / folder.name if place else folder
     hidden = HiddenStates(states, on_disk=on_disk)
     skeleton = Skeleton(model, settings)
     costs = layer_costs(model)
-    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder, costs)
+    through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder, costs, at_once)
     branches = yield from through.run(on_disk=on_disk)
     skeleton.load(HEAD)
     skeleton.load(OUTPUT)

@@ -20,11 +20,12 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from analysis.calibration.blocks import layer_sizes, memory_of
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
-from analysis.calibration.loading import CalibrationSettings, resolve_dtype
+from analysis.calibration.loading import CalibrationSettings, resolve_device, resolve_dtype
 from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
@@ -115,6 +116,17 @@ def check_repairable(model: MoEModel, plan: PruningPlan) -> None:
     if changes_nothing(plan, model):
         raise StatsError("The plan removes nothing, so there is nothing to repair.")
     down_tensors(model)
+
+
+def check_holds_layer(model: MoEModel, settings: CalibrationSettings) -> None:
+    """Refuse a layer larger than memory: the fit has all kept experts of a layer at once."""
+    whole = layer_sizes(model, settings).whole
+    free = memory_of(resolve_device(settings.device))
+    if whole > free:
+        needed, there = (f"{size / 2**30:.1f} GiB" for size in (whole, free))
+        raise cannot(
+            model, f"a repair loads a whole layer, {needed} of weights, and {there} is free"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,6 +431,8 @@ def repair_plan(
         note = f"{known.record_id} is in the cache"
         yield Progress("cached", 1, 1, "repairs", note, whole=NOTHING)
         return known
+    with processes.together():
+        check_holds_layer(model, settings)
     started = time.monotonic()
     give_back_memory()
     with ExitStack() as stack:

@@ -23,6 +23,12 @@ def check_spread(
         raise ValueError("--offload-folder and --max-memory need --device-map auto")
 
 
+def check_blocks(experts_at_once: int | None, *, stream_layers: bool) -> None:
+    """Refuse blocks of experts of a whole model, by a ValueError."""
+    if experts_at_once and not stream_layers:
+        raise ValueError("--experts-at-once needs --stream-layers")
+
+
 class SampledRequest(ModelRequest):
     """A corpus, and how much of it is read.
 
@@ -53,6 +59,7 @@ class CalibrateOptions(Request):
     max_memory: options.MaxMemory = ()
     offload_folder: options.OffloadFolder | None = None
     stream_layers: options.StreamLayers = False
+    experts_at_once: options.ExpertsAtOnce | None = None
     hidden_states_dir: Annotated[
         Path | None,
         Option("With --stream-layers, keep hidden states in this folder.", takes="FOLDER"),
@@ -108,6 +115,7 @@ class CalibrateRequest(CalibrateOptions, SampledRequest):
         check_spread(self.device_map, self.max_memory, self.offload_folder)
         if self.hidden_states_dir and not self.stream_layers:
             raise ValueError("--hidden-states-dir needs --stream-layers")
+        check_blocks(self.experts_at_once, stream_layers=self.stream_layers)
         problem = misfit(
             self.collected,
             streams_layers=self.stream_layers,

@@ -15,7 +15,7 @@ from pruning.measures.result import DECODED, RIGHT
 from pruning.measures.sample_settings import DEFAULT_SAMPLES, SampleSettings
 from pruning.plan.bits import OWN
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.requests.calibration import check_spread, seq_len_of
+from pruning.requests.calibration import check_blocks, check_spread, seq_len_of
 from pruning.requests.model import ModelRequest
 from pruning.requests.questions import QuestionOptions
 from pruning.schedules import MEASURED
@@ -91,12 +91,14 @@ class StreamableRequest(HeldOutRequest):
     """A model that may be larger than memory: one layer is loaded at a time."""
 
     stream_layers: options.StreamLayers = False
+    experts_at_once: options.ExpertsAtOnce | None = None
     hidden_states_dir: options.HiddenStatesDir | None = None
 
     @model_validator(mode="after")
     def _placement_is_one(self) -> "StreamableRequest":
         if self.stream_layers and self.device_map:
             raise ValueError("choose one of --device-map, --stream-layers")
+        check_blocks(self.experts_at_once, stream_layers=self.stream_layers)
         return self
 
 

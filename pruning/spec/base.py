@@ -63,7 +63,7 @@ PANELS = {
         "skip_bad_rows allow_test_set "
         "with_corpora",
         "Machine": "dtype device batch_size attention device_map max_memory offload_folder "
-        "stream_layers hidden_states_dir checkpoint_activations trust_remote_code "
+        "stream_layers experts_at_once hidden_states_dir checkpoint_activations trust_remote_code "
         "stats_dir revision",
     }.items()
     for field in fields.split()

@@ -166,6 +166,14 @@ OffloadFolder = Annotated[
     Path, Option("With --device-map, folder for weights that fit nowhere else.", takes="FOLDER")
 ]
 StreamLayers = Annotated[Switch, Option("Load one layer at a time: for models larger than memory.")]
+ExpertsAtOnce = Annotated[
+    Whole,
+    Field(ge=1, le=65_536),
+    Option(
+        "With --stream-layers, experts of a layer to load at once; default: what fits.",
+        takes="EXPERTS",
+    ),
+]
 HiddenStatesDir = Annotated[
     Path,
     Option(

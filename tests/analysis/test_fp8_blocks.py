@@ -34,14 +34,20 @@ def run(path, stats, **changes):
     return calibrated(described, stats, sequences, batch_size=2, **changes)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+PLACES = {
+    "whole": Placement(),
+    "streamed": Placement(stream_layers=True),
+    "in blocks": Placement(stream_layers=True, experts_at_once=3),
+}
+
+
+@pytest.mark.parametrize("placement", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_statistics_are_those_of_the_plain_weights(pair, stream, dtype, tmp_path):
+def test_statistics_are_those_of_the_plain_weights(pair, placement, dtype, tmp_path):
     fp8, plain = pair
     assert load_model_index(str(fp8)).cut_blocks
-    placement = Placement(stream_layers=stream)
     first = run(fp8, tmp_path / "a", placement=placement, dtype=dtype)
-    second = run(plain, tmp_path / "b", placement=placement, dtype=dtype)
+    second = run(plain, tmp_path / "b", dtype=dtype)
     assert first.manifest.files == second.manifest.files
 
 

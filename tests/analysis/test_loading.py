@@ -29,6 +29,7 @@ LENGTHS = (9, 5, 7, 3, 9)
 DISK = Placement(device_map="auto", max_memory=(("cpu", "30KB"),))
 PLACES = {"memory": Placement(), "disk": DISK, "streamed": STREAMED}
 EITHER = pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
+IN_BLOCKS = replace(STREAMED, experts_at_once=4)
 
 
 def run(path, stats, **changes):
@@ -276,7 +277,9 @@ def write_mxfp4(tmp_path, dtype=torch.bfloat16):
     edit_json(tmp_path / "mxfp4" / "config.json", quantization_config=stored)
 
 
-@EITHER
+@pytest.mark.parametrize(
+    "placement", [Placement(), STREAMED, IN_BLOCKS], ids=["whole", "streamed", "in blocks"]
+)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path):
     write_mxfp4(tmp_path, getattr(torch, dtype))

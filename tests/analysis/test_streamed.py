@@ -1,5 +1,6 @@
 """Layer-streamed runs: the numbers of the whole model, bit for bit; what interruptions leave."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,11 +8,12 @@ import torch
 from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 
-from analysis.calibration import hidden, partial
+from analysis.calibration import blocks, hidden, partial
+from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes
 from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement
 from analysis.calibration.relay import Relay
-from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.calibration.skeleton import EMBEDDINGS, Skeleton, StoredTensor
 from analysis.calibration.sums import sums_of
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
 from analysis.model.layer_costs import layer_costs
@@ -23,6 +25,8 @@ from families.configs import BY_NAME, DISTINCT
 from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
+IN_BLOCKS = replace(STREAMED, experts_at_once=3)
+EVERY_GROUP = {"groups": ("routed", "router", "damage", "dense")}
 
 
 def run(described, stats, placement=Placement(), **changes):  # noqa: B008 - frozen
@@ -30,10 +34,10 @@ def run(described, stats, placement=Placement(), **changes):  # noqa: B008 - fro
     return calibrated(described, stats, sequences, placement=placement, **changes)
 
 
-def assert_same_as_whole(path, tmp_path, hidden="", **changes):
+def assert_same_as_whole(path, tmp_path, hidden="", place=STREAMED, **changes):
     described = load_model_index(str(path))
     whole = run(described, tmp_path / "whole", **changes)
-    place = replace(STREAMED, hidden_states_dir=tmp_path / hidden if hidden else None)
+    place = replace(place, hidden_states_dir=tmp_path / hidden if hidden else None)
     streamed = run(described, tmp_path / "streamed", place, **changes)
     assert not hidden or list((tmp_path / hidden).iterdir()) == []
     assert streamed.manifest.digest == whole.manifest.digest
@@ -55,13 +59,29 @@ def test_every_kind_of_family_gives_the_bits_of_the_whole_model(case, tmp_path):
     assert_same_as_whole(tmp_path / "model", tmp_path)
 
 
+@pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", DISTINCT)
+def test_every_kind_of_family_gives_its_bits_with_experts_in_blocks(case, at_once, tmp_path):
+    if case.model_type in HAND_ON_MORE:
+        pytest.skip("its layers do not run alone")
+    family_model(case).save_pretrained(tmp_path / "model", max_shard_size="40KB")
+    place = replace(STREAMED, experts_at_once=at_once)
+    assert_same_as_whole(tmp_path / "model", tmp_path, place=place, **EVERY_GROUP)
+
+
 # A model on disk, and what is asked of its runs.
 WAYS = {
     "experts stacked on disk": ({"model_type": "mixtral", "fused": True}, {}),
     "in bfloat16": ({"dtype": torch.bfloat16}, {"dtype": "auto"}),
     "to bfloat16": ({}, {"dtype": "bfloat16"}),
-    "every group": ({}, {"groups": ("routed", "router", "damage", "dense")}),
+    "every group": ({}, EVERY_GROUP),
     "hidden states on disk": ({}, {"hidden": "hidden"}),
+    "blocks in bfloat16": ({"dtype": torch.bfloat16}, {"dtype": "auto", "place": IN_BLOCKS}),
+    "blocks of experts stacked on disk": (
+        {"model_type": "mixtral", "fused": True},
+        {"place": IN_BLOCKS},
+    ),
+    "states inside of layers on disk": ({}, {"place": IN_BLOCKS, "hidden": "hidden"}),
 }
 
 
@@ -69,6 +89,91 @@ WAYS = {
 def test_layers_give_the_bits_of_the_whole_model(stored, asked, tmp_path):
     tiny_checkpoint(tmp_path / "model", **{"model_type": "qwen3_moe", **stored})
     assert_same_as_whole(tmp_path / "model", tmp_path, **asked)
+
+
+@pytest.mark.parametrize(
+    ("groups", "times"), [(("routed", "router", "damage"), 1), (("routed", "dense"), 2)]
+)
+def test_blocks_are_read_once_and_once_more_for_the_group_dense(
+    groups, times, tmp_path, monkeypatch
+):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described, read, most = load_model_index(str(tmp_path / "model")), Counter(), 0
+    whole, fill = StoredTensor.read_into, Skeleton.load_experts
+
+    def noted(self, target):
+        read[self.entry.name] += 1
+        whole(self, target)
+
+    def held(self, layer, experts):
+        nonlocal most
+        fill(self, layer, experts)
+        module = self.model.model.layers[layer].mlp.experts
+        most = max(most, sum(parameter.numel() for parameter in module.parameters()))
+
+    monkeypatch.setattr(StoredTensor, "read_into", noted)
+    monkeypatch.setattr(Skeleton, "load_experts", held)
+    run(described, tmp_path / "stats", IN_BLOCKS, groups=groups)
+    # The head gives no statistics, nor does the norm before it.
+    wanted = {
+        name: times if ".experts." in name else 1
+        for name in described.checkpoint.tensors
+        if name not in ("lm_head.weight", "model.norm.weight")
+    }
+    assert read == wanted
+    assert most == 3 * sum(
+        entry.numel
+        for name, entry in described.checkpoint.tensors.items()
+        if "layers.1.mlp.experts.0." in name
+    )
+
+
+@pytest.mark.parametrize("interrupt_at", ["layer 0", "layer 1"])
+def test_a_run_in_blocks_resumes_whole_and_the_other_way_round(interrupt_at, tmp_path, monkeypatch):
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = load_model_index(str(tmp_path / "model"))
+    once = run(described, tmp_path / "once")
+    for first, second in ((IN_BLOCKS, STREAMED), (STREAMED, IN_BLOCKS)):
+        stats = tmp_path / f"stats of {first.experts_at_once}"
+        task = calibration(described, stats, placement=first)
+        steps = (step for step in task if step.at == interrupt_at)
+        next(steps), next(steps), next(steps)
+        task.close()
+        finished = run(described, stats, second)
+        assert finished.manifest.files == once.manifest.files
+        assert list(stats.iterdir()) == [finished.path]
+
+
+def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(tmp_path, monkeypatch):
+    """Hand arithmetic: layers of 7 experts of 3 x 16 x 24 float32, 4,608 bytes each."""
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = load_model_index(str(tmp_path / "model"))
+    settings = make_settings(placement=STREAMED)
+    sizes = layer_sizes(described, settings)
+    assert sizes.expert == 3 * 16 * 24 * 4
+    # The embeddings are larger than what a layer holds beside its experts.
+    assert sizes.around == VOCAB * 16 * 4
+    layer = [n for n in described.checkpoint.tensors if n.startswith("model.layers.1.")]
+    assert sizes.whole == 4 * sum(described.checkpoint.tensors[name].numel for name in layer)
+    besides = Besides(whole=1000, in_blocks=3000)
+
+    def fitting(free, **changes):
+        monkeypatch.setattr(blocks, "free_memory", lambda: free)
+        return experts_that_fit(described, settings, replace(besides, **changes))
+
+    whole = (sizes.whole + 1000) / 0.8
+    assert fitting(whole + 2) == 0
+    assert fitting(whole - 2) == 6
+    five = (3000 + sizes.around + 5 * sizes.expert) / 0.8
+    assert (fitting(five + 2), fitting(five - 2)) == (5, 4)
+    assert fitting(five + 2, copies=1) == 2
+    assert fitting(0) == 1  # and what is too large fails as it did
+    asked = replace(settings, placement=replace(STREAMED, experts_at_once=4))
+    assert experts_that_fit(described, asked, besides) == 4
+    whole_layer = replace(settings, placement=replace(STREAMED, experts_at_once=7))
+    assert experts_that_fit(described, whole_layer, besides) == 0
 
 
 def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):

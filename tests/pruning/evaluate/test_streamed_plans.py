@@ -65,6 +65,28 @@ def test_every_kind_of_family_gives_the_bits_of_one_plan_at_a_time(case, ask_str
     assert not list((tmp_path / "together").rglob("*.partial"))
 
 
+@pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", DISTINCT)
+def test_experts_in_blocks_give_the_bits_of_every_kind_of_family(
+    case, at_once, ask_streamed, tmp_path
+):
+    described = saved(tmp_path / "model", case)
+    if case.model_type in HAND_ON_MORE:
+        pytest.skip("its layers do not run alone")
+    plans = plans_for(described, case)
+    in_blocks = ask_streamed(described, plans, "blocks", experts_at_once=at_once)
+    whole = ask_streamed(described, plans, "whole", streams=False)
+    assert outcomes(drain(run_evaluations(in_blocks))) == outcomes(drain(run_evaluations(whole)))
+
+
+def test_what_blocks_need_is_said_where_it_lacks(ask_streamed, tmp_path):
+    described = saved(tmp_path / "model", MIXTRAL)
+    asked = ask_streamed(described, [keep_all(described)], "stats", experts_at_once=2)
+    wide = replace(asked, settings=replace(asked.settings, dtype="float64"))
+    with pytest.raises(UnsupportedModelError, match=r"float64, .* choose another --dtype"):
+        drain(run_evaluations(wide))
+
+
 def test_plans_part_where_they_first_differ():
     """Five plans, 0 the original: what they keep of three layers, and the slots by hand."""
     start = [Branch(0, (0, 1, 2, 3, 4))]
@@ -93,7 +115,8 @@ def mixtral(tmp_path):
     return saved(tmp_path / "model", MIXTRAL)
 
 
-def test_each_weight_is_read_once_for_all_plans(mixtral, ask_streamed, monkeypatch):
+@pytest.mark.parametrize("at_once", [0, 4])
+def test_each_weight_is_read_once_for_all_plans(mixtral, at_once, ask_streamed, monkeypatch):
     read, plans = [], plans_for(mixtral, MIXTRAL)
     whole = StoredTensor.read_into
 
@@ -102,7 +125,7 @@ def test_each_weight_is_read_once_for_all_plans(mixtral, ask_streamed, monkeypat
         whole(self, target)
 
     monkeypatch.setattr(StoredTensor, "read_into", noted)
-    drain(run_evaluations(ask_streamed(mixtral, plans, "stats")))
+    drain(run_evaluations(ask_streamed(mixtral, plans, "stats", experts_at_once=at_once)))
     assert sorted(read) == sorted(mixtral.checkpoint.tensors)
 
 

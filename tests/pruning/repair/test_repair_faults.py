@@ -15,6 +15,7 @@ from filelock import FileLock
 from launching import TESTS, torchrun
 from safetensors.torch import load_file
 
+from analysis.calibration import blocks
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError, StatsError, UserError
@@ -192,17 +193,30 @@ def evaluated(model, plans, stats, **placed):
     return drain(run_evaluations(Evaluations(model, plans, drawn, ("kl", "nll"), settings, store)))
 
 
+def test_a_layer_larger_than_memory_is_refused_before_anything_is_read(
+    model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(blocks, "free_memory", lambda: 1000)
+    refused = r"cannot be repaired: a repair loads a whole layer, .* GiB is free; prune without"
+    with pytest.raises(UserError, match=refused) as error:
+        drain(repair(model, tmp_path))
+    says(error)
+    assert not names_in(tmp_path)
+
+
 def test_a_repaired_plan_has_evaluations_of_its_own_also_streamed(whole, model, tmp_path):
     stats, record = whole
     plan = plan_with(model, stats, record)
     plans = [plan.unrepaired, plan]
-    alone, streamed = (
-        evaluated(model, plans, tmp_path / str(streams), stream_layers=streams)
-        for streams in (False, True)
+    alone, streamed, in_blocks = (
+        evaluated(model, plans, tmp_path / str(number), **placed)
+        for number, placed in enumerate(
+            ({}, {"stream_layers": True}, {"stream_layers": True, "experts_at_once": 3})
+        )
     )
-    assert [evaluation.metrics for evaluation in streamed] == [
-        evaluation.metrics for evaluation in alone
-    ]
+    metrics = [evaluation.metrics for evaluation in alone]
+    assert [evaluation.metrics for evaluation in streamed] == metrics
+    assert [evaluation.metrics for evaluation in in_blocks] == metrics
     pruned, repaired = alone
     assert repaired.record_id != pruned.record_id
     assert repaired.metrics["kl"].mean < pruned.metrics["kl"].mean
