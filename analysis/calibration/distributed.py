@@ -1,4 +1,4 @@
-"""One run in several processes: sums are gathered, and a failure in one stops all.
+"""One run in several processes: what they send each other, and a failure in one stops all.
 
 A launcher (`torchrun`, `accelerate launch`) starts the processes and gives each its rank. Sums are
 sent as float64 over the CPU: exact, cheap next to the forwards, and the same on any device.
@@ -6,10 +6,11 @@ sent as float64 over the CPU: exact, cheap next to the forwards, and the same on
 
 import atexit
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
 from typing import Any, TypeVar
 
 import safetensors.torch
@@ -17,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from analysis.calibration.sums import join_into
 from analysis.errors import LostProcessError, StatsError
 from analysis.machine.launcher import launched_world
 from analysis.progress import Progress
@@ -30,6 +30,10 @@ PATIENCE = timedelta(minutes=30)
 
 class OtherProcessError(StatsError):
     """Another process of the run failed and reported why."""
+
+
+class Interrupted(Exception):
+    """Another process stopped the work, as `Processes.together` then tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,12 @@ class Processes:
             OtherProcessError: it failed in another process; says in which and why.
             LostProcessError: a process is gone or does not answer.
         """
-        try:
+        if self.world == 1:
             yield
+            return
+        try:
+            with suppress(Interrupted):
+                yield
         except Exception as error:
             self._compare(f"{type(error).__name__}: {error}" if not str(error) else str(error))
             raise
@@ -63,8 +71,6 @@ class Processes:
 
     def _compare(self, failure: str) -> tuple[int, str] | None:
         """The first process that failed and its reason, or None."""
-        if self.world == 1:
-            return None
         with _noticing_loss():
             failed = torch.tensor([bool(failure)], dtype=torch.int64)
             dist.all_reduce(failed)
@@ -118,28 +124,44 @@ class Processes:
             return
         yield dict(sums)
         for rank in range(1, self.world):
-            with _noticing_loss():
-                part = self._receive(rank)
-            yield safetensors.torch.load(part)
+            yield self.take(rank)
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over processes, in the order of their ranks; the same in all of them."""
         if self.world == 1:
             return values
-        sums = folded(self.incoming({"values": values.cpu()}))
-        return self.scatter([sums] * self.world)["values"].to(values.device)
+        parts = [part["values"] for part in self.gather({"values": values.cpu()})]
+        total = {"values": reduce(torch.add, parts)} if self.is_first else {}
+        return self.spread(total)["values"].to(values.device)
 
-    def scatter(self, parts: Sequence[Sums]) -> dict[str, Tensor]:
-        """This process's part; the first process passes one for each rank."""
+    def spread(self, sums: Sums) -> dict[str, Tensor]:
+        """What the first process passed, in all of them."""
         if self.world == 1:
-            return dict(parts[0])
+            return dict(sums)
         with _noticing_loss():
             if not self.is_first:
-                sums: dict[str, Tensor] = safetensors.torch.load(self._receive(0))
-                return sums
+                return self.take(0)
+            data = safetensors.torch.save(dict(sums))
             for rank in range(1, self.world):
-                self._send(safetensors.torch.save(dict(parts[rank])), rank)
-        return dict(parts[0])
+                self._send(data, rank)
+        return dict(sums)
+
+    def post(self, sums: Sums, rank: int, tag: int = 0) -> list[Any]:
+        """Send without waiting until another process takes it; hold what it returns until then."""
+        data = safetensors.torch.save(dict(sums))
+        tensors = torch.tensor([len(data)], dtype=torch.int64), _buffer(data)
+        with _noticing_loss():
+            return [dist.isend(tensor, rank, tag=tag) for tensor in tensors]
+
+    def take(self, rank: int, tag: int = 0) -> dict[str, Tensor]:
+        """Wait for what another process sends, in its order."""
+        with _noticing_loss():
+            size = torch.zeros(1, dtype=torch.int64)
+            dist.recv(size, rank, tag=tag)
+            buffer = torch.empty(int(size.item()), dtype=torch.uint8)
+            dist.recv(buffer, rank, tag=tag)
+        sums: dict[str, Tensor] = safetensors.torch.load(buffer.numpy().tobytes())
+        return sums
 
     def _broadcast(self, data: bytes, source: int) -> bytes:
         size = torch.tensor([len(data)], dtype=torch.int64)
@@ -153,13 +175,6 @@ class Processes:
     def _send(self, data: bytes, rank: int) -> None:
         dist.send(torch.tensor([len(data)], dtype=torch.int64), rank)
         dist.send(_buffer(data), rank)
-
-    def _receive(self, rank: int) -> bytes:
-        size = torch.zeros(1, dtype=torch.int64)
-        dist.recv(size, rank)
-        buffer = _buffer(bytes(int(size.item())))
-        dist.recv(buffer, rank)
-        return buffer.numpy().tobytes()
 
 
 def _buffer(data: bytes) -> Tensor:
@@ -188,12 +203,3 @@ def join() -> Processes:
             dist.init_process_group(backend, timeout=PATIENCE)
         atexit.register(dist.destroy_process_group)
     return Processes(dist.get_rank(), dist.get_world_size())
-
-
-def folded(parts: Iterable[Sums]) -> dict[str, Tensor]:
-    """Several sets of sums joined into one, in the order of the ranks; empty if there are none."""
-    remaining = iter(parts)
-    total = {name: tensor.clone() for name, tensor in next(remaining, {}).items()}
-    for part in remaining:
-        join_into(total, part)
-    return total

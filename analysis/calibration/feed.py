@@ -134,17 +134,28 @@ def predicted(batch: TokenBatch) -> BoolArray:
 
 def feed_backward(model: PreTrainedModel, batch: TokenBatch) -> None:
     """Run the model on a batch, then backward from its loss."""
+    with with_graph(model, batch):
+        run_backward(model, batch, model.base_model(**prepare(model, batch), use_cache=False))
+
+
+def run_backward(model: PreTrainedModel, batch: TokenBatch, output: Any) -> None:
+    """Backward from the loss of a batch; `output` is what the trunk gave."""
+    hidden_BLD: Tensor = output.last_hidden_state
+    mask = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
+    if not mask.any():
+        return  # the activations are summed already, and no loss depends on them
+    hidden_RD = hidden_BLD[:, :-1][mask]
+    targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[mask]
+    gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
+    torch.autograd.backward([hidden_RD], [gradient_RD])
+
+
+@contextmanager
+def with_graph(model: PreTrainedModel, batch: TokenBatch) -> Iterator[None]:
+    """Inside, activations are kept for backward; says it in one line if they do not fit."""
     try:
         with torch.enable_grad(), one_dtype(model):
-            output = model.base_model(**prepare(model, batch), use_cache=False)
-            hidden_BLD: Tensor = output.last_hidden_state
-            mask = torch.from_numpy(predicted(batch)).to(hidden_BLD.device)
-            if not mask.any():
-                return  # the activations are summed already, and no loss depends on them
-            hidden_RD = hidden_BLD[:, :-1][mask]
-            targets_R = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden_BLD.device)[mask]
-            gradient_RD = _loss_gradient(model, output, hidden_RD.detach(), targets_R)
-            torch.autograd.backward([hidden_RD], [gradient_RD])
+            yield
     except RuntimeError as error:  # torch.OutOfMemoryError among them
         if not isinstance(error, torch.OutOfMemoryError) and _CPU_REFUSAL not in str(error):
             raise

@@ -29,14 +29,15 @@ _GIB = 1 << 30
 _SHARE_OF_MATMUL_SPEED = 0.33
 _MEASURE_SECONDS = 0.2
 # Backward differentiates the inputs of every product, not the weights: as much again, and the head.
-_TIMES_WITH_BACKWARD = 2.5
+TIMES_WITH_BACKWARD = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
     """Estimated bytes in addition to the Python process."""
 
-    whole_model: int  # with all layers on one device; in each process of a data parallel run
+    whole_model: int  # with all layers on one device
+    weights: int  # the part of `whole_model` for the weights, which processes share
     streamed: int  # with one layer at a time
     free: int  # available to this process on the device
     batch_size: int  # sequences that run at once
@@ -48,11 +49,14 @@ class MemoryNeeds:
     def advice(self) -> str:
         """What fits, as options of the command line."""
         if self.whole_model <= self.free:
-            return "fits; each further process (torchrun) needs as much again"
+            return "fits"
         if self.graph:
             return f"does not fit: {backward_options(self.batch_size)}; or --device-map auto"
         if (self.in_blocks or self.streamed) <= self.free:
-            return "does not fit whole: --stream-layers, or --device-map auto --offload-folder DIR"
+            return (
+                "does not fit whole: --stream-layers, --device-map auto --offload-folder DIR, or "
+                "several processes (torchrun), each of which holds a share"
+            )
         fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
         return f"does not fit, not even layer by layer: {fewer}more memory"
 
@@ -93,6 +97,7 @@ def memory_needs(
     at_once, sizes = experts_that_fit(model, settings, besides), layer_sizes(model, settings)
     return MemoryNeeds(
         whole_model=sum(parts.values()) + sums + running + graph,
+        weights=sum(parts.values()),
         streamed=sizes.whole + besides.whole,
         free=memory_of(device),
         batch_size=settings.batch_size,
@@ -190,7 +195,7 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     check_loadable(model, trusted=settings.trust_remote_code)
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
-    times = _TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
+    times = TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
     work = active_params(model) * (sequences.num_tokens + padded) * times
     by_layers = needs.in_blocks or needs.streamed
     return Estimate(

@@ -7,9 +7,9 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.distributed import Processes, Sums, folded
+from analysis.calibration.distributed import Processes, Sums
 from analysis.calibration.hidden import content_sum
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
@@ -59,8 +59,6 @@ class PartialRun:
         self._manifest = manifest
         self.path = partial_of(parent / manifest.run_id)
         self._lock = FileLock(parent / f".{manifest.run_id}{PARTIAL}.lock", timeout=0)
-        self._saved_at = time.monotonic()
-        self._save_took = 0.0
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -83,21 +81,8 @@ class PartialRun:
                 "finish."
             ) from error
 
-    def is_due(self) -> bool:
-        """Whether it is time to save."""
-        pause = max(_SAVE_EVERY_SECONDS, _TIMES_THE_SAVE * self._save_took)
-        return time.monotonic() - self._saved_at > pause
-
-    def save(self, parts: Sequence[Mapping[str, Tensor]], state: RunState) -> None:
-        """Replace the saved state atomically.
-
-        Keeps one part per process, so each gets its own sums back and the numbers do not depend on
-        where a run stopped.
-        """
-        started = time.monotonic()
-        tensors = {
-            f"{rank}/{name}": t for rank, part in enumerate(parts) for name, t in part.items()
-        }
+    def save(self, tensors: Mapping[str, Tensor], state: RunState) -> None:
+        """Replace the saved state atomically."""
         state_json = json.dumps(asdict(state))
         metadata = {
             "digest": self._manifest.digest,
@@ -106,39 +91,41 @@ class PartialRun:
         }
         with written_durably(self.path / _STATE) as draft:
             try:
-                safetensors.torch.save_file(tensors, draft, metadata=metadata)
+                safetensors.torch.save_file(dict(tensors), draft, metadata=metadata)
             except SafetensorError as error:  # as of a full disk
                 raise OSError(0, first_line(error), str(self.path)) from error
-        self._saved_at = time.monotonic()
-        self._save_took = self._saved_at - started
 
-    def restore(self) -> tuple[RunState, list[dict[str, Tensor]]]:
-        """The saved state and the sums of each process; no sums if none of this run are saved."""
+    def restore(self) -> tuple[RunState, dict[str, Tensor]]:
+        """The saved state and the sums; no sums if none of this run are saved."""
         path = self.path / _STATE
         if not path.is_file():
-            return RunState(), []
+            return RunState(), {}
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("digest") != self._manifest.digest:
-                    return RunState(), []
+                    return RunState(), {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if content_sum(tensors, metadata["state"]) != metadata["sum"]:
                 raise ValueError("the checksum differs")  # noqa: TRY301
             state = RunState(**json.loads(metadata["state"]))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError):
             logger.warning("The saved state %s cannot be read; starting over.", path)
-            return RunState(), []
-        parts: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            rank, _, name = key.partition("/")
-            parts.setdefault(int(rank), {})[name] = tensor
-        return state, [parts[rank] for rank in sorted(parts)]
+            return RunState(), {}
+        return state, tensors
 
     def forget(self) -> None:
         """Start from scratch next time."""
         for entry in self.path.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When a process last saved, and how long that took."""
+
+    saved_at: float = field(default_factory=time.monotonic)
+    took: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +135,51 @@ class Work:
     manifest: RunManifest  # of the finished run, without its measurements
     processes: Processes
     partial: PartialRun | None  # where the first process saves; None in the others
-    sums: GroupSums  # this process's share
+    sums: GroupSums  # of the layers that this process holds
     state: RunState
+    clock: _Clock = field(default_factory=_Clock)
 
     def save(self) -> None:
         """Save the progress; all processes must call this."""
-        parts = self.processes.gather(self.sums.tensors())
+        started = time.monotonic()
+        total = self._total()
         if self.partial:
-            self.partial.save(parts, self.state)
+            self.partial.save(total, self.state)
+        self.clock.saved_at = time.monotonic()
+        self.clock.took = self.clock.saved_at - started
 
     def is_due(self) -> bool:
-        """Whether it is time to save, as the first process decides."""
-        return bool(self.processes.share(self.partial.is_due() if self.partial else None))
+        """Whether it is time to save."""
+        pause = max(_SAVE_EVERY_SECONDS, _TIMES_THE_SAVE * self.clock.took)
+        return time.monotonic() - self.clock.saved_at > pause
 
     def collect(self) -> None:
-        """Combine all sums in the first process."""
-        parts = self.processes.incoming(self.sums.tensors())
-        if total := folded(parts):
+        """Bring all sums to the first process."""
+        total = self._total()
+        if self.processes.is_first:
             self.sums.load(total)
+
+    def _total(self) -> dict[str, Tensor]:
+        """The sums of all layers, in the first process."""
+        parts = list(self.processes.incoming(self.sums.tensors()))
+        return {name: tensor for part in parts for name, tensor in part.items()}
 
 
 def resume_state(
     processes: Processes, partial: PartialRun | None, way: str, names: Set[str]
 ) -> tuple[RunState, Sums]:
-    """The state to resume from and this process's saved sums, empty if there are none.
+    """The state to resume from and the saved sums, empty if there are none.
 
     `partial` is None in all processes but the first. A state saved by another `way`, or without
     the sums of these `names`, as an earlier version saved it, is dropped.
     """
-    state, parts = partial.restore() if partial else (RunState(), [])
-    if state.way != way or not parts or not all(names <= part.keys() for part in parts):
-        state, parts = RunState(way=way), []
+    state, sums = partial.restore() if partial else (RunState(), {})
+    if state.way != way or not names <= sums.keys():
+        state, sums = RunState(way=way), {}
         if partial:
             partial.forget()
-    shared = processes.share({"state": asdict(state), "parts": len(parts)})
-    state = RunState(**shared["state"])
-    if not shared["parts"]:
-        return state, {}
-    if parts and len(parts) != processes.world:
-        # With another number of processes than before the first one takes all sums.
-        parts = [folded(parts)] + [{} for _ in range(processes.world - 1)]
-    return state, processes.scatter(parts)
+    state = RunState(**processes.share(asdict(state)))
+    return state, processes.spread(sums)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Runs one decoder layer of a model at a time, by the model's own forward.
+"""Runs one decoder layer of a model at a time, or some of them, by the model's own forward.
 
 Earlier layers pass the hidden states through, later ones are not reached. So the model itself makes
 masks, positions and other inputs of the layer.
@@ -39,7 +39,7 @@ class _HiddenStates(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Runs one layer of a model on given hidden states, or the embeddings alone."""
+    """Runs layers of a model on given hidden states, or the embeddings alone."""
 
     model: PreTrainedModel  # only what runs must be loaded
     layers: nn.ModuleList  # its decoder layers
@@ -92,18 +92,26 @@ class Relay:
 
     def layer(self, number: int, batch: TokenBatch, hidden_BTD: Tensor) -> Tensor:
         """The layer's output for these hidden states."""
+        return self.span(range(number, number + 1), batch, hidden_BTD)
+
+    def span(self, numbers: range, batch: TokenBatch, hidden_BTD: Tensor) -> Tensor:
+        """What the last of several layers gives, for the hidden states that the first one gets."""
 
         def through(hidden: Tensor, *_: Any, **__: Any) -> Tensor:
             return hidden.as_subclass(_Alone)
 
-        def run(_: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            output = original(hidden_BTD, *args, **kwargs)
+        def enter(_: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return first(hidden_BTD, *args, **kwargs)
+
+        def leave(*args: Any, **kwargs: Any) -> Tensor:
+            output = run[-1](*args, **kwargs)
             raise _HiddenStates(output if isinstance(output, Tensor) else output[0])
 
-        original = self.layers[number].forward
+        first, *later = (self.layers[number].forward for number in numbers)
+        run: list[Forward] = [enter, *later]
         embeddings = self.model.get_input_embeddings()
         with other_forwards([embeddings], [lambda *_, **__: _first_stream(hidden_BTD)]):
-            return self._run(batch, [through] * number + [run])
+            return self._run(batch, [through] * numbers[0] + run[:-1] + [leave])
 
     @contextmanager
     def after_layers(self, hidden_BTD: Tensor) -> Iterator[None]:

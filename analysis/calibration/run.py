@@ -4,7 +4,6 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import islice
 
 import torch
 from transformers import PreTrainedModel
@@ -17,6 +16,7 @@ from analysis.calibration.loading import DTYPES, CalibrationSettings, load_model
 from analysis.calibration.manifest import finished_run, plan_run
 from analysis.calibration.memory import check_fits, with_blocks
 from analysis.calibration.partial import PartialRun, Work, note_model, resume_state, run_facts
+from analysis.calibration.shared import run_shares
 from analysis.calibration.streamed import stream
 from analysis.calibration.sums import sums_of
 from analysis.calibration.tables import group_facts, store_run
@@ -36,33 +36,28 @@ def _accumulate(
     batch_size: int,
     heads: Heads | None,
 ) -> Generator[Progress, None, None]:
-    """Run this process's batches; the state counts those of all processes."""
-    state, total, rank = work.state, sequences.num_tokens, work.processes.rank
+    """Run the batches that are not done."""
+    state, total = work.state, sequences.num_tokens
     run: Feed = feed_backward if "gradient" in work.sums.groups else feed
     if heads:
         run = heads.fed_after(run)
     note = f"resumed after {state.tokens} of {total} tokens" if state.done else ""
     yield Progress("calibrating", state.tokens, total, "tokens", note)
     try:
-        batches = sequences.batches(batch_size, start=state.done)
-        # One batch for each process; in the last turn some may have none.
-        while turn := tuple(islice(batches, work.processes.world)):
+        for batch in sequences.batches(batch_size, start=state.done):
             started = time.monotonic()
-            with torch.no_grad(), work.processes.together():
-                if rank < len(turn):
-                    run(model, turn[rank])
-            state.done += sum(len(batch.mask) for batch in turn)
-            state.tokens += sum(int(batch.mask.sum()) for batch in turn)
+            with torch.no_grad():
+                run(model, batch)
+            state.done += len(batch.mask)
+            state.tokens += int(batch.mask.sum())
             state.seconds += time.monotonic() - started
             if work.is_due():
                 work.save()
             yield Progress("calibrating", state.tokens, total, "tokens")
     except GeneratorExit:
         # Stopped between two batches, so the sums are complete. Any other exception may come in
-        # the middle of one, and several processes do not stop at the same batch: then the last
-        # saved state stands.
-        if work.processes.world == 1:
-            work.save()
+        # the middle of one: then the last saved state stands.
+        work.save()
         raise
 
 
@@ -78,10 +73,10 @@ def calibrate(
 
     A run in the cache is returned at once. An interrupted one resumes from its saved state, at
     most 30 seconds old, and gives the same numbers as an uninterrupted one with the same batch
-    size and number of processes. With `resume` off it starts from scratch.
+    size. With `resume` off it starts from scratch.
 
-    Under a launcher each process runs its share of the batches; only the first one writes, and
-    only its result is a readable run.
+    Under a launcher each process holds its share of the layers, see `shared`; only the first one
+    writes, and only its result is a readable run.
     """
     manifest, processes = plan_run(model, sequences, settings), join()
     first = processes.share(manifest.digest)
@@ -157,13 +152,10 @@ def _run_whole(
 ) -> Generator[Progress, None, None]:
     yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
     with offload_space(settings.placement) as offload:
-        with work.processes.together():
-            # Checked in all processes before any takes memory.
-            check_fits(model, sequences, settings)
-        with work.processes.together():
-            loaded = load_model(model, settings, offload)
-            has_heads = "heads" in work.sums.groups
-            heads = Heads(model, settings, work.sums) if has_heads else None
+        check_fits(model, sequences, settings)
+        loaded = load_model(model, settings, offload)
+        has_heads = "heads" in work.sums.groups
+        heads = Heads(model, settings, work.sums) if has_heads else None
         note_model(work.state, loaded, settings)
         with ExitStack() as stack:
             if settings.placement.checkpoint_activations:
@@ -179,8 +171,10 @@ def _calibrate(
         yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
         yield from stream(model, sequences, with_blocks(model, sequences, settings), work)
     else:
-        parts = _parts(model, sequences, work)
-        yield from parts.by_phase(_run_whole(model, sequences, settings, work))
+        parts, run = _parts(model, sequences, work), _run_whole
+        if work.processes.world > 1:
+            run = run_shares
+        yield from parts.by_phase(run(model, sequences, settings, work))
     work.collect()
     with work.processes.together():
         bad = [name for name, sums in work.sums.tensors().items() if not sums.isfinite().all()]
@@ -189,5 +183,7 @@ def _calibrate(
             name, _, layer = bad[0].rpartition(".")
             dtype = DTYPES[work.manifest.settings["dtype"]]
             raise not_finite(f"The sums {name} of layer {layer} hold", dtype)
-    facts = run_facts(work, settings) | group_facts(work.manifest, work.sums)
-    return replace(work.manifest, made=facts)
+    facts = None
+    if work.partial:
+        facts = run_facts(work, settings) | group_facts(work.manifest, work.sums)
+    return replace(work.manifest, made=work.processes.share(facts))

@@ -1,11 +1,11 @@
-"""The sums of a calibration: named tensors that add up over batches, shards and processes.
+"""The sums of a calibration: named tensors that add up over batches and shards.
 
 Two of them, `peaks` and `largest`, hold maxima instead.
 """
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
 from itertools import pairwise
 from types import MappingProxyType
@@ -27,17 +27,7 @@ _Shape = tuple[tuple[int, ...], torch.dtype]
 Widths = Mapping[int, Sequence[int]]
 # Part of torch's message if a CPU has no memory left; there is no error type for it.
 _REFUSED = "can't allocate memory"
-_MAXIMA = frozenset(("peaks", "largest"))
 _CHOSEN = "chosen."
-
-
-def join_into(total: dict[str, Tensor], part: Mapping[str, Tensor]) -> None:
-    """Add sums, named as in `GroupSums.tensors`, to others in place; maxima keep the larger."""
-    for name, tensor in part.items():
-        if name.partition(".")[0] in _MAXIMA:
-            torch.maximum(total[name], tensor, out=total[name])
-        else:
-            total[name] += tensor
 
 
 def _shapes(
@@ -89,7 +79,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class GroupSums:
-    """Sums of the chosen groups, by name and layer; float64 and int64, see `join_into`.
+    """Sums of the chosen groups, by name and layer; float64 and int64.
 
     They start on the CPU; a layer's sums move to the device of its experts when it first runs.
     `chosen` is not a sum: by the first sample of a batch, (tokens, K) experts that its tokens chose
@@ -152,13 +142,19 @@ class GroupSums:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `tensors`."""
-        for name, layer in self._tensors:
-            self._tensors[name, layer] = tensors[f"{name}.{layer}"]
-        self.chosen = {
-            int(name.removeprefix(_CHOSEN)): ids
-            for name, ids in tensors.items()
-            if name.startswith(_CHOSEN)
-        }
+        self._tensors.clear()
+        self.chosen.clear()
+        for key, tensor in tensors.items():
+            name, _, number = key.partition(".")
+            if key.startswith(_CHOSEN):
+                self.chosen[int(number)] = tensor
+            else:
+                self._tensors[name, int(number)] = tensor
+
+    def hold(self, layers: Container[int]) -> None:
+        """Drop the sums of all layers but these."""
+        for key in [key for key in self._tensors if key[1] not in layers]:
+            del self._tensors[key]
 
 
 def sums_of(model: MoEModel, groups: Sequence[str] = (), num_samples: int = 0) -> GroupSums:

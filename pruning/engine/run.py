@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.feed import check_config
+from analysis.calibration.line import Line
 from analysis.calibration.loading import (
     CalibrationSettings,
     load_model,
@@ -32,6 +33,7 @@ from pruning.engine.candidate import MaskedCandidates, MeasureSettings, measure_
 from pruning.engine.evaluation_parts import EvaluationParts, Missing
 from pruning.engine.full_side import FullSide, OutputHead, full_side
 from pruning.engine.plan_sums import sums_of_plan
+from pruning.engine.shared import RunOver, shared_candidates
 from pruning.engine.speculative import Decoding, run_acceptance
 from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
 from pruning.measurements.block import Block
@@ -171,8 +173,9 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     """Evaluate every plan on every corpus; the records, by corpus and then by plan.
 
     Each result is saved at once, so an interrupted run resumes after the last one. The model is
-    loaded only if something is missing. Under a launcher, processes share the samples; the first
-    one saves, and all return the same.
+    loaded only if something is missing. Under a launcher, each process holds some of the layers,
+    see `shared`; where texts are to be written, or layers streamed, they share the samples instead.
+    The first one saves, and all return the same.
     """
     processes = join()
     records = known_records(work, processes)
@@ -185,13 +188,17 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         yield Progress("cached", total, total, "evaluations", note, whole=NOTHING)
         return [_asked(work, record, processes) for row in records for record in row]
     batch_size, streams = work.settings.batch_size, work.settings.placement.stream_layers
-    samples = [make_samples(draw.sequences, batch_size, processes) for draw in work.draws]
+    shares_layers = processes.world > 1 and not streams and not _writes_texts(missing)
+    sharing = Processes() if shares_layers else processes
+    samples = [make_samples(draw.sequences, batch_size, sharing) for draw in work.draws]
     rows = [
         [Missing(lacks, _reads_text(record, lacks)) for record, lacks in zip(*pair, strict=True)]
         for pair in zip(records, missing, strict=True)
     ]
     parts = EvaluationParts.of(work.model, work.draws, samples, rows, stream_layers=streams)
     yield from parts.loading(total)
+    if shares_layers:
+        return (yield from _run_shared(work, samples, records, parts, processes))
     if not streams:
         with offload_space(work.settings.placement) as offload:
             longest = max(work.draws, key=lambda draw: draw.sequences.longest)
@@ -216,6 +223,36 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         finished = yield from _measure(corpora, records, parts)
         ends.clear()
         return finished
+
+
+def _writes_texts(missing: Sequence[Sequence[Sequence[str]]]) -> bool:
+    """Whether a model writes texts, for which it runs whole, a token at a time."""
+    return any({RIGHT, *DECODED} & set(lacks) for row in missing for lacks in row)
+
+
+def _run_shared(
+    work: Evaluations,
+    samples: Sequence[Samples],
+    records: RecordRows,
+    parts: EvaluationParts,
+    processes: Processes,
+) -> Generator[Progress, None, list[EvaluationRecord]]:
+    """Each process runs its layers; the last in the line measures, and tells the others."""
+    passes: list[RunOver] = []
+    for of, row in zip(samples, work.rows_missing(records), strict=True):
+        plans = list(compress(work.plans, row))
+        passes += [(of, plan) for plan in (None, *plans)] if plans else []
+    line, finished = Line(processes), list(chain.from_iterable(records))
+    candidates = shared_candidates(work.model, work.settings, line, passes)
+    parts.loaded()
+    with line.open():
+        if line.is_last:
+            corpora = _Corpora(work, samples, candidates, Processes())
+            finished = yield from _measure(corpora, records, parts)
+        else:
+            yield from candidates.follow()
+    lines = processes.share([_as_lines(record) for record in finished])
+    return finished if line.is_last else list(map(_from_lines, finished, lines))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -188,10 +188,12 @@ class PruningPlan(DisplayMixin):
 
     def of_layer(self, layer: int) -> PruningPlan:
         """What it does to one layer; all others stay whole."""
-        kept = {number: ids for number, ids in self.kept.items() if number == layer}
-        neurons = {
-            number: experts for number, experts in self.kept_neurons.items() if number == layer
-        }
+        return self.of_layers((layer,))
+
+    def of_layers(self, layers: Container[int]) -> PruningPlan:
+        """What it does to some layers; all others stay whole."""
+        kept = {layer: ids for layer, ids in self.kept.items() if layer in layers}
+        neurons = {layer: of for layer, of in self.kept_neurons.items() if layer in layers}
         return replace(self, kept=kept, kept_neurons=neurons)
 
     def _neurons(self) -> dict[str, Any]:

@@ -1,31 +1,25 @@
-"""Data parallel runs, with real processes started by torchrun."""
+"""Runs of several processes that share the layers, started by torchrun."""
 
 import json
 import os
 import signal
 import time
-import weakref
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import psutil
 import pytest
 import torch
-from calibrations import calibrated
+from calibrations import assert_same_numbers, calibrated
 from launching import torchrun
 
-from analysis.calibration.distributed import Processes, folded, join
+from analysis.calibration.distributed import Processes, join
 from analysis.model.opening import load_model_index
-from analysis.stats.manifest import NEURONS
-from analysis.stats.reading import load_expert_stats, read_table, read_vectors
 from analysis.stats.store import StatsStore
-from builders import VOCAB, tiny_checkpoint
+from builders import VOCAB, tiny_checkpoint, tiny_model
 from builders.tokens import random_ids, token_sequences
 
 HERE = Path(__file__).parent
-# Sums in another order differ by their rounding only.
-ROUNDING = 1e-12
 
 
 def random_rows(seed, lengths):
@@ -33,7 +27,6 @@ def random_rows(seed, lengths):
     return [rng.integers(3, VOCAB, size=n).tolist() for n in lengths]
 
 
-# Nine batches of two: the last turn leaves the second process without one.
 ROWS = random_rows(0, [9, 5, 7, 3, 9, 2, 6, 9, 9, 4, 8, 1, 9, 9, 3, 7, 6])
 
 
@@ -49,6 +42,11 @@ def both(tmp_path_factory):
     root = tmp_path_factory.mktemp("two")
     for model in ("olmoe", "qwen3_moe"):
         tiny_checkpoint(root / model, model)
+    for layer in (0, 2):
+        broken = tiny_model("olmoe")
+        with torch.no_grad():
+            broken.model.layers[layer].mlp.experts.down_proj.fill_(torch.inf)
+        broken.save_pretrained(root / f"broken-{layer}")
     (root / "rows.json").write_text(json.dumps(ROWS))
     (root / "other.json").write_text(json.dumps(random_rows(1, [4, 4])))
     with torchrun(HERE / "two_processes.py", root) as launcher:
@@ -61,37 +59,37 @@ def seen_by(root, rank):
     return json.loads((root / f"seen-{rank}.json").read_text())
 
 
-def assert_equal_to_rounding(run, other):
-    mine, theirs = load_expert_stats(run).table, load_expert_stats(other).table
-    pd.testing.assert_frame_equal(mine, theirs, rtol=ROUNDING, atol=ROUNDING)
-    assert mine["num_tokens"].equals(theirs["num_tokens"])
-    np.testing.assert_allclose(
-        read_vectors(run), read_vectors(other), rtol=ROUNDING, atol=ROUNDING * 100
-    )
-
-
-def test_two_processes_give_the_numbers_of_one(both, tmp_path):
-    alone = run_alone(both, "olmoe", tmp_path)
-    shared = StatsStore(both / "both").get(alone.manifest.run_id)
+@pytest.mark.parametrize(
+    ("name", "model", "groups"),
+    [
+        ("both", "olmoe", ("routed",)),
+        ("neurons", "qwen3_moe", ("routed", "gradient")),
+        ("samples", "qwen3_moe", ("routed", "router", "damage", "dense")),
+    ],
+)
+def test_two_processes_give_the_bits_of_one(both, tmp_path, name, model, groups):
+    alone = run_alone(both, model, tmp_path, groups=groups)
+    shared = StatsStore(both / name).get(alone.manifest.run_id)
     assert shared.manifest.made["processes"] == 2
-    assert shared.manifest.digest == alone.manifest.digest
-    assert_equal_to_rounding(shared, alone)
+    assert shared.manifest.made["way"] == "batches"
+    assert_same_numbers(shared, alone)
 
 
-def test_two_processes_give_the_neurons_of_one(both, tmp_path):
-    alone = run_alone(both, "qwen3_moe", tmp_path, groups=("routed", "gradient"))
-    shared = StatsStore(both / "neurons").get(alone.manifest.run_id)
-    assert shared.manifest.made["processes"] == 2
-    assert_equal_to_rounding(shared, alone)
-    mine, theirs = (read_table(run, NEURONS) for run in (shared, alone))
-    pd.testing.assert_frame_equal(mine, theirs, rtol=ROUNDING, atol=0)
-    assert mine["output_max"].equals(theirs["output_max"])  # of two, one is the larger
+def test_each_process_reads_and_holds_its_layers_alone(both):
+    stored = load_model_index(str(both / "olmoe")).checkpoint.tensors
+    (last, *end), (first, *start) = (seen_by(both, rank)["share"] for rank in (0, 1))
+    assert (first, last) in (([0], [1, 2]), ([0, 1], [2]))
+    for layers, (names, held) in ((last, end), (first, start)):
+        assert {int(name.split(".")[2]) for name in names if ".layers." in name} == set(layers)
+        assert held == sum(stored[name].nbytes for name in names)
+        assert held < 0.75 * sum(entry.nbytes for entry in stored.values())
+    assert sorted(start[0] + end[0]) == sorted(stored)  # each tensor is read once
 
 
 def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(both):
     first, second = (StatsStore(both / name).runs()[0].manifest for name in ("both", "continued"))
     notes = [seen_by(both, rank)["continued"] for rank in (0, 1)]
-    assert notes == ["resumed after 72 of 106 tokens"] * 2
+    assert notes == ["resumed after 35 of 106 tokens"] * 2
     assert first.run_id == second.run_id
     assert first.files == second.files
     # Both know a finished run.
@@ -101,15 +99,14 @@ def test_an_interrupted_run_of_two_goes_on_with_the_same_bits(both):
 def test_one_process_goes_on_where_two_were_stopped(both, tmp_path):
     run = run_alone(both, "olmoe", both / "stopped")
     assert run.manifest.made["processes"] == 1
-    assert_equal_to_rounding(run, run_alone(both, "olmoe", tmp_path))
+    assert_same_numbers(run, run_alone(both, "olmoe", tmp_path))
 
 
 def test_sums_travel_whole_and_in_order(both):
     first, second = (seen_by(both, rank)["round_trip"] for rank in (0, 1))
-    assert (first["parts"], second["parts"]) == (2, 0)
-    assert first["own"]
-    assert second["own"]
-    assert first["folded"] == [[11.0] * 3] * 2
+    assert (first["parts"], second["parts"]) == ([[[1.0] * 3] * 2, [[10.0] * 3] * 2], [])
+    assert first["spread"] == second["spread"] == [[1.0] * 3] * 2
+    assert first["total"] == second["total"] == [[11.0] * 3] * 2
     assert first["shared"] == second["shared"] == {"rank": 0}
 
 
@@ -118,6 +115,16 @@ def test_a_failure_in_one_process_reaches_the_other(both):
     told = "OtherProcessError: Process {} of 2 failed: no room here"
     assert seen_by(both, 0)["failure"] == [own, told.format(1)]
     assert seen_by(both, 1)["failure"] == [told.format(0), own]
+
+
+def test_a_failure_on_the_way_stops_all_in_the_line(both):
+    # The first process has the last layers.
+    for place, rank in enumerate((1, 0)):
+        own, told = (seen_by(both, process)["broken"][place] for process in (rank, 1 - rank))
+        assert "StatsError: Expert" in own
+        reason = own.partition(": ")[2]
+        assert told == f"OtherProcessError: Process {rank} of 2 failed: {reason}"
+    assert StatsStore(both / "broken").runs() == []
 
 
 def test_one_process_measures_the_weights_and_the_others_wait(both):
@@ -173,23 +180,6 @@ def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
 def test_without_a_launcher_there_is_one_process():
     processes = join()
     assert processes == Processes(0, 1)
-    parts = processes.gather({})
-    assert (parts, processes.scatter(parts), folded(parts)) == ([{}], {}, {})
+    assert (processes.gather({}), processes.spread({})) == ([{}], {})
     with pytest.raises(OSError, match="full"), processes.together():
         raise OSError("full")
-
-
-def test_the_parts_of_a_sum_are_added_one_at_a_time():
-    alive = []
-
-    def parts():
-        for rank in range(4):
-            part = torch.full((3,), 10.0**rank, dtype=torch.float64)
-            alive.append(weakref.ref(part))
-            yield {"a": part}
-            del part
-            # The one that was just added may still be held, those before it not.
-            assert all(reference() is None for reference in alive[:-1])
-
-    assert folded(parts())["a"].tolist() == [1111.0] * 3
-    assert folded([]) == {}

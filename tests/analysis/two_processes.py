@@ -8,9 +8,12 @@ from pathlib import Path
 import torch
 
 from analysis.calibration import partial
-from analysis.calibration.distributed import folded, join
+from analysis.calibration.distributed import join
+from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.run import calibrate
+from analysis.calibration.shares import LayerWork, load_share
+from analysis.calibration.skeleton import HEAD, OUTPUT, StoredTensor
 from analysis.calibration.weights import weight_statistics
 from analysis.drain import drain
 from analysis.errors import UserError
@@ -22,6 +25,10 @@ from builders.tokens import token_sequences
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
 ROOT = Path(sys.argv[1])
+GROUPS = {
+    "neurons": ("routed", "gradient"),
+    "samples": ("routed", "router", "damage", "dense"),
+}
 SETTINGS = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
 
 
@@ -60,14 +67,31 @@ def stop_after(steps, stats):
     running.close()
 
 
+def share_of(model):
+    """Names of the tensors that this process reads of a model, and bytes of those that it holds."""
+    described, read = load_model_index(str(ROOT / model)), []
+    read_into = StoredTensor.read_into
+
+    def noting(stored, target):
+        read.append(stored.entry.name)
+        read_into(stored, target)
+
+    StoredTensor.read_into = noting
+    rows, line = sequences(), Line(join())
+    work = LayerWork([1.0] * described.depth, next(rows.batches(2)), (HEAD, OUTPUT))
+    share = load_share(described, rows, SETTINGS, line, work)
+    StoredTensor.read_into = read_into
+    held = sum(tensor.nbytes for tensor in share.model.parameters() if not tensor.is_meta)
+    return [list(share.layers), sorted(read), held]
+
+
 def round_trip(processes):
     own = {"a": torch.full((2, 3), 10.0**processes.rank, dtype=torch.float64)}
     parts = processes.gather(own)
-    back = processes.scatter(parts)
     return {
-        "parts": len(parts),
-        "own": back["a"].tolist() == own["a"].tolist(),
-        "folded": folded(parts)["a"].tolist() if parts else None,
+        "parts": [part["a"].tolist() for part in parts],
+        "spread": processes.spread(parts[0] if parts else {})["a"].tolist(),
+        "total": processes.total(own["a"]).tolist(),
         "shared": processes.share({"rank": processes.rank}),
     }
 
@@ -77,10 +101,12 @@ def main():
     seen = {"world": processes.world, "round_trip": round_trip(processes)}
     seen["failure"] = [refused(lambda rank=rank: fail_in(processes, rank)) for rank in (0, 1)]
     drain(task("olmoe", ROOT / "both"))
-    drain(task("qwen3_moe", ROOT / "neurons", replace(SETTINGS, groups=("routed", "gradient"))))
+    for name, groups in GROUPS.items():
+        drain(task("qwen3_moe", ROOT / name, replace(SETTINGS, groups=groups)))
     steps = []
     drain(task("olmoe", ROOT / "both"), steps.append)
     seen["again"] = [step.phase for step in steps]
+    seen["share"] = share_of("olmoe")
     steps = []
     weights = StatsStore(ROOT / "weights")
     drain(weight_statistics(load_model_index(str(ROOT / "olmoe")), weights), steps.append)
@@ -91,6 +117,10 @@ def main():
     steps = []
     drain(task("olmoe", ROOT / "continued"), steps.append)
     seen["continued"] = steps[1].note
+    seen["broken"] = [
+        refused(lambda layer=layer: drain(task(f"broken-{layer}", ROOT / "broken")))
+        for layer in (0, 2)
+    ]
     other = sequences("other" if processes.rank else "rows")
     model, store = load_model_index(str(ROOT / "olmoe")), StatsStore(ROOT / "differ")
     seen["differ"] = refused(lambda: drain(calibrate(model, other, SETTINGS, store)))

@@ -201,7 +201,7 @@ def test_the_state_of_a_run_is_the_older_or_the_newer_one(tmp_path):
     partial = PartialRun(tmp_path, expert_stats().manifest)
 
     def save(done):
-        partial.save([{"sums": torch.full((100,), float(done))}], RunState(done=done))
+        partial.save({"sums": torch.full((100,), float(done))}, RunState(done=done))
 
     with partial.locked():
         save(1)
@@ -211,14 +211,14 @@ def test_the_state_of_a_run_is_the_older_or_the_newer_one(tmp_path):
             save(1)
             with pytest.raises(OSError), DISK.failing(tmp_path, step, errno.EIO, stays=True):
                 save(2)
-            state, (sums,) = partial.restore()
+            state, sums = partial.restore()
             assert state.done in (1, 2)
             assert (sums["sums"] == state.done).all()
         for size in (0, 100, 500):
             save(1)
             with pytest.raises(Exception, match=r"too large|os error 27"), full_at(size):
                 save(2)
-            state, (sums,) = partial.restore()
+            state, sums = partial.restore()
             assert (state.done, float(sums["sums"][0])) == (1, 1.0)
 
 

@@ -1,12 +1,12 @@
 """Evaluations that are kept, found again and resumed."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from launching import torchrun
+from launching import TESTS, torchrun
 from nonuniform_cases import keeps_of, plan_of
+from two_evaluations import many, outcomes
 
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
@@ -175,18 +175,22 @@ def test_speculative_acceptance_is_recorded_beside_the_others(work):
     assert whole.metrics["spec-dec"] == Metric(1, 1, 1, 1)
 
 
-def test_two_processes_agree_on_what_is_known_whatever_their_stores_hold(described, tmp_path):
+def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described, tmp_path):
     (tmp_path / "model").symlink_to(described.checkpoint.path)
-    script = Path(__file__).parent / "two_evaluations.py"
-    with torchrun(script, tmp_path) as launcher:
+    with torchrun(TESTS / "two_evaluations.py", tmp_path) as launcher:
         _, complaints = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, complaints
     first, other = (json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in (0, 1))
     differ = first.pop("differ"), other.pop("differ")
+    # Those that hold only the first layers run no original model of their own.
+    phases = [seen[name].pop(0) for seen in (first, other) for name in ("new", "elsewhere")]
+    assert ["running the original model" in names for names in phases] == [True, True, False, False]
     assert first == other
-    assert first["known"] == [["cached"], first["new"][1]]
+    assert first["many"] == outcomes(many(tmp_path, "alone"))
+    assert len(first["many"]) == 6
+    assert first["known"] == [["cached"], *first["new"]]
     # Measured again, as the first process lacks it, and saved there.
-    assert first["elsewhere"] == first["new"] != first["known"]
+    assert first["elsewhere"] == first["new"]
     assert not (tmp_path / "empty").exists()
     reason = "It would evaluate something else than the first process"
     assert differ[0].startswith(f"OtherProcessError: Process 1 of 2 failed: {reason}")
