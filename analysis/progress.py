@@ -31,8 +31,13 @@ RATES: Final[Mapping[str, float]] = {
     "hash": 1.0e9,  # bytes
     "sum": 5.0e9,  # bytes of experts, whose weights are summed up
     "write": 7.0e8,  # bytes, hashed as well
+    "load": 1.1e8,  # bytes of an export, read and run in its own dtype
     "check": 7.0e8,  # bytes of an export beside those of its source
 }
+
+
+# Kinds of work whose amounts are bytes that are read.
+READING: Final = ("read", "load", "hash", "sum", "check")
 
 
 def cost(kind: str, amount: float) -> float:
@@ -69,7 +74,8 @@ def _added(first: Costs, second: Costs) -> Costs:
     return {kind: first.get(kind, 0.0) + second.get(kind, 0.0) for kind in {**first, **second}}
 
 
-def _scaled(costs: Costs, share: float) -> Costs:
+def scaled(costs: Costs, share: float) -> Costs:
+    """The costs of a share of the work, or of a multiple."""
     return {kind: share * amount for kind, amount in costs.items()}
 
 
@@ -129,6 +135,11 @@ def stated_whole(steps: Generator[Progress, None, object]) -> Generator[Progress
     return NOTHING
 
 
+def bytes_of(whole: Whole) -> int:
+    """Bytes that a whole task reads."""
+    return round(sum(whole.total.get(kind, 0.0) * RATES[kind] for kind in READING))
+
+
 def bytes_progress(phase: str, done: int, total: int, kind: str) -> Progress:
     """A step of a task that is nothing but bytes, which cost as this key of `RATES` says."""
     whole = Whole({kind: cost(kind, total)}, {kind: cost(kind, done)})
@@ -165,7 +176,7 @@ class Parts:
         """`before`: the shares of parts that an earlier run did."""
         self._wholes: dict[str, Whole] = {}
         for name, costs in parts.items():
-            done = _scaled(costs, (before or {}).get(name, 0.0))
+            done = scaled(costs, (before or {}).get(name, 0.0))
             self._wholes[name] = Whole(costs, done, done)
         self._stated: set[str] = set()
 
@@ -177,6 +188,10 @@ class Parts:
     def costs(self, name: str) -> Costs:
         """What a part costs, as far as is known."""
         return self._wholes[name].total
+
+    def expect(self, name: str, costs: Costs) -> None:
+        """One more part, or what is known better of one that has not begun."""
+        self._wholes[name] = Whole(costs)
 
     def run(
         self, name: str, steps: Generator[Progress, None, Result]
@@ -212,9 +227,7 @@ class Parts:
                 current = name
             self._state(name, step)
             if name in self._wholes and name not in self._stated:
-                part, share = self._wholes[name], step.fraction
-                if share > part.fraction:
-                    self._wholes[name] = replace(part, done=_scaled(part.total, share))
+                self.reach(name, step.fraction)
             return replace(step, whole=self.whole)
 
         result = yield from changed(steps, change)
@@ -232,6 +245,12 @@ class Parts:
             self.finish(name)
         else:
             self.end(name)
+
+    def reach(self, name: str, share: float) -> None:
+        """So much of a part is done, if not more."""
+        part = self._wholes[name]
+        if share > part.fraction:
+            self._wholes[name] = replace(part, done=scaled(part.total, share))
 
     def finish(self, name: str) -> None:
         """A part is done."""

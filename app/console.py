@@ -19,7 +19,7 @@ from rich.table import Table
 from analysis.foreign_text import in_json, in_terminal
 from analysis.numbers.words import plain, plain_rows, time_in_words
 from analysis.pace import Pace
-from analysis.progress import Progress
+from analysis.progress import Parts, Progress
 from analysis.stats.rates import expected_seconds, keep_rates
 from app.progress_shown import Lines, lines_of, one_bar
 
@@ -179,13 +179,14 @@ def _interruption() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def follow(task: Generator[Progress, None, Result]) -> Result:
+def follow(task: Generator[Progress, None, Result], pace: Pace | None = None) -> Result:
     """Run a task with a progress bar, or lines where there is no terminal; return its result.
 
-    Ctrl-C closes the task after its current step, so that it can save its state or clean up.
+    Ctrl-C closes the task after its current step, so that it can save its state or clean up. A
+    task that is one of several, see `Course`, has the pace of all.
     """
-    spoken, pace, expected = _speech.get(), Pace(), None
-    with _interruption() as stop, _shown(spoken, pace) as show:
+    spoken, own, expected = _speech.get(), pace or Pace(), None
+    with _interruption() as stop, _shown(spoken, own) as show:
         try:
             while not stop:
                 step = next(task)
@@ -194,16 +195,36 @@ def follow(task: Generator[Progress, None, Result]) -> Result:
                     err.print(in_terminal(words))
                 if expected is None and step.whole and step.whole.total:
                     expected = expected_seconds(step.whole)
-                pace.take(step)
+                own.take(step)
                 show(step)
         except StopIteration as finished:
             result: Result = finished.value
-            conclude(spoken, pace, expected)
+            if pace is None:
+                conclude(spoken, own, expected)
             return result
         finally:
             task.close()
     err.print("interrupted; run the same command to resume")
     raise SystemExit(_INTERRUPTED)
+
+
+class Course:
+    """Several tasks of one command: one share and one time left, over all of them.
+
+    `parts` has what each is expected to cost, by name, before any has begun.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self._pace = parts, Pace()
+        self._expected = expected_seconds(parts.whole)
+
+    def follow(self, name: str, task: Generator[Progress, None, Result]) -> Result:
+        """Run the task of this name, as `follow`."""
+        return follow(self.parts.run(name, task), self._pace)
+
+    def end(self) -> None:
+        """All tasks are over: keep the rates, and say how long it took."""
+        conclude(_speech.get(), self._pace, self._expected)
 
 
 def conclude(spoken: Speech, pace: Pace, expected: float | None) -> None:

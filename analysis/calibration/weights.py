@@ -46,7 +46,7 @@ _FASTMATH = {"reassoc", "nsz", "contract"}
 _HIGH = np.uint32(0x7FFF0000)
 _SHIFT = np.uint32(16)
 _CHUNK_BYTES = 1 << 23  # measured at once; limits temporary copies
-_GROUP_BYTES = 1 << 25  # measured by a thread at once, then its pages are freed
+GROUP_BYTES = 1 << 25  # measured by a thread at once, then its pages are freed
 
 
 @cache
@@ -234,12 +234,17 @@ def _pieces(model: MoEModel) -> list[_Piece]:
     return sorted(pieces, key=lambda piece: (piece.shard, piece.start))
 
 
+def num_threads() -> int:
+    """Threads that measure, each a group of neighbours."""
+    return min(8, os.cpu_count() or 1)
+
+
 def _thread_tasks(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
     """Neighbours in one shard, so that small experts share a task of the thread pool."""
     for _, in_shard in groupby(pieces, key=lambda piece: piece.shard):
         group: list[_Piece] = []
         for piece in in_shard:
-            if group and piece.end - group[0].start > _GROUP_BYTES:
+            if group and piece.end - group[0].start > GROUP_BYTES:
                 yield tuple(group)
                 group = []
             group.append(piece)
@@ -264,6 +269,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         mapped = _MappedGroup(model.checkpoint.path / group[0].shard, group)
         return [mapped.sums(piece) for piece in group]
 
+    yield bytes_progress("reading weights", 0, total, "sum")
     for dtype in {
         "F32" if piece.matrix else piece.dtype for piece in pieces
     }:  # compile once, not in each thread
@@ -271,7 +277,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     sums: list[tuple[float, float]] = []
     done = 0
     groups = list(_thread_tasks(pieces))
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(num_threads()) as pool:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)

@@ -74,6 +74,13 @@ def prediction_heads(model: MoEModel) -> tuple[Head, ...]:
     return tuple(heads)
 
 
+def loaded_bytes(model: MoEModel) -> int:
+    """Bytes that are read to run a model: prediction heads are not."""
+    heads = {name for head in prediction_heads(model) for name in head.tensors}
+    entries = model.checkpoint.tensors.values()
+    return sum(entry.nbytes for entry in entries if entry.name not in heads)
+
+
 def head_experts(model: MoEModel) -> tuple[tuple[str, int, MoELayer], ...]:
     """Layers with experts in heads: the head's name, the index in its names, the layer numbered on.
 

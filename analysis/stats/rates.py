@@ -1,6 +1,7 @@
 """How fast this machine does each kind of work, by the last runs of its user, for estimates."""
 
 import json
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,10 +34,14 @@ def known_rates() -> dict[str, float]:
 
 
 def expected_seconds(whole: Whole) -> float:
-    """Seconds that the rest of a whole task takes here, by the rates of the last runs."""
+    """Seconds that the rest of a whole task takes here, by the rates of the last runs.
+
+    A kind of work that they lack is as much slower here as the others are on average.
+    """
     rates = known_rates()
+    usual = statistics.mean(rates.values()) if rates else 1.0
     return sum(
-        (amount - whole.before.get(kind, 0.0)) * rates.get(kind, 1.0)
+        (amount - whole.before.get(kind, 0.0)) * rates.get(kind, usual)
         for kind, amount in whole.total.items()
     )
 

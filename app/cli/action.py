@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from analysis.model.opening import load_model_index
 from app.cli import options
@@ -16,7 +16,6 @@ from pruning.actions.action import Action, Call, Note, Outcome, Section, Table, 
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import PruningPlan, load_plan
 from pruning.requests.model import ModelRequest
-from pruning.spec.base import Option
 
 _TABLES = (".csv", ".parquet")
 # Action -> the module of its command, if that has more options than follow from the row.
@@ -27,7 +26,6 @@ _OWN = {
     "export": "app.cli.ship",
     "search": "app.cli.prune",
 }
-COST_HELP = "Show what it would take; run nothing."
 
 
 @cache
@@ -72,7 +70,7 @@ def _own_parameters(row: Action[Any, Any]) -> list[inspect.Parameter]:
         kind: Any = options.OutTable if Path(name).suffix in _TABLES else options.Out
         parameters.append(_parameter("out_file", kind, Path(name)))
     if row.cost:
-        kind = Annotated[options.DryRun, Option(COST_HELP)]
+        kind = options.Cost
         parameters.append(_parameter("dry_run", kind, default=False))
     return parameters
 

@@ -15,6 +15,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import Option
 from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import check_corpora, estimate_run
+from pruning.tasks.memory import python_memory
 
 if TYPE_CHECKING:
     from analysis.calibration.memory import MemoryNeeds
@@ -44,6 +45,7 @@ def calibrate(
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:
     forecasts = [follow(estimate_run(request)) for request in requests]
+    own = python_memory()
     out.print("Nothing was run.")
     for corpus, guess in forecasts:
         prepared = dict(corpus.prepared)
@@ -60,22 +62,22 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "counted": corpus.num_counted,
                 **({"padded": corpus.num_padded} if corpus.num_padded else {}),
                 **_dropped(corpus),
-                "memory": format_bytes(guess.memory_bytes),
-                "memory by layers": format_bytes(guess.needs.streamed),
-                **_blocks(guess.needs),
+                "memory": format_bytes(own + guess.memory_bytes),
+                "memory by layers": format_bytes(own + guess.needs.streamed),
+                **_blocks(guess.needs, own),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
                 "time": f"about {time_in_words(guess.seconds)}",
             }
         )
 
 
-def _blocks(needs: "MemoryNeeds") -> dict[str, str]:
-    """What blocks of experts need; nothing if a layer is loaded whole."""
+def _blocks(needs: "MemoryNeeds", own: int) -> dict[str, str]:
+    """What blocks of experts need, with Python's `own`; nothing if a layer is loaded whole."""
     if not needs.in_blocks:
         return {}
     blocks = f"{counted(needs.experts_at_once, 'expert')} of a layer at once"
     cost = "each weight is read once, what surrounds experts is computed twice"
-    return {"memory by blocks": f"{format_bytes(needs.in_blocks)}, {blocks}; {cost}"}
+    return {"memory by blocks": f"{format_bytes(own + needs.in_blocks)}, {blocks}; {cost}"}
 
 
 def _dropped(corpus: CorpusRef) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from analysis.errors import Checks, PlanError
@@ -10,14 +11,15 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.stats.manifest import Part, Run
 from analysis.stats.store import stats_store
+from app.cli import options
 from app.cli.action import end, show
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
 from app.cli.say import say_notes, say_plan
 from app.cli.ship import write_export
-from app.console import finish, follow, out
-from pruning.actions.action import Call
+from app.console import Course, finish, follow, out
+from pruning.actions.action import Call, Outcome
 from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.actions.search import ACTION
 from pruning.plan.bits import bits_words
@@ -33,6 +35,7 @@ from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import load_recipe
 from pruning.requests.recipe_steps import (
+    SearchRequest,
     calibrate_requests,
     evaluate_request,
     export_request,
@@ -44,7 +47,7 @@ from pruning.requests.recipe_steps import (
     spec_request,
     weights_request,
 )
-from pruning.search.store import PLAN_NAME, REPAIRED_NAME
+from pruning.search.store import PLAN_NAME, REPAIRED_NAME, SEARCH
 from pruning.serving.gguf import find_converter
 from pruning.spec.base import option_words
 from pruning.spec.options import SearchFolder
@@ -52,9 +55,11 @@ from pruning.study import Study
 from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.tasks import Steps
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
+from pruning.tasks.recipe_costs import recipe_parts
 from pruning.tasks.repair import repair_run
 from pruning.tasks.search import check_measured, search_folder
 from pruning.tasks.sensitivity import sensitivity_run
@@ -73,24 +78,26 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         pruned = load_model_index(recipe.export.model, revision=recipe.export.revision)
     _check(recipe, machine, model, pruned)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}")
-    parts = _calibrate_corpora(recipe, machine)
+    course = Course(recipe_parts(recipe, machine, model, pruned))
+    parts = _calibrate_corpora(recipe, machine, course)
     notes: tuple[str, ...] = ()
     if recipe.search is None:
         store = stats_store(machine.stats_dir)
         if measured := sensitivity_request(recipe, machine):
-            for corpus in follow(sensitivity_run(measured, parts)).corpora:
+            for corpus in course.follow("sensitivity", sensitivity_run(measured, parts)).corpora:
                 out.print(f"sensitivity {corpus.record.corpus['name']}: {corpus.record.record_id}")
         asked = spec_request(recipe, machine)
-        plan, _ = follow(Study.of(asked, model, store).make(asked.plan, parts))
+        planning = Study.of(asked, model, store).make(asked.plan, parts)
+        plan, _ = course.follow("plan", planning)
         notes = plan.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
-        _search(path, folder, machine)
+        _search(Call(search_of_file(path, folder, machine)), partial(course.follow, SEARCH))
         plan = load_plan(folder / PLAN_NAME, model=model)
         notes = _search_notes(plan, model, machine)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}
     if repair := repair_request(recipe, machine, plan):
-        record = follow(repair_run(repair))
+        record = course.follow("repair", repair_run(repair))
         out.print(f"repair: {record.record_id}")
         repaired = replace(plan, repair=record.reference)
         plans[path.with_name(f"{path.stem}.repaired.json")] = repaired
@@ -104,7 +111,7 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         _save(made, file, model)
     say_notes(notes)
     if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
-        records = follow(evaluate_run(evaluation))
+        records = course.follow("evaluate", evaluate_run(evaluation))
         names = [f"{plan.name}{bits_words(bit)}" for plan in plans for bit in evaluation.bits]
         show(evaluation_tables(records, names))
         result = path.with_name(f"{path.stem}.result.json")
@@ -114,13 +121,13 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
-        write_export(request, pruned)
+        write_export(request, pruned, partial(course.follow, "export"))
+    course.end()
 
 
-def _search(path: Path, folder: Path, machine: Machine) -> None:
-    """Search as the recipe says, and print how the best compares."""
-    call = Call(search_of_file(path, folder, machine))
-    outcome = follow(ACTION.steps(call))
+def _search(call: Call[SearchRequest], run: Callable[[Steps[Outcome]], Outcome] = follow) -> None:
+    """Search as a recipe says, and print how the best compares; `run` shows how far it is."""
+    outcome = run(ACTION.steps(call))
     show(outcome.shown)
     end(outcome, call)
 
@@ -185,7 +192,7 @@ def _check_folder(folder: Path, pruned: MoEModel) -> None:
     check_place(folder, pruned.checkpoint.path)
 
 
-def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
+def _calibrate_corpora(recipe: Recipe, machine: Machine, course: Course) -> list[Part]:
     """The run of each corpus, and its weight; the weights are measured too where they are read."""
     earlier_ids = {run.manifest.run_id for run in stats_store(machine.stats_dir).runs()}
 
@@ -197,17 +204,24 @@ def _calibrate_corpora(recipe: Recipe, machine: Machine) -> list[Part]:
     requests, corpora = calibrate_requests(recipe, machine), recipe.plan.corpus_weights
     if not requests:
         out.print("calibrate: nothing in the recipe reads a corpus, skipped")
-    parts = [
-        Part(say(f"calibrate {request.corpus}", follow(calibrate_run(request))), corpus.weight)
-        for request, corpus in zip(requests, corpora, strict=bool(requests))
-    ]
+    parts = []
+    weighted = zip(requests, corpora, strict=bool(requests))
+    for number, (request, corpus) in enumerate(weighted):
+        run = course.follow(f"calibrate {number}", calibrate_run(request))
+        parts.append(Part(say(f"calibrate {request.corpus}", run), corpus.weight))
     if weights := weights_request(recipe, machine):
-        say("weights", follow(weights_run(weights)))
+        say("weights", course.follow("weights", weights_run(weights)))
     return parts
 
 
 @command(Machine)
-def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None = None) -> None:
+def search(
+    request: Machine,
+    *,
+    path: RecipeFile,
+    out_dir: SearchFolder | None = None,
+    dry_run: options.Cost = False,
+) -> None:
     """The action on the recipe of a file, and what the recipe says besides on its plan."""
     recipe = load_recipe(path)
     if recipe.search is None:
@@ -217,7 +231,11 @@ def search(request: Machine, *, path: RecipeFile, out_dir: SearchFolder | None =
     folder = out_dir or search_folder(path)
     model = load_model_index(recipe.model, revision=recipe.revision)
     _check(recipe, request, model, model)
-    _search(path, folder, request)
+    call = Call(search_of_file(path, folder, request))
+    if dry_run and ACTION.cost:
+        end(follow(ACTION.cost(call)), call)
+        return
+    _search(call)
     plan = load_plan(folder / PLAN_NAME, model=model)
     after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME, plan)
     say_notes(_search_notes(plan, model, request))

@@ -1,7 +1,8 @@
 """Commands that write and prove checkpoints: export, verify."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -12,6 +13,7 @@ from app.cli import options
 from app.cli.derive import command
 from app.cli.say import report_checks, say_export, say_gguf, show_width_options, warn_of_growth
 from app.console import finish, follow, note
+from pruning.actions.expected import told
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.plan import NEURON_GRANULARITY, load_plan
 from pruning.plan.routing import plan_routing
@@ -21,7 +23,14 @@ from pruning.requests.model import ExportRequest
 from pruning.spec.base import Option
 from pruning.spec.options import StatsDir, StreamLayers, Text
 from pruning.surgery.source_checks import left_behind, missing_files
-from pruning.tasks.export import dry_export, export_run, is_finished_export, verify_result
+from pruning.tasks import Steps
+from pruning.tasks.export import (
+    dry_export,
+    expected_verify,
+    export_run,
+    is_finished_export,
+    verify_result,
+)
 
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
@@ -81,11 +90,15 @@ def export(
     write_export(export_request, model)
 
 
-def write_export(request: ExportRequest, model: MoEModel) -> None:
-    """Write an export, or leave the one that is there finished, and say so."""
+def write_export(
+    request: ExportRequest,
+    model: MoEModel,
+    run: Callable[[Steps[dict[str, Any]]], dict[str, Any]] = follow,
+) -> None:
+    """Write an export, or leave the one that is there finished, and say so; `run` shows it."""
     for words in (*map("Left out: {}".format, left_behind(model)), *missing_files(model)):
         note(words)
-    result = follow(export_run(request))
+    result = run(export_run(request))
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)
         say_gguf(request.out, result)
@@ -110,15 +123,18 @@ def verify(
     tokens: Annotated[int, Field(ge=1), Option("Random tokens to run.")] = 128,
     stream_layers: StreamLayers = False,
     stats_dir: StatsDir | None = None,
+    dry_run: options.Cost = False,
 ) -> None:
     """Check an exported checkpoint: bytes and hashes, loading, equality with the masked source.
 
     Example: moeprune verify smaller-demo --source demo
     """
     described = load_model_index(source) if source else None
-    checks = follow(
-        verify_result(
-            out_dir, described, stats_dir, level=level, tokens=tokens, stream_layers=stream_layers
-        )
-    )
+    way = {"level": level, "stream_layers": stream_layers}
+    if dry_run:
+        whole, memory, reached = expected_verify(out_dir, described, stats_dir, **way)
+        outcome = told(whole, memory)
+        finish(f"{outcome.sentence}; level {reached}", {**outcome.numbers, "level": reached})
+        return
+    checks = follow(verify_result(out_dir, described, stats_dir, tokens=tokens, **way))
     report_checks(out_dir, checks, has_source=described is not None)

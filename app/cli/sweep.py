@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from analysis.criteria.weight_based import RANDOM
 from app.cli import options
-from app.cli.action import COST_HELP, end, show, write
+from app.cli.action import end, show, write
 from app.cli.derive import command
 from app.console import follow, say
 from pruning.actions.action import Call
@@ -33,7 +33,7 @@ def sweep(
         options.OutFigure | None, Option("Draw the first measure too: .html, .svg, .png, .pdf.")
     ] = None,
     against: Annotated[Against, Option("What --figure has below.")] = "removed",
-    dry_run: Annotated[options.DryRun, Option(COST_HELP)] = False,
+    dry_run: options.Cost = False,
 ) -> None:
     """The action, and its figure."""
     call = Call(request, out=out_file)

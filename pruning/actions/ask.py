@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field, model_validator
 
 from analysis.corpora.early import check_positions
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import LOADING, Progress
+from analysis.progress import LOADING, Costs, Parts, Progress, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Texts
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
@@ -126,17 +127,37 @@ def _run(request: AskRequest) -> Steps[AskResult]:
         yield Progress("cached", 1, 1, "texts", "this text is scored under these plans already")
         return AskResult((), record, pruned)
     answers: list[Answer] = []
-    yield Progress(LOADING, 0, 1 + len(pruned), "models")
+    whole = Parts(_parts(request, model, len(ids), 1 + len(pruned)))
+    yield Progress(LOADING, 0, 1 + len(pruned), "models", whole=whole.whole)
     with loaded_model(model, settings) as running:
+        whole.finish(LOADING)
         if request.prompt:
             question = Question(ids, tokenizer, request.max_new_tokens)
-            answers = yield from run_answers(running, model.family, [None, *pruned], question)
+            answering = run_answers(running, model.family, [None, *pruned], question)
+            answers = yield from whole.by_phase(answering)
             _save_answers(request, model, pruned, facts, answers)
         if not (request.text or request.lens):
             return AskResult(answers, None, pruned)
         start = len(ids) if request.prompt else 1
-        lens = yield from work.run(running, [*ids, *(answers[0].ids if answers else ())], start)
+        looking = work.run(running, [*ids, *(answers[0].ids if answers else ())], start)
+        lens = yield from whole.by_phase(looking)
     return AskResult(answers, lens, pruned)
+
+
+def _parts(request: AskRequest, model: MoEModel, tokens: int, models: int) -> dict[str, Costs]:
+    """What loading costs, and the phases of so many models on so many tokens; answers may end."""
+    from pruning.engine.answers import ANSWERING
+    from pruning.engine.lens_run import LOOKING
+
+    costs, new = layer_costs(model), request.max_new_tokens if request.prompt else 0
+    active = models * sum(costs.active.values())
+    reading = cost("multiply", tokens * active)
+    parts: dict[str, Costs] = {LOADING: {"read": costs.reading(*costs.num_bytes)}}
+    if request.prompt:
+        parts[ANSWERING] = {"multiply": reading, "answer": cost("write text", new * active)}
+    if request.text or request.lens:
+        parts[LOOKING] = {"multiply": reading + cost("multiply", new * active)}
+    return parts
 
 
 def _asked_plans(

@@ -2,7 +2,7 @@
 
 import time
 from contextlib import closing
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, model_validator
 
@@ -11,9 +11,10 @@ from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import LOADING, Progress
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, scaled
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
+from pruning.measures.points import WHOLE
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import (
     DEFAULT_BINS,
@@ -36,6 +37,11 @@ from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora
 from pruning.tasks.loading import check_records_folder, loaded_model, run_settings
+
+if TYPE_CHECKING:
+    from pruning.search.costs import RunCosts
+
+_REMOVING: Final = "removing bins"
 
 
 class BinsRequest(RankedRequest, HeldOutRequest):
@@ -94,6 +100,7 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     from pruning.engine.plan_sums import sums_of_plan
     from pruning.engine.run import how_made
     from pruning.measures.samples import make_samples
+    from pruning.search.costs import RunCosts
 
     settings = run_settings(request, drawn_samples.sequences.longest)
     changing = {"dtype": resolve_dtype(settings.dtype, model), "seed": settings.seed}
@@ -110,12 +117,17 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     started, done = time.monotonic(), len(bins) - len(missing)
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
-    yield Progress(LOADING, 0, len(bins), "bins")
+    counted = drawn_samples.sequences.num_tokens, int(samples.num_scored.sum())
+    costs = RunCosts.of(model, *counted, by_layers=False)
+    whole = Parts(_parts(costs, len(bins)), {_REMOVING: done / len(bins)})
+    yield Progress(LOADING, 0, len(bins), "bins", whole=whole.whole)
     with loaded_model(model, settings) as loaded:
-        full = yield from run_full(loaded, samples, folder=request.hidden_states_dir)
+        whole.finish(LOADING)
+        running = run_full(loaded, samples, folder=request.hidden_states_dir)
+        full = yield from whole.by_phase(running)
         with closing(full):
             for number, part in enumerate(missing, done):
-                yield Progress("removing bins", number, len(bins), "bins")
+                yield Progress(_REMOVING, number, len(bins), "bins", whole=whole.whole)
                 task = run_candidate(loaded, model.family, part.plan, full, measured)
                 plans = sums_of_plan(model, part.plan, drain(task), samples)
                 record = record.with_bin(plans)
@@ -123,9 +135,18 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
                 record_store.table.add_plans(
                     model.identity, plans, record.where, how_made(settings)
                 )
+                whole.reach(_REMOVING, (number + 1) / len(bins))
+            yield Progress(_REMOVING, len(bins), len(bins), "bins", whole=whole.whole)
     record = record.finished(how_made(settings, time.monotonic() - started))
     record_store.save(record)
     return record
+
+
+def _parts(costs: "RunCosts", bins: int) -> dict[str, Costs]:
+    """What loading, the original model and all bins cost."""
+    removing = scaled(costs.run(WHOLE), bins)
+    original = {"multiply": sum(costs.layers)}
+    return {LOADING: {"read": costs.reading}, RUNNING_ORIGINAL: original, _REMOVING: removing}
 
 
 def _order_and_bins(

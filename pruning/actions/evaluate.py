@@ -29,6 +29,7 @@ from pruning.requests.following import (
 )
 from pruning.spec.base import option_words
 from pruning.tasks.evaluation import evaluate_run
+from pruning.tasks.memory import evaluation_memory
 
 
 def _tell(call: Call[EvaluateRequest], records: Sequence[EvaluationRecord]) -> Outcome:
@@ -99,5 +100,5 @@ ACTION: Final = Action(
     "evaluate demo --plan plan.json --corpus demo-math --samples 8",
     "evaluation of {about}",
     "evaluate.own",
-    cost=expected_cost(evaluate_run),
+    cost=expected_cost(evaluate_run, evaluation_memory),
 )

@@ -12,6 +12,7 @@ from pruning.records.repair import RepairRecord
 from pruning.requests.following import evaluate_command
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
+from pruning.tasks.memory import python_memory
 from pruning.tasks.repair import estimate_repair_run, repair_run
 
 
@@ -60,11 +61,11 @@ def _layers(record: RepairRecord) -> Table:
 def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     """The tokens, memory and time of a repair."""
     cost = yield from estimate_repair_run(call.request)
-    seconds = (cost.seconds / 2, cost.seconds)
+    seconds, memory = (cost.seconds / 2, cost.seconds), python_memory() + cost.memory_bytes
     return Outcome(
-        f"{cost.tokens:,} tokens, about {format_bytes(cost.memory_bytes)} of memory, "
+        f"{cost.tokens:,} tokens, about {format_bytes(memory)} of memory, "
         f"{time_in_words(max(seconds))} at most; nothing was written",
-        {"tokens": cost.tokens, "memory_bytes": cost.memory_bytes, "seconds": cost.seconds},
+        {"tokens": cost.tokens, "memory_bytes": memory, "seconds": cost.seconds},
         following=(call.request.command([str(path) for path in call.plans]),),
     )
 

@@ -2,10 +2,14 @@
 
 from typing import TYPE_CHECKING, Final
 
+from analysis.progress import Progress
 from pruning.actions.action import Action, Call, Outcome, Table
+from pruning.actions.expected import told
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import RESULT_NAME
-from pruning.tasks.search import search_run
+from pruning.tasks import Steps
+from pruning.tasks.memory import search_memory
+from pruning.tasks.search import search_costs, search_run
 
 if TYPE_CHECKING:
     from pruning.search.store import SearchResult
@@ -28,4 +32,12 @@ def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
     )
 
 
-ACTION: Final = Action(SearchRequest, search_run, _tell, "search recipe.yaml", "{about}")
+def _cost(call: Call[SearchRequest]) -> Steps[Outcome]:
+    """What the search takes with all that it reads, which may be there already."""
+    yield Progress("reading the recipe", 0, 0)
+    return told(search_costs(call.request).whole, search_memory(call.request))
+
+
+ACTION: Final = Action(
+    SearchRequest, search_run, _tell, "search recipe.yaml", "{about}", cost=_cost
+)

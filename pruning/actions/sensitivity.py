@@ -14,6 +14,7 @@ from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.following import next_plan
 from pruning.spec.base import option_words, repeated
 from pruning.spec.spec import LimitsSpec
+from pruning.tasks.memory import sensitivity_memory
 from pruning.tasks.sensitivity import CorpusMeasurement, Measurement, sensitivity_run
 
 _SHARES = (0.25, 0.5, 0.75)
@@ -103,5 +104,5 @@ ACTION: Final = Action(
     "sensitivity demo --criterion reap --calibrated-on demo-code --corpus demo-math --sparsity 50% "
     "--samples 8",
     "sensitivity of {about} by {request.criterion}",
-    cost=expected_cost(sensitivity_run),
+    cost=expected_cost(sensitivity_run, sensitivity_memory),
 )

@@ -18,6 +18,7 @@ from pruning.requests.evaluation import SweepRequest
 from pruning.spec.base import command_line, option_words
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import evaluate_plans, sweep_plans
+from pruning.tasks.memory import sweep_memory
 
 
 def _run(request: SweepRequest) -> Steps[list[EvaluationRecord]]:
@@ -110,5 +111,5 @@ ACTION: Final = Action(
     "--corpus demo-math --samples 8",
     "sweep of {about}",
     "evaluate.own",
-    cost=expected_cost(_run),
+    cost=expected_cost(_run, sweep_memory),
 )

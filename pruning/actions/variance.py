@@ -1,13 +1,15 @@
 """Variance of hidden states after each layer: of the original model, of plans and of a sweep."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import model_validator
 
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import LOADING, Progress
+from analysis.progress import LOADING, Costs, Parts, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
@@ -19,9 +21,9 @@ from pruning.requests.following import evaluate_command
 from pruning.spec import options, plan_options
 from pruning.spec.base import Option
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, sweep_plans
+from pruning.tasks.evaluation import drawn_corpora, expected_tokens, sweep_plans
 from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings
-from pruning.tasks.repair import with_repairs
+from pruning.tasks.repair import repair_parts, with_repairs
 
 
 class VarianceRequest(HeldOutRequest):
@@ -65,9 +67,12 @@ def _run(request: VarianceRequest) -> Steps[list[VarianceRecord]]:
     store = stats_store(request.stats_dir)
     check_records_folder(request.stats_dir, VarianceStore(store.directories), model.identity)
     plans = yield from _plans(request, model, store)
+    whole = Parts(_parts(request, model, plans))
+    if request.repair:
+        plans = yield from with_repairs(request, model, plans, whole)
     (drawn_samples, *_) = yield from drawn_corpora(request, model, store)
     from analysis.calibration.loading import resolve_dtype
-    from pruning.engine.hidden_states import NUM_TOKENS, run_variance, sample_tokens
+    from pruning.engine.hidden_states import NUM_TOKENS, VARYING, run_variance, sample_tokens
     from pruning.engine.run import how_made
     from pruning.measures.samples import make_samples
 
@@ -86,12 +91,17 @@ def _run(request: VarianceRequest) -> Steps[list[VarianceRecord]]:
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     token_masks = sample_tokens(samples, NUM_TOKENS, settings.seed)
     num_tokens = sum(int(mask.sum()) for mask in token_masks)
-    yield Progress(LOADING, 0, len(missing), "models")
+    for number in set(range(len(plans))) - set(missing):
+        whole.end(f"model {number}")
+    yield Progress(LOADING, 0, len(missing), "models", whole=whole.whole)
     with loaded_model(model, settings) as loaded:
+        whole.finish(LOADING)
         for number in missing:
-            started = time.monotonic()
+            started, name = time.monotonic(), f"model {number}"
             plan = plans[number] if number else None
-            values = yield from run_variance(loaded, model.family, plan, samples, token_masks)
+            running = run_variance(loaded, model.family, plan, samples, token_masks)
+            phases = Parts({VARYING: whole.costs(name)})
+            values = yield from whole.run(name, phases.by_phase(running))
             run_facts = how_made(settings, time.monotonic() - started)
             records[number] = records[number].with_results(values.tolist(), num_tokens, run_facts)
             record_store.save(records[number])
@@ -101,13 +111,22 @@ def _run(request: VarianceRequest) -> Steps[list[VarianceRecord]]:
 def _plans(
     request: VarianceRequest, model: MoEModel, store: StatsStore
 ) -> Steps[list[PruningPlan]]:
-    """The plan that keeps all, those of the request, and those of the sweep."""
+    """The plan that keeps all, those of the request, and those of the sweep; none is repaired."""
     plans = [keep_all(model), *(open_plan(raw, model, store) for raw in request.plans)]
     if request.sweep is not None:
         plans += yield from sweep_plans(request.sweep, model, store)
-    if request.repair:
-        plans = yield from with_repairs(request, model, plans)
     return plans
+
+
+def _parts(
+    request: VarianceRequest, model: MoEModel, plans: Sequence[PruningPlan]
+) -> dict[str, Costs]:
+    """What repairs of these plans, loading the model and each run of it are expected to cost."""
+    repairs = repair_parts(model, plans) if request.repair else {}
+    costs, models = layer_costs(model), range(len(plans) + len(repairs))
+    running = costs.running(expected_tokens(request, model), *range(model.depth))
+    loading: dict[str, Costs] = {LOADING: {"read": costs.reading(*costs.num_bytes)}}
+    return repairs | loading | {f"model {number}": {"multiply": running} for number in models}
 
 
 def _tell(call: Call[VarianceRequest], records: list[VarianceRecord]) -> Outcome:

@@ -6,11 +6,13 @@ from analysis.criteria.weight_based import zero_experts
 from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_weight_stats
 from pruning.actions.action import Action, Call, Note, Outcome
+from pruning.actions.expected import expected_cost
 from pruning.requests.following import next_plan, usual_budget
 from pruning.requests.model import WeightsRequest
 from pruning.spec.base import option_words
 from pruning.tasks import Steps
 from pruning.tasks.calibration import CalibrationResult, collected, weights_run
+from pruning.tasks.memory import weights_memory
 
 
 def _run(request: WeightsRequest) -> Steps[CalibrationResult]:
@@ -36,4 +38,11 @@ def _tell(call: Call[WeightsRequest], measured: CalibrationResult) -> Outcome:
     )
 
 
-ACTION: Final = Action(WeightsRequest, _run, _tell, "weights demo", "weights of {about}")
+ACTION: Final = Action(
+    WeightsRequest,
+    _run,
+    _tell,
+    "weights demo",
+    "weights of {about}",
+    cost=expected_cost(weights_run, weights_memory),
+)

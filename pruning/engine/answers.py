@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from transformers import PreTrainedModel
 
@@ -19,6 +19,8 @@ from analysis.progress import Progress
 from pruning.engine.candidate import candidate_of
 from pruning.plan.plan import PruningPlan
 from pruning.records.kept_answers import Answer
+
+ANSWERING: Final = "answering"  # phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def run_answers(
     """
     answers: list[Answer] = []
     for plan in plans:
-        yield Progress("answering", len(answers), len(plans), "models")
+        yield Progress(ANSWERING, len(answers), len(plans), "models")
         started = time.monotonic()
         with candidate_of(model, family, plan):
             (ids,) = greedy_answers(model, [question.ids], question.max_new_tokens)
@@ -86,5 +88,5 @@ def run_answers(
         agreed = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         seconds = time.monotonic() - started
         answers.append(Answer(text, tuple(ids), agreed, seconds))
-    yield Progress("answering", len(plans), len(plans), "models")
+    yield Progress(ANSWERING, len(plans), len(plans), "models")
     return answers

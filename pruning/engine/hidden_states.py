@@ -20,6 +20,7 @@ from pruning.measures.samples import Samples
 from pruning.plan.plan import PruningPlan
 
 NUM_TOKENS = 4096
+VARYING = "hidden states"  # phase
 
 
 def sample_tokens(
@@ -76,9 +77,9 @@ def run_variance(
         for number, layer in enumerate(layers):
             wrap_forward(layer, summing(number), restore)
         for batch in samples.batches():
-            yield Progress("hidden states", batch.samples.start, len(samples), "samples")
+            yield Progress(VARYING, batch.samples.start, len(samples), "samples")
             chosen_BT = torch.from_numpy(chosen[batch.number])
             with candidate_of(model, family, plan):
                 final_hidden(model, batch)
-    yield Progress("hidden states", len(samples), len(samples), "samples")
+    yield Progress(VARYING, len(samples), len(samples), "samples")
     return sums / sum(int(mask.sum()) for mask in chosen)

@@ -28,6 +28,7 @@ from pruning.measures.positions import log_probabilities
 from pruning.plan.plan import PruningPlan
 from pruning.records.lens import LensLayer, LensRecord, lens_plan
 
+LOOKING = "looking through the lens"  # phase
 _DIGITS = 5  # decimals of losses and gates
 _CONTEXT = 8  # tokens before one that its text may depend on
 _BROKEN = "\ufffd"  # decoders write it for a part of a character
@@ -86,18 +87,18 @@ def run_lens(
     """The record with the original model and these plans; what it has already is not run again."""
     missing = [plan for plan in plans if not record.of_plan(plan.digest)]
     total = len(missing) + 1
-    yield Progress("looking through the lens", 0, total, "models")
+    yield Progress(LOOKING, 0, total, "models")
     if not record.losses:
         losses, chosen = _run(model, described, None, record)
         record = record.finished(
             {}, losses=tuple(losses.tolist()), layers=_layers(described, chosen)
         )
     for done, plan in enumerate(missing, start=1):
-        yield Progress("looking through the lens", done, total, "models")
+        yield Progress(LOOKING, done, total, "models")
         losses, chosen = _run(model, described, plan, record)
         ids = {layer: index_TK.flatten().tolist() for layer, (index_TK, _) in chosen.items()}
         record = record.with_plan(lens_plan(described, plan, losses, ids))
-    yield Progress("looking through the lens", total, total, "models")
+    yield Progress(LOOKING, total, total, "models")
     return record
 
 

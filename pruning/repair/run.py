@@ -176,7 +176,8 @@ class RepairPass:
             with torch.no_grad():
                 hidden_BTD = self.relay.embed(batch.tokens)
             self._keep(0, number, hidden_BTD, hidden_BTD)
-            yield Progress("embedding", number + 1, len(self.batches), "batches")
+            count, whole = len(self.batches), self.tally.whole
+            yield Progress("embedding", number + 1, count, "batches", whole=whole)
         self.skeleton.drop(EMBEDDINGS)
         yield self._progress("running", 0, -1, depth)
         for layer in range(depth):

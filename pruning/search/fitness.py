@@ -26,10 +26,9 @@ from analysis.calibration.memory import check_fits
 from analysis.corpora.sequences import TokenSequences
 from analysis.families.base import MoEFamily
 from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
-from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import FloatArray
-from analysis.progress import LOADING, Costs, Parts, Progress
+from analysis.progress import LOADING, Parts, Progress
 from pruning.engine.candidate import MeasureSettings, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.engine.masking import masked
@@ -38,6 +37,7 @@ from pruning.measures.result import MEASURES, SampleSums
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed
+from pruning.search.costs import RunCosts
 from pruning.search.run import Fitness
 from pruning.search.scores import BlockFitness
 
@@ -160,46 +160,6 @@ def subject_of(
     return Subject(loaded, model.family, sparse, full, plan_of)
 
 
-@dataclass(frozen=True, slots=True)
-class RunCosts:
-    """What runs over some samples cost."""
-
-    reading: float = 0.0  # of the whole model
-    layers: tuple[float, ...] = ()  # of all samples through each layer
-    sparse: tuple[int, ...] = ()  # which of these have experts
-    head: float = 0.0
-    by_layers: bool = False  # all candidates run in one pass, which states its own costs
-
-    @classmethod
-    def of(cls, model: MoEModel, samples: Samples, *, by_layers: bool) -> "RunCosts":
-        """The costs of a model on these samples."""
-        costs, tokens = layer_costs(model), samples.sequences.num_tokens
-        return cls(
-            costs.reading(*costs.num_bytes),
-            tuple(costs.running(tokens, layer) for layer in range(model.depth)),
-            tuple(layer.index for layer in model.layers),
-            logits_cost(model, int(samples.num_scored.sum())),
-            by_layers,
-        )
-
-    def whole(self, positions: Sequence[int]) -> Costs:
-        """Loading, the original, and runs that start at these positions; see `run`."""
-        runs = self.runs(positions)
-        return runs | {"read": self.reading, "multiply": runs["multiply"] + sum(self.layers)}
-
-    def runs(self, positions: Sequence[int]) -> dict[str, float]:
-        """Runs that start at these positions; see `run`."""
-        runs = {"multiply": 0.0, "compare": 0.0}
-        for position in positions:
-            runs = {kind: runs[kind] + amount for kind, amount in self.run(position).items()}
-        return runs
-
-    def run(self, position: int) -> Costs:
-        """A run that starts at a layer with experts, by its position; negative: at the first."""
-        first = self.sparse[position] if 0 <= position < len(self.sparse) else 0
-        return {"multiply": sum(self.layers[first:]), "compare": self.head}
-
-
 class MaskedRuns:
     """Runs candidates batch by batch, each from where it first differs from one that is kept.
 
@@ -293,11 +253,11 @@ class StreamedRuns:
 
     def _parts(self, candidates: int) -> Parts:
         """The pass through the layers, then the heads of all candidates."""
-        layers, trunk = layer_costs(self.model), range(self.model.depth)
-        running = layers.running(self.samples.sequences.num_tokens, *trunk)
-        head = logits_cost(self.model, int(self.samples.num_scored.sum()))
-        passes = {"read": layers.reading(*trunk), "multiply": (candidates + 1) * running}
-        return Parts({"layers": passes, _COMPARING: {"compare": candidates * head}})
+        tokens, scored = self.samples.sequences.num_tokens, int(self.samples.num_scored.sum())
+        costs = RunCosts.of(self.model, tokens, scored, by_layers=True)
+        passes = dict(costs.one_pass([-1] * candidates))
+        heads = passes.pop("compare")
+        return Parts({"layers": passes, _COMPARING: {"compare": heads}})
 
     def _measure(
         self, ends: Ends, plans: Mapping[Removed, PruningPlan]

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +15,7 @@ from analysis.errors import PlanError
 from analysis.progress import Progress, Whole, changed
 from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
-from pruning.search.costs import CandidateCosts
+from pruning.search.costs import RunCosts, SearchTally
 from pruning.search.evolution import Candidate, initial_state, next_state
 from pruning.search.scores import BlockFitness, Score, Scores
 from pruning.search.space import Space
@@ -82,14 +81,14 @@ def search(
     fitness: Fitness,
     scores: Scores,
     publish: Callable[[SearchOutcome], None],
-    costs: CandidateCosts | None = None,
+    costs: RunCosts | None = None,
 ) -> Generator[Progress, None, SearchOutcome]:
     """Algorithm 1 of arXiv:2603.06003.
 
     Scores that the table has are not measured again, so an interrupted search resumes. `publish`
     gets the state after each generation, and when the search ends early, unless it is killed.
     """
-    running, is_done = _Search(task, fitness, scores, costs or CandidateCosts()), False
+    running, is_done = _Search(task, fitness, scores, costs or RunCosts()), False
     try:
         while not is_done:
             yield from running.score()
@@ -105,10 +104,8 @@ def search(
 class _Search:
     """A search in progress: a population, and the scores of all candidates so far."""
 
-    def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: CandidateCosts) -> None:
-        first = costs.layers + costs.rest
-        self._costs = first, costs.of_child(task.settings.max_steps)  # of a founder, of a child
-        self._known = self._prepared = 0.0  # cost of scores of earlier runs; of what is under way
+    def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: RunCosts) -> None:
+        self._tally = SearchTally(costs, task.settings.max_steps)
         self._space, self._settings = task.space, task.settings
         self._fitness, self._table = fitness, scores
         self._state = initial_state(task.space, task.settings, task.seeds)
@@ -138,18 +135,21 @@ class _Search:
         unknown = [
             candidate.removed for candidate in new if candidate.removed not in self._table.known
         ]
-        seconds, waiting = 0.0, len(unknown) * self._cost(state.generation)
+        kept = [state.candidates[number].removed for number in parents]
+        self._tally.begin(unknown, kept, are_children=state.generation > 0)
+        seconds = 0.0
         if unknown:
-            preparing = self._fitness.prepare(unknown)
-            seconds = yield from changed(preparing, partial(self._preparing, waiting))
+            seconds = yield from changed(self._fitness.prepare(unknown), self._preparing)
+            self._tally.prepared()
         for candidate in new:
             yield self._progress()
-            score = self._table.known.get(candidate.removed)
-            own = self._cost(candidate.generation)
+            removed, score = candidate.removed, self._table.known.get(candidate.removed)
+            self.scores[candidate.number] = score or self._measure(removed, seconds)
+            layers = self.scores[candidate.number].layers / self._fitness.num_blocks
             if score:
-                self._known += own
-            self._prepared = max(0.0, self._prepared - (0.0 if score else own))
-            self.scores[candidate.number] = score or self._measure(candidate.removed, seconds)
+                self._tally.known(layers)
+            else:
+                self._tally.measured(removed, layers)
             # The next parents as far as known, and the parents of candidates still to be scored.
             scored = tuple(number for number in state.members if number in self.scores)
             numbers = dict.fromkeys([*self._best(scored), *parents])
@@ -187,13 +187,10 @@ class _Search:
             whole_layers=self._fitness.num_blocks * self._fitness.num_layers,
         )
 
-    def _cost(self, generation: int) -> float:
-        return self._costs[min(1, generation)]
-
-    def _preparing(self, waiting: float, step: Progress) -> Progress:
-        """A step that prepares candidates that cost so much."""
+    def _preparing(self, step: Progress) -> Progress:
+        """A step that prepares the candidates of the generation."""
         if step.whole:
-            self._prepared = max(self._prepared, step.whole.fraction * waiting)
+            self._tally.prepare(step.whole)
         return replace(step, whole=self._whole)
 
     @property
@@ -206,12 +203,8 @@ class _Search:
 
     @property
     def _whole(self) -> Whole:
-        candidates = self._state.candidates
-        total = sum(self._cost(candidate.generation) for candidate in candidates)
-        total += self._to_come * self._cost(1)
-        done = sum(self._cost(n.generation) for n in candidates if n.number in self.scores)
-        kind = "candidates"
-        return Whole({kind: total}, {kind: done + self._prepared}, {kind: self._known})
+        generations = self._settings.generations - self._state.generation
+        return self._tally.whole(self._to_come, generations)
 
     def _progress(self, note: str = "") -> Progress:
         at = f"generation {self._state.generation} of {self._settings.generations}"

@@ -38,7 +38,8 @@ from pruning.measures.samples import Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed, Units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
-from pruning.search.fitness import MaskedRuns, Measurement, RunCosts, StreamedRuns
+from pruning.search.costs import RunCosts
+from pruning.search.fitness import MaskedRuns, Measurement, StreamedRuns
 
 Runs = MaskedRuns | StreamedRuns
 _MEASURING = "measuring sensitivity"

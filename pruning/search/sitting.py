@@ -34,7 +34,7 @@ from pruning.plan.units import Removed
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe
 from pruning.schedules.base import allocation_of
-from pruning.search.costs import search_parts
+from pruning.search.costs import RunCosts, search_parts
 from pruning.search.fitness import (
     RunFitness,
     SharedFitness,
@@ -167,12 +167,13 @@ def run_search(
             yield from problem.table.notes(problem.model.identity)
         with offload_space(problem.running.placement) as offload:
             sequences, streams = problem.search_samples.sequences, problem.running.placement
-            costs, parts = search_parts(
+            costs = RunCosts.of(
                 problem.model,
-                (sequences.num_tokens, sequences.num_counted),
-                problem.task.settings,
-                stream_layers=streams.stream_layers,
+                sequences.num_tokens,
+                sequences.num_counted,
+                by_layers=streams.stream_layers,
             )
+            parts = search_parts(costs, problem.task.settings)
             making = make_fitness(problem, folder, processes, max_bytes, offload)
             fitness = yield from parts.by_phase(making)
             scores = problem.scores(processes)

@@ -16,12 +16,14 @@ from typing import Any, Final
 from analysis.errors import ExportError
 from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
-from analysis.progress import Progress
+from analysis.progress import Progress, bytes_progress, changed
 from pruning.serving.commands import CONVERTER, LLAMA_CPP
 from pruning.serving.engines import Contents, Reads, verdicts
 
 FOLDER_VARIABLE: Final = "LLAMA_CPP"
 _LAUNCHER: Final = Path(__file__).with_name("gguf_launcher.py")
+# Type of the file -> its size, beside that of weights in bf16.
+_SIZES: Final = {"q8_0": 17 / 32, "f32": 2.0}
 _POLL_SECONDS: Final = 0.2
 _MOST_SAID: Final = 300  # characters of the converter's error
 
@@ -129,7 +131,9 @@ def write_gguf(
     draft = target.with_name(f"{target.name}.partial")
     words = [str(out), "--outfile", str(draft), "--outtype", kind, *options]
     try:
-        yield from _run(converter, [pre_tokenizer, *words])
+        weights = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+        running = _run(converter, [pre_tokenizer, *words])
+        yield from _written(running, draft, round(weights * _SIZES.get(kind, 1.0)))
         with draft.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         record = {
@@ -147,6 +151,18 @@ def write_gguf(
     finally:
         draft.unlink(missing_ok=True)
     return record
+
+
+def _written(
+    running: Generator[Progress, None, None], draft: Path, total: int
+) -> Generator[Progress, None, None]:
+    """The steps of the converter, which does not say how far it is; its file grows."""
+
+    def change(step: Progress) -> Progress:
+        done = draft.stat().st_size if draft.exists() else 0
+        return bytes_progress(step.phase, min(done, total), total, "write")
+
+    return changed(running, change)
 
 
 def _run(converter: Converter, words: list[str]) -> Generator[Progress, None, None]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.model.heads import prediction_heads
+from analysis.model.heads import loaded_bytes, prediction_heads
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.checks import Check
@@ -81,7 +81,7 @@ def check_logits(
     precision = Precision("bfloat16" if sides.dequantised else dtype, dtype)
     try:
         pruned = yield from run(sides.exported, ids, precision, None)
-        before = sides.exported.checkpoint.nbytes
+        before = loaded_bytes(sides.exported)
         original = yield from shifted(run(sides.source, ids, precision, plan), before)
     except (DoesNotLoad, DoesNotRun) as error:
         return Check("logits", False, f"cannot be computed in {dtype}: {error}"), None

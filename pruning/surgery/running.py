@@ -18,6 +18,7 @@ from analysis.calibration.loading import (
 )
 from analysis.checkpoint.aligned import align_weights
 from analysis.errors import first_line
+from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from pruning.engine.masking import masked
@@ -97,7 +98,7 @@ def run_whole(
         raise DoesNotLoad(first_line(error)) from error
     if precision.computed:
         loaded = loaded.to(DTYPES[precision.computed])
-    yield model.checkpoint.nbytes
+    yield loaded_bytes(model)
     try:
         with masked(loaded, model.family, plan) if plan else nullcontext():
             return Run(logits_of(loaded, ids), keys)

@@ -9,6 +9,7 @@ from analysis.calibration.free import free_memory
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError, UnsupportedModelError, UserError, unknown_name
 from analysis.model.describing import describe_model
+from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
 from analysis.model.parts import weights_by_part
 from analysis.progress import Progress
@@ -25,6 +26,8 @@ from pruning.surgery.repair_checks import with_files
 _MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
 # A quantised layer is there a second time while it is dequantised, in parts and stacked.
 _DEQUANTISING_FACTOR = 2.0
+# Of a comparison of bytes: Python with its libraries, and two blocks.
+_BYTES_MEMORY = 160 << 20
 _ASKED_FOR = "as asked for"
 _STREAMED = "--stream-layers"
 _ITEM_BYTES = {"F32": 4, "F64": 8}  # of a weight in the checkpoint's own dtype; else 2
@@ -103,6 +106,14 @@ class _Choice:
         return describe_model(open_checkpoint(self.path))
 
     @property
+    def loaded(self) -> int:
+        """Bytes that are read to run the export."""
+        try:
+            return loaded_bytes(self.exported)
+        except UserError:  # the checks of its bytes say so
+            return self.manifest.nbytes
+
+    @property
     def missing(self) -> str:
         """The repair whose files are elsewhere."""
         repair = self.manifest.plan.repair
@@ -144,19 +155,23 @@ class _Choice:
     def _fits(self, level: Level) -> tuple[bool, str]:
         """Whether memory allows a level, and what it needs in words; of layers, if these fit."""
         available = free_memory()
-        needed = self._memory(level, by_layers=self.by_layers)
+        needed = self.memory(level, by_layers=self.by_layers)
         there = f"{format_bytes(available)} are available"
         way = " for one layer at a time" if self.by_layers else ""
         words = f"needs {format_bytes(needed)} of memory{way}, {there}"
         if needed > available and not self.by_layers:
             # By layers it may reach the highest level that there is.
             highest = Level.LOGITS if self.source and not self.missing else Level.LOAD
-            streamed = self._memory(highest, by_layers=True)
+            streamed = self.memory(highest, by_layers=True)
             if streamed <= available:
                 words += f"; {_STREAMED} reaches '{highest}' with {format_bytes(streamed)}"
         return needed <= available, words
 
-    def _memory(self, level: Level, *, by_layers: bool) -> int:
+    def memory(self, level: Level, *, by_layers: bool | None = None) -> int:
+        """Bytes of memory that a level takes, with its libraries."""
+        by_layers = self.by_layers if by_layers is None else by_layers
+        if level is Level.BYTES:
+            return _BYTES_MEMORY
         if level is Level.LOGITS and self.source:
             return logits_memory(self.source, self.manifest.plan, by_layers=by_layers)
         if not by_layers:
@@ -166,6 +181,27 @@ class _Choice:
         except UserError:  # the checks of its bytes say so
             return 0
         return _layer_memory(exported, _ITEM_BYTES.get(exported.dtype, 2))
+
+
+def expected_verification(
+    path: Path,
+    *,
+    level: str | None = None,
+    source: Path | None = None,
+    directories: Sequence[Path] = (),
+    stream_layers: bool = False,
+) -> tuple[int, int, str]:
+    """Bytes that `verify_export` would read, its memory, and the level that it would reach.
+
+    Raises:
+        ExportError: it is no export, or the level lacks what it needs.
+    """
+    original = describe_model(open_checkpoint(source), name=source.name) if source else None
+    manifest = with_files(read_manifest(path), directories)
+    choice = _Choice(level, stream_layers, path, manifest, original)
+    choice.check()
+    reached = choice.choose()[0]
+    return _bytes_to_read(choice, reached), choice.memory(reached), str(reached)
 
 
 def verify_export(  # noqa: PLR0913  (options of the command)
@@ -209,10 +245,11 @@ def verify_export(  # noqa: PLR0913  (options of the command)
 
 def _bytes_to_read(choice: _Choice, level: Level) -> int:
     """All bytes of the export for its hashes, and again for each time that a model is loaded."""
-    exported = choice.manifest.nbytes
-    compared = choice.source.checkpoint.nbytes if choice.source else 0
-    more = {Level.BYTES: 0, Level.LOAD: exported, Level.LOGITS: 2 * exported + compared}
-    return exported + more[level]
+    if level is Level.BYTES:
+        return choice.manifest.nbytes
+    exported, compared = choice.loaded, loaded_bytes(choice.source) if choice.source else 0
+    more = {Level.LOAD: exported, Level.LOGITS: 2 * exported + compared}
+    return choice.manifest.nbytes + more[level]
 
 
 def _verify(
@@ -256,7 +293,9 @@ def _verify_forward(
         if report.level is Level.LOAD or source is None:
             return report
         sides = Sides(exported, source, manifest.plan, manifest.dequantised)
-        check, difference = yield from shifted(check_logits(sides, ids, run), manifest.nbytes)
+        check, difference = yield from shifted(
+            check_logits(sides, ids, run), loaded_bytes(exported)
+        )
     except UnsupportedModelError as error:  # its layers do not run alone
         if report.reason == _ASKED_FOR or not choice.by_layers:
             raise

@@ -21,9 +21,9 @@ from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import Source, peek
 from analysis.corpora.spec import corpus_name, is_same_corpus, parse_corpus
 from analysis.model.head_parts import runnable_heads
-from analysis.model.moe_model import MoEModel
+from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress
+from analysis.progress import Costs, Progress, cost
 from analysis.stats.manifest import CorpusRef, Run
 from analysis.stats.store import StatsStore, stats_store
 from pruning.requests.calibration import CalibrateRequest
@@ -199,6 +199,13 @@ def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]
         yield from check_corpora([request])
     ready = yield from prepare_calibration(request.model_copy(update={"answers": "given"}))
     return corpus_ref(ready[1], request.batch_size), estimate(*ready)
+
+
+def weights_costs(model: MoEModel) -> Costs:
+    """What the measurement of the weights costs."""
+    items = (item for layer in model.layers for item in model.located[layer.index])
+    experts = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
+    return {"sum": cost("sum", experts)}
 
 
 def weights_run(request: WeightsRequest) -> Steps[Run]:

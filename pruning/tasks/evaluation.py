@@ -16,7 +16,7 @@ from analysis.corpora.spec import parse_corpus
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Parts, Progress
+from analysis.progress import Costs, Parts, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.drawing import Reading, draw
 from pruning.measures.drawn_samples import DrawnSamples
@@ -105,18 +105,28 @@ def _parts(
     request: EvaluateRequest | SweepRequest, model: MoEModel, plans: Sequence[PruningPlan]
 ) -> Parts:
     """What repairs of these plans, and an evaluation of them as they are and repaired, cost."""
-    costs, trunk = layer_costs(model), range(model.depth)
-    repairs, tokens = repair_parts(model, plans), 0
-    candidates = 1 + (len(plans) + len(repairs)) * len(request.bits)
+    repairs = repair_parts(model, plans)
+    candidates = (len(plans) + len(repairs)) * len(request.bits)
+    return Parts(repairs | {"evaluate": evaluation_costs(request, model, candidates)})
+
+
+def expected_tokens(request: HeldOutRequest, model: MoEModel) -> int:
+    """The tokens of all corpora, if each has as many samples as are asked for, of full length."""
+    tokens = 0
     for corpus in request.corpora:
         usual = request.sample_settings(corpus)
         tokens += usual.samples * within_context(model, usual.seq_len, request.seq_len)
-    evaluating = {
+    return tokens
+
+
+def evaluation_costs(request: HeldOutRequest, model: MoEModel, candidates: int) -> Costs:
+    """What an evaluation of the original and so many candidates is expected to cost."""
+    costs, tokens = layer_costs(model), expected_tokens(request, model)
+    return {
         "read": costs.reading(*costs.num_bytes),
-        "multiply": candidates * costs.running(tokens, *trunk),
-        "compare": candidates * logits_cost(model, tokens),
+        "multiply": (1 + candidates) * costs.running(tokens, *range(model.depth)),
+        "compare": (1 + candidates) * logits_cost(model, tokens),
     }
-    return Parts(repairs | {"evaluate": evaluating})
 
 
 def in_bits(

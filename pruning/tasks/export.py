@@ -5,10 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.errors import ExportError
+from analysis.errors import ExportError, UserError
+from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Parts, Progress, Whole, changed, cost
+from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, with_top_k
@@ -49,8 +50,10 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     parts, verifies = Parts({}), request.verify or model.family.discovered
     if verifies:  # what is written states its own cost; memory decides whether models are run
         written = weight_bytes(model, plan)
-        read = 2 * written + model.checkpoint.nbytes
-        parts = Parts({"verify": {"check": cost("check", written), "read": cost("read", read)}})
+        amount = 3 * written + loaded_bytes(model)
+        parts = Parts({"verify": _verify_costs(amount, written, written)})
+    if converter:
+        parts.expect("gguf", {"write": cost("write", weight_bytes(model, plan))})
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
@@ -75,11 +78,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
             removes=equal_cut(plan, padded=manifest.padded),
         )
         digest = manifest.plan.digest
-        # The converter does not say how far it is: what was stated is done.
-        yield Progress("converting to GGUF", 0, 0, whole=parts.whole)
-        result["gguf"] = yield from write_gguf(
-            request.out, request.gguf, converter, contents, digest
-        )
+        converting = write_gguf(request.out, request.gguf, converter, contents, digest)
+        result["gguf"] = yield from parts.run("gguf", converting)
     return result
 
 
@@ -201,22 +201,51 @@ def verify_result(
 
 
 def _verifying(steps: Steps[Any], out: Path) -> Steps[Any]:
-    """The steps of a verification: bytes of the export are checked, all others are read to run."""
-    checked = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    """The steps of a verification, which say how far it is."""
+    own = _own_bytes(out)
 
     def change(step: Progress) -> Progress:
         if (step.phase, step.unit) != ("verifying", "bytes"):
             return step
-        total, done = (
-            {
-                "check": cost("check", min(amount, checked)),
-                "read": cost("read", max(0, amount - checked)),
-            }
-            for amount in (step.total, step.done)
+        return replace(
+            step, whole=Whole(_verify_costs(step.total, *own), _verify_costs(step.done, *own))
         )
-        return replace(step, whole=Whole(total, done))
 
     return changed(steps, change)
+
+
+def _own_bytes(out: Path) -> tuple[int, int]:
+    """Bytes of an export's weights, and those of them that are read to run it."""
+    written = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    try:
+        return written, loaded_bytes(load_model_index(str(out)))
+    except UserError:  # the checks of its bytes say so
+        return written, written
+
+
+def _verify_costs(amount: int, written: int, loaded: int) -> Costs:
+    """Of so many bytes: first the export is checked, then run in its own dtype, then both are."""
+    running = max(0, amount - written)
+    return {
+        "check": cost("check", min(amount, written)),
+        "load": cost("load", min(running, loaded)),
+        "read": cost("read", max(0, running - loaded)),
+    }
+
+
+def expected_verify(
+    out: Path, source: MoEModel | None, stats_dir: Path | None = None, **way: Any
+) -> tuple[Whole, int, str]:
+    """What `verify_result` costs, its memory, and the level that it reaches; nothing is read."""
+    from pruning.surgery.verify import expected_verification
+
+    read, memory, level = expected_verification(
+        out,
+        source=source.checkpoint.path if source else None,
+        directories=stats_store(stats_dir).directories,
+        **way,
+    )
+    return Whole(_verify_costs(read, *_own_bytes(out))), memory, level
 
 
 def export_task(request: ExportRequest) -> Steps[dict[str, Any]]:

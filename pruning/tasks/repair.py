@@ -8,7 +8,7 @@ from analysis.errors import CorpusError
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress
+from analysis.progress import Costs, Parts, Progress, scaled
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
@@ -97,11 +97,16 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
     return shared | {"corpora": getattr(request, "calibrated_on", ())}
 
 
+def repair_costs(model: MoEModel, plans: int = 1, tokens: int = DEFAULT_REPAIR_TOKENS) -> Costs:
+    """What the repairs of so many plans are expected to cost."""
+    costs = layer_costs(model)
+    fitted = FORWARDS * costs.running(tokens, *range(model.depth))
+    return scaled({"read": costs.reading(*costs.num_bytes), "observe": fitted}, plans)
+
+
 def repair_parts(model: MoEModel, plans: Iterable[PruningPlan]) -> dict[str, Costs]:
     """What the repairs of plans are expected to cost, by number of the plan."""
-    costs = layer_costs(model)
-    fitted = FORWARDS * costs.running(DEFAULT_REPAIR_TOKENS, *range(model.depth))
-    repair = {"read": costs.reading(*costs.num_bytes), "observe": fitted}
+    repair = repair_costs(model)
     return {str(number): repair for number, plan in enumerate(plans) if takes_repair(plan, model)}
 
 

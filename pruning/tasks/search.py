@@ -10,7 +10,7 @@ from analysis.files.durable import unwritable
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Parts, Progress
+from analysis.progress import Costs, Parts, Progress, scaled
 from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.table import Measurements
@@ -35,14 +35,14 @@ from pruning.requests.recipe_steps import (
     weights_request,
 )
 from pruning.schedules import MEASURED, PATTERNS, allocate
-from pruning.search.costs import search_parts
+from pruning.search.costs import RunCosts, search_parts
 from pruning.search.run import Task
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.calibration import calibrate_run, weights_run
+from pruning.tasks.calibration import calibrate_run, weights_costs, weights_run
 from pruning.tasks.evaluation import check_drawn, say_drawn
 from pruning.tasks.loading import (
     placement_of,
@@ -51,7 +51,7 @@ from pruning.tasks.loading import (
     together,
     tokenizer_loader,
 )
-from pruning.tasks.sensitivity import sensitivity_run
+from pruning.tasks.sensitivity import sensitivity_costs, sensitivity_run
 
 if TYPE_CHECKING:
     from pruning.search.sitting import Problem
@@ -69,7 +69,7 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
         raise PlanError(
             f"{request.out} cannot take the search: {reason}; give a folder that can with --out."
         )
-    parts = _parts(request)
+    parts = search_costs(request)
     problem = yield from problem_of(request, parts)
     from pruning.search.sitting import run_search
 
@@ -77,24 +77,40 @@ def search_run(request: SearchRequest) -> "Steps[SearchResult]":
     return (yield from parts.run(SEARCH, run_search(problem, request.out)))
 
 
-def _parts(request: SearchRequest) -> Parts:
-    """What the statistics and the search of a recipe are expected to cost."""
+def search_costs(request: SearchRequest) -> Parts:
+    """What the statistics and the search of a recipe cost, if nothing of it is known."""
     recipe, machine = request.parsed(), request.machine
-    if (section := recipe.search) is None:
+    if recipe.search is None:
         return Parts({})
     model = load_model_index(recipe.model, revision=recipe.revision)
-    costs = layer_costs(model)
+    searching = {SEARCH: searching_costs(recipe, machine, model)}
+    return Parts(searching | statistics_costs(recipe, machine, model))
+
+
+def searching_costs(recipe: Recipe, machine: Machine, model: MoEModel) -> Costs:
+    """What the search of a recipe costs, without the statistics that it reads."""
+    if (section := recipe.search) is None:
+        return {}
     seq_len = seq_len_of(section.corpus, recipe.seq_len)
-    tokens = (section.samples or 1) * within_context(model, seq_len, recipe.seq_len)
-    searching = search_parts(model, (tokens, tokens), section, stream_layers=machine.stream_layers)[
-        1
-    ]
-    parts = {SEARCH: searching.whole.total}
+    tokens = section.samples * within_context(model, seq_len, recipe.seq_len)
+    costs = RunCosts.of(model, tokens, tokens, by_layers=machine.stream_layers)
+    return search_parts(costs, section).whole.total
+
+
+def statistics_costs(recipe: Recipe, machine: Machine, model: MoEModel) -> dict[str, Costs]:
+    """What a recipe measures before it plans: calibrations by number, weights, sensitivity."""
+    costs, parts = layer_costs(model), dict[str, Costs]()
     for number, calibration in enumerate(calibrate_requests(recipe, machine)):
         running = costs.running(calibration.sampling().tokens, *range(model.depth))
         loading = costs.reading(*costs.num_bytes)
         parts[f"calibrate {number}"] = {"read": loading, "multiply": running}
-    return Parts(parts)
+    if weights_request(recipe, machine):
+        parts["weights"] = weights_costs(model)
+    if measured := sensitivity_request(recipe, machine):
+        parts["sensitivity"], again = sensitivity_costs(measured, model)
+        if rounds := recipe.sensitivity and recipe.sensitivity.refine:
+            parts["refinement"] = scaled(again, rounds)
+    return parts
 
 
 def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Problem]":

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import NOTHING, Parts, Whole
+from analysis.progress import NOTHING, Costs, Parts, Whole, scaled
 from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
 from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.points import curve_points
+from pruning.measures.points import WHOLE, curve_points
 from pruning.plan.units import Units
 from pruning.planning.files import check_spec
 from pruning.planning.make import budget_of, units_of
@@ -26,8 +26,9 @@ from pruning.schedules import Evidence
 from pruning.spec.spec import PlanSpec
 from pruning.study import Study
 from pruning.tasks import Steps
-from pruning.tasks.evaluation import drawn_corpora, evaluate_run
+from pruning.tasks.evaluation import drawn_corpora, evaluate_run, evaluation_costs, expected_tokens
 from pruning.tasks.loading import check_records_folder, quiet_transformers, run_settings
+from pruning.tasks.repair import repair_costs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from pruning.measures.samples import Samples
-    from pruning.search.fitness import RunCosts
+    from pruning.search.costs import RunCosts
     from pruning.search.sensitivity import Measuring, Round, Runs
 
 
@@ -84,14 +85,37 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
         curves = SensitivityStore(store.directories)
         yield from curves.table.notes(model.identity)
         works = [sitting.work(draw, curves) for draw in draws]
-        measurement = yield from _measure(works, sitting, ranking, specs)
-    if not request.repair:
-        return measurement
+        measuring = _measure(works, sitting, ranking, specs)
+        if not request.repair:
+            return (yield from measuring)
+        whole = Parts(_parts(request, model))
+        measurement = yield from whole.run("measure", measuring)
     plans = tuple(
         study.plan_of(study.measured(replace(ranking, spec=spec))).to_dict() for spec in specs
     )
     evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
-    return replace(measurement, evaluations=(yield from evaluate_run(evaluation)))
+    evaluations = yield from whole.run("evaluate", evaluate_run(evaluation))
+    return replace(measurement, evaluations=evaluations)
+
+
+def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
+    """What the measurement is expected to cost, and the plans with their repairs."""
+    plans, (curves, again) = len(request.budget_words), sensitivity_costs(request, model)
+    evaluating = Whole(evaluation_costs(request, model, 2 * plans))
+    repairs = Whole(repair_costs(model, plans))
+    measuring = Whole(curves) + Whole(scaled(again, plans * request.refine))
+    return {"measure": measuring.total, "evaluate": (repairs + evaluating).total}
+
+
+def sensitivity_costs(request: SensitivityRequest, model: MoEModel) -> tuple[Costs, Costs]:
+    """What the curves of an order are expected to cost, and a round that refines a plan."""
+    from pruning.search.costs import RunCosts
+
+    tokens, layers = expected_tokens(request, model), range(len(model.layers))
+    costs = RunCosts.of(model, tokens, tokens, by_layers=request.stream_layers)
+    positions = [WHOLE, *(layer for layer in layers for _ in range(request.levels))]
+    # The moves of a round are about as many as the points of the curves.
+    return costs.whole(positions), costs.runs(positions)
 
 
 class _LazyModel:
@@ -150,9 +174,11 @@ class _LazyModel:
         )
 
     def _costs(self, samples: "Samples") -> "RunCosts":
-        from pruning.search.fitness import RunCosts
+        from pruning.search.costs import RunCosts
 
-        return RunCosts.of(self.model, samples, by_layers=self.request.stream_layers)
+        tokens, positions = samples.sequences.num_tokens, int(samples.num_scored.sum())
+        by_layers = self.request.stream_layers
+        return RunCosts.of(self.model, tokens, positions, by_layers=by_layers)
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for
@@ -177,7 +203,7 @@ def _measure(
         expected = {str(n): work.costs.whole(positions) for n, work in enumerate(works)}
         # The moves of a round are about as many as the points of the curves.
         again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
-        more = {kind: request.refine * amount for kind, amount in again.items()}
+        more = scaled(again, request.refine)
         parts = Parts(expected | dict.fromkeys(request.budget_words, more))
         for number, work in enumerate(works):
             measuring = measure_curves(work, units, request.levels, request.cost)

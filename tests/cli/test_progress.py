@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from analysis.pace import Pace
-from analysis.progress import Progress, Whole
+from analysis.progress import NOTHING, Parts, Progress, Whole
 from analysis.stats.rates import known_rates
-from app.console import Speech, conclude, follow, speech
+from app.console import Course, Speech, conclude, follow, speech
 from app.progress_shown import Lines, count_of_step, lines_of, one_bar
 
 
@@ -158,3 +158,26 @@ def test_the_end_says_what_was_expected_and_keeps_the_rates(clock, capsys, monke
     for spoken, expected in ((Speech(quiet=True), 20.0), (Speech(), None)):
         conclude(spoken, pace, expected)
     assert capsys.readouterr().err == ""
+
+
+def test_several_tasks_of_a_command_have_one_share():
+    shares = []
+
+    def task(kind, cost, steps):
+        for step in range(steps + 1):
+            yield Progress(
+                kind, step, steps, whole=Whole({kind: cost}, {kind: cost * step / steps})
+            )
+            shares.append(course._pace.fraction)
+        return kind
+
+    # The second task turns out to cost half of what was expected, the third to be known.
+    course = Course(Parts({"first": {"a": 6.0}, "second": {"b": 4.0}, "third": {"c": 2.0}}))
+    with speech(quiet=True, as_json=False):
+        assert course.follow("first", task("a", 6.0, 3)) == "a"
+        assert shares == pytest.approx([0.0, 2 / 12, 4 / 12, 6 / 12])
+        assert course.follow("second", task("b", 2.0, 2)) == "b"
+        assert shares[4:] == pytest.approx([6 / 10, 7 / 10, 8 / 10])
+        course.follow("third", (Progress("cached", 1, 1, whole=NOTHING) for _ in (1,)))
+        assert course._pace.fraction == 1
+        course.end()

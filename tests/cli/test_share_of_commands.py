@@ -10,12 +10,16 @@ import pytest
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from analysis.pace import Pace
+from analysis.progress import changed
+from pruning.actions.listing import action
 from pruning.plan.plan import fit_plan, load_plan, plan_from_dict
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.model import ExportRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import export_run, verify_result
 from pruning.tasks.repair import with_repairs
+from pruning.tasks.search import search_run
 from pruning.tasks.sensitivity import sensitivity_run
 
 
@@ -90,6 +94,38 @@ def test_a_sensitivity_and_what_another_corpus_adds(asked, corpora, tmp_path):
     check(shares_of(sensitivity_run(request)))
     both = {**asked, "corpora": tuple(map(str, reversed(corpora)))}
     check(shares_of(sensitivity_run(SensitivityRequest(**both))))
+
+
+def test_a_sensitivity_whose_plans_are_repaired_and_evaluated(asked, corpora, here):
+    shutil.copy(corpora[0], here)
+    asked |= {"criterion": "reap", "calibrated_on": (str(corpora[0]),), "levels": 2}
+    request = SensitivityRequest(**asked, sparsities=("50%",), repair=True, seq_len=8)
+    check(shares_of(sensitivity_run(request)))
+
+
+@pytest.mark.parametrize("name", ["bins", "variance"])
+def test_actions_that_run_several_models(asked, plans, name):
+    more = {"criterion": "aimer", "bins": 4} if name == "bins" else {"plans": plans}
+    row = action(name)
+    check(shares_of(row.run(row.request(**asked, **more))), 4)
+
+
+RECIPE = """
+model: {model}
+criterion: aimer
+budget: {{sparsity: 50%}}
+sensitivity: {{corpus: {corpus}, samples: 2, levels: 2, refine: 1}}
+search: {{corpus: {corpus}, samples: 2, population: 6, elites: 1, generations: 2, start: measured}}
+"""
+
+
+@pytest.mark.slow  # a whole search
+def test_a_search_that_measures_weights_and_sensitivity(tiny, corpora, tmp_path):
+    recipe, where = RECIPE.format(model=tiny, corpus=corpora[1]), tmp_path / "stats"
+    phases = []
+    steps = search_run(SearchRequest(recipe=recipe, out=tmp_path / "search", stats_dir=where))
+    check(shares_of(changed(steps, lambda step: phases.append(step.phase) or step)))
+    assert {"reading weights", "measuring sensitivity", "searching"} <= set(phases)
 
 
 def test_an_export_that_is_verified_and_verify_by_layers(tiny, plans, stats, tmp_path):

@@ -30,7 +30,7 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import allocate, read_counts
-from pruning.search.costs import CandidateCosts
+from pruning.search.costs import RunCosts, SearchTally
 from pruning.search.evolution import initial_state
 from pruning.search.run import search
 from pruning.search.scores import BlockFitness
@@ -114,21 +114,43 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     assert (resumed.layers, resumed.whole_layers) == (whole.layers, whole.whole_layers)
 
 
-def test_the_whole_counts_children_less_and_scores_of_earlier_runs_as_done(tmp_path):
+def test_a_candidate_costs_the_layers_that_run_and_scores_of_earlier_runs_are_done(tmp_path):
+    # Six layers of which four have experts; a mean child by the formula: of two draws from 1 and 2
+    # the smaller is 1 in three of four cases: 1 - 1/3 of the layers; else 1 - 1/5.
+    costs = RunCosts(0.0, 0.0, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (1, 3, 4, 5), 5.0)
+    child = {"multiply": 63 * (0.75 * 2 / 3 + 0.2), "compare": 5}
+    assert costs.child(2) == pytest.approx(child)
+    tally = SearchTally(costs, 2)
+    tally.begin([(1, 2, 3, 4), (1, 2, 4, 3), (2, 1, 3, 4)], [], are_children=False)
+    # All layers; from the third with experts on; from the first one.
+    waiting = [(63, 5), (16 + 32, 5), (63 - 1, 5)]
+    total = {kind: sum(pair) for kind, pair in zip(child, zip(*waiting, strict=True), strict=True)}
+    assert tally.whole(0, 0).total == total
+    with_children = {kind: total[kind] + 7 * child[kind] for kind in child}
+    assert tally.whole(7, 1).total == pytest.approx(with_children)
+    tally.measured((1, 2, 3, 4), 6.0)
+    tally.known(2.0)  # of an earlier run
+    assert tally.whole(0, 0).done == {"multiply": 63 + 48, "compare": 10}
+    assert tally.whole(0, 0).before == {"multiply": 48, "compare": 5}
+
+
+def test_the_share_of_a_search_never_falls_and_resumes_where_it_stood(tmp_path):
+    costs = RunCosts(0.0, 0.0, (1.0,) * len(HIDDEN), tuple(range(len(HIDDEN))), 0.5)
+
     def wholes(stop=None):
-        steps = search(wide(), Distance(HIDDEN), scores(tmp_path, wide()), [].append)
+        table = scores(tmp_path, wide())
+        steps = search(wide(), Distance(HIDDEN), table, [].append, costs)
         seen = [step.whole for step in islice(steps, stop)]
         steps.close()
-        shares = [round(whole.fraction, 12) for whole in seen]
-        assert shares == sorted(shares)
-        return seen
+        shares = [whole.fraction for whole in seen]
+        return seen, shares
 
-    # Of two draws from 1 and 2 the smaller is 1 in three of four cases: 1 - 1/3; else 1 - 1/5.
-    assert CandidateCosts(10.0, 1.0).of_child(2) == pytest.approx(10 * (0.75 * 2 / 3 + 0.2) + 1)
-    stopped = wholes(20)
-    assert (stopped[0].fraction, stopped[0].before) == (0, {"candidates": 0})
-    resumed = wholes()
-    assert resumed[-1].fraction == pytest.approx(1)
+    stopped, _ = wholes(20)
+    assert stopped[0].fraction == 0
+    assert not any(stopped[0].before.values())
+    resumed, shares = wholes()
+    assert shares[-1] == pytest.approx(1)
+    assert shares[-1] == max(shares)
     assert resumed[-1].before == pytest.approx(stopped[-1].done)
 
 

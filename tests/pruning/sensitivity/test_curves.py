@@ -13,7 +13,7 @@ from analysis.errors import PlanError
 from pruning.measures.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
 from pruning.measures.points import Point, Points, curve_points, moved_points, whole_point
 from pruning.plan.units import Units
-from pruning.search.fitness import RunCosts
+from pruning.search.costs import RunCosts
 from pruning.search.sensitivity import Aim, measure_curves, refine
 
 UNITS = Units((8, 8, 8), (0, 0, 0), (6, 6, 6))

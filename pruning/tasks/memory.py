@@ -1,0 +1,147 @@
+"""The memory that tasks take, Python's own included, before they run: for `--dry-run`."""
+
+from dataclasses import dataclass
+
+from analysis.corpora.early import within_context
+from analysis.model.moe_model import EMBEDDING, OUTPUT_HEAD, MoEModel
+from analysis.model.opening import load_model_index
+from analysis.model.parts import weights_by_part
+from pruning.requests.calibration import seq_len_of
+from pruning.requests.evaluation import (
+    EvaluateRequest,
+    HeldOutRequest,
+    SensitivityRequest,
+    StreamableRequest,
+    SweepRequest,
+)
+from pruning.requests.model import WeightsRequest
+from pruning.requests.recipe_steps import SearchRequest
+from pruning.tasks.evaluation import expected_tokens
+
+_LOGITS = 8  # tensors of a chunk of logits that are alive at a time
+# Compiled kernels, threads and their buffers: the demo takes so much more than its weights.
+_FIRST_FORWARD = 112 << 20
+_COMPILED = 96 << 20  # by numba, which measures weights
+_BATCH = 8  # sequences in a forward of a search
+_KEPT = 2  # candidates whose hidden states a curve is measured from: the base, and the last
+
+
+def python_memory() -> int:
+    """Bytes of this process with the libraries that run a model, and what a first forward adds."""
+    import psutil
+
+    from analysis.calibration import run
+
+    del run  # imported for its size alone
+    return int(psutil.Process().memory_info().rss) + _FIRST_FORWARD
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How a model runs over held-out samples, for its memory."""
+
+    model: MoEModel
+    dtype: str
+    batch_size: int
+    longest: int  # tokens of a sample
+    tokens: int  # of all samples
+    by_layers: bool
+
+    @classmethod
+    def of(cls, request: HeldOutRequest) -> "Running":
+        """As a request says, if corpora are as long as asked for."""
+        model = load_model_index(request.model, revision=request.revision)
+        by_layers = isinstance(request, StreamableRequest) and request.stream_layers
+        lengths = (
+            within_context(model, request.sample_settings(corpus).seq_len, request.seq_len)
+            for corpus in request.corpora
+        )
+        tokens = expected_tokens(request, model)
+        return cls(model, request.dtype, request.batch_size, max(lengths), tokens, by_layers)
+
+    @property
+    def item(self) -> int:
+        """Bytes of a weight and of an element of a hidden state."""
+        from analysis.calibration.loading import DTYPES, resolve_dtype
+
+        return DTYPES[resolve_dtype(self.dtype, self.model)].itemsize
+
+    def hidden(self, tokens: int) -> int:
+        """Bytes of the hidden states of so many tokens between two layers; none if on disk."""
+        from analysis.calibration.hidden import are_too_large
+
+        size = tokens * self.model.streams_size * self.item
+        return 0 if are_too_large(size) else size
+
+    def memory(self, candidates: int, kept: int = 0, cached: int = 0) -> int:
+        """Bytes while the original and so many candidates run.
+
+        Of a whole model, the inputs of its layers are kept of so many tokens, and log-probabilities
+        of so many positions are cached.
+        """
+        from analysis.calibration.free import free_memory
+        from pruning.engine.full_side import CHUNK_BYTES
+
+        parts, batch = weights_by_part(self.model), self.batch_size * self.longest
+        # As in analysis/calibration/memory.py, without the terms of sums.
+        running = batch * 12 * self.model.hidden_size * self.item
+        vocabulary = int(self.model.config.get("vocab_size", 0))
+        chunk = _LOGITS * min(CHUNK_BYTES, 4 * vocabulary * batch)
+        side = self.hidden(self.tokens)
+        quarter = free_memory() // 4
+        if not self.by_layers:
+            states = kept * len(self.model.layers) * self.model.streams_size * self.item
+            logits = 4 * vocabulary * cached
+            weights = sum(parts.values()) * self.item
+            return weights + running + side + chunk + min(states, quarter) + min(logits, quarter)
+        ends = (OUTPUT_HEAD, EMBEDDING.rpartition("model.")[2])
+        head = max((size for part, size in parts.items() if part.endswith(ends)), default=0)
+        layer = max(parts.values()) * self.item + running
+        return self.hidden(self.tokens * (candidates + 1)) + max(
+            layer, head * self.item + side + chunk
+        )
+
+
+def weights_memory(request: WeightsRequest) -> int:
+    """Bytes of the measurement of weights, of which each thread maps a group."""
+    import numba
+    import psutil
+
+    from analysis.calibration.weights import GROUP_BYTES, num_threads
+
+    del request, numba  # all models take the same; imported for its size alone
+    return int(psutil.Process().memory_info().rss) + num_threads() * GROUP_BYTES + _COMPILED
+
+
+def evaluation_memory(request: EvaluateRequest) -> int:
+    """Bytes of an evaluation."""
+    plans = max(1, len(request.plans)) * (1 + request.repair) * len(request.bits)
+    return python_memory() + Running.of(request).memory(plans)
+
+
+def sweep_memory(request: SweepRequest) -> int:
+    """Bytes of a sweep."""
+    plans = len(request.criteria) * len(request.budgets) * (1 + request.repair) * len(request.bits)
+    return python_memory() + Running.of(request).memory(1 + plans)
+
+
+def sensitivity_memory(request: SensitivityRequest) -> int:
+    """Bytes of the measurement of curves."""
+    running = Running.of(request)
+    points = 1 + request.levels * len(running.model.layers)
+    batch = running.batch_size * running.longest
+    return python_memory() + running.memory(points, _KEPT * batch, batch)
+
+
+def search_memory(request: SearchRequest) -> int:
+    """Bytes of a search, without the calibrations before it."""
+    recipe, machine = request.parsed(), request.machine
+    if (section := recipe.search) is None:
+        raise ValueError("the recipe does not search")
+    model = load_model_index(recipe.model, revision=recipe.revision)
+    usual = seq_len_of(section.corpus, recipe.seq_len)
+    longest = within_context(model, usual, recipe.seq_len)
+    tokens, size = section.samples * longest, machine.batch_size or _BATCH
+    running = Running(model, recipe.dtype, size, longest, tokens, machine.stream_layers)
+    kept = (2 * section.elites + 1) * tokens  # parents, the best so far, and the last
+    return python_memory() + running.memory(section.population, kept, tokens)

@@ -1,0 +1,68 @@
+"""What commands would take, said before anything runs."""
+
+import json
+
+import pytest
+from exports import tensors_of
+
+
+@pytest.fixture
+def expected(works):
+    """The numbers of a command's `--dry-run`."""
+    return lambda *words: json.loads(works(*words, "--dry-run", "--json"))["result"]
+
+
+def size(folder):
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def test_weights_are_read_once(expected, works, tiny, here):
+    words = ("weights", tiny, "--stats-dir", here / "own")
+    said = expected(*words)
+    experts = [tensor for name, tensor in tensors_of(tiny).items() if ".experts." in name]
+    assert said["bytes"] == sum(tensor.nbytes for tensor in experts)
+    assert said["memory_bytes"] > 60 << 20  # Python alone takes more
+    assert said["seconds"] > 0
+    assert not (here / "own").exists()
+    works(*words)
+    assert expected(*words) == {"bytes": 0, "memory_bytes": 0, "seconds": 0}
+
+
+RECIPE = """
+model: {model}
+corpora: [{rows}]
+criterion: frequency
+budget: {{sparsity: 50%}}
+tokens: 64
+seq_len: 8
+search: {{corpus: {held}, samples: 2, population: 4, elites: 1, generations: {generations}}}
+"""
+
+
+def test_a_search_reads_the_model_for_calibration_and_candidates(expected, tiny, corpora, here):
+    def said(generations, *way):
+        recipe = here / f"{generations}.yaml"
+        paths = {"rows": corpora[0], "held": corpora[1]}
+        recipe.write_text(RECIPE.format(model=tiny, generations=generations, **paths))
+        return expected("search", recipe, "--stats-dir", here / "own", *way)
+
+    short, long = said(2), said(4)
+    assert 0.9 * 2 * size(tiny) < short["bytes"] == long["bytes"] <= 2 * size(tiny)
+    assert 0 < short["seconds"] < long["seconds"]
+    by_layers = [said(generations, "--stream-layers")["bytes"] for generations in (2, 4)]
+    trunk = [tensor for name, tensor in tensors_of(tiny).items() if ".layers." in name]
+    # Two generations more, each a pass.
+    assert by_layers[1] - by_layers[0] == 2 * sum(tensor.nbytes for tensor in trunk)
+    assert not (here / "own").exists()
+    assert not list(here.glob("*.search"))
+
+
+def test_a_verification_reads_the_export_and_what_its_level_needs(expected, works, tiny, here):
+    works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", "plan.json")
+    works("export", tiny, "out", "--plan", "plan.json", "--no-verify")
+    out = size(here / "out")
+    for level, times in ("bytes", 1), ("load", 2):
+        said = expected("verify", "out", "--level", level)
+        # Headers are no weights.
+        assert said["bytes"] == pytest.approx(times * out, rel=0.15)
+        assert (said["level"], said["seconds"] > 0) == (level, True)
