@@ -22,7 +22,7 @@ APP_LAYERS = ("tables", "choices", "loaded", "charts", "session", "widgets", "pa
 ROOMS = {
     "analysis": (
         "numbers files machine checkpoint families model demo corpora nonuniform stats criteria "
-        "calibration ranking"
+        "calibration ranking traffic"
     ),
     "pruning": (
         "plan measures measurements schedules spec records engine serving surgery benchmarks "

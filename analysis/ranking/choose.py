@@ -16,8 +16,9 @@ from analysis.errors import StatsError, unknown_name
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.experts import Stats
 from analysis.stats.blend import blend
+from analysis.stats.columns import COUNT_COLUMNS
 from analysis.stats.groups import groups_for
-from analysis.stats.manifest import Part, Run
+from analysis.stats.manifest import COUNTS_ALONE, Part, Run, RunManifest
 from analysis.stats.reading import load_weight_stats
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import NoStats
@@ -35,6 +36,27 @@ def weight_run(store: StatsStore, model: MoEModel) -> Run:
     return runs[0]
 
 
+def reads_counts_alone(criterion: Criterion | None) -> bool:
+    """Whether counts of tokens, all that traffic has, are enough for a criterion."""
+    return criterion is not None and set(criterion.columns("applied")) <= set(COUNT_COLUMNS)
+
+
+def readable_runs(store: StatsStore, model: MoEModel, criterion: Criterion | None) -> list[Run]:
+    """Calibration runs; for a criterion that reads counts alone, also those of traffic."""
+    more = (COUNTS_ALONE,) if reads_counts_alone(criterion) else ()
+    return store.of_model(model.identity, "routed", *more)
+
+
+def _check_reads(manifest: RunManifest, criterion: Criterion | None) -> None:
+    """Refuse traffic for what needs more than counts."""
+    if manifest.kind == COUNTS_ALONE and not reads_counts_alone(criterion):
+        what = f"; {criterion.label} reads more" if criterion else ""
+        raise StatsError(
+            f"{manifest.corpus} is traffic, of which a run has counts of tokens alone{what}. Rank "
+            "by frequency (--criterion frequency), or calibrate on text like it."
+        )
+
+
 def _has_columns(run: Run, criterion: Criterion | None) -> bool:
     """Whether the run has the statistic groups that the criterion reads."""
     needed = groups_for(criterion.columns("applied")) if criterion else ()
@@ -42,7 +64,11 @@ def _has_columns(run: Run, criterion: Criterion | None) -> bool:
 
 
 def _named_runs(
-    store: StatsStore, model: MoEModel, corpora: Sequence[object], run_ids: Sequence[str]
+    store: StatsStore,
+    model: MoEModel,
+    corpora: Sequence[object],
+    run_ids: Sequence[str],
+    criterion: Criterion | None,
 ) -> list[Run]:
     """The runs of these ids, checked; empty if no id is given."""
     if run_ids and corpora:
@@ -51,7 +77,7 @@ def _named_runs(
         )
     runs = [store.get(run_id) for run_id in run_ids]
     for manifest in (run.manifest for run in runs):
-        if manifest.kind != "routed":
+        if manifest.kind == "weights":
             raise StatsError(
                 f"The run {manifest.run_id} has weight statistics, which need no --run; name a "
                 "calibration run."
@@ -62,6 +88,7 @@ def _named_runs(
                 f"({manifest.model.name}, identity {manifest.model.identity[:8]}), not of "
                 f"{model.name} ({model.identity[:8]})."
             )
+        _check_reads(manifest, criterion)
     return runs
 
 
@@ -127,7 +154,7 @@ def sample_runs(
     store: StatsStore, model: MoEModel, corpora: Sequence[str], run_ids: Sequence[str]
 ) -> list[Run]:
     """Calibration runs with statistics of samples: by id, by corpus, or the only one."""
-    if runs_by_id := _named_runs(store, model, corpora, run_ids):
+    if runs_by_id := _named_runs(store, model, corpora, run_ids, None):
         return runs_by_id
     runs = store.of_model(model.identity, "routed")
     by_corpus = run_by_corpus([run for run in runs if "dense" in run.manifest.groups])
@@ -215,11 +242,14 @@ def routed_runs(
     criterion: Criterion | None = None,
 ) -> list[Part]:
     """The calibration runs asked for: by id, by corpus, or the only one."""
-    if runs_by_id := _named_runs(store, model, corpora, run_ids):
+    if runs_by_id := _named_runs(store, model, corpora, run_ids, criterion):
         return [Part(run) for run in runs_by_id]
-    by_corpus = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
-    corpora = [corpus.among(by_corpus) for corpus in corpora]
+    by_corpus = run_by_corpus(readable_runs(store, model, criterion), criterion)
+    traffic = run_by_corpus(store.of_model(model.identity, COUNTS_ALONE)) if corpora else {}
+    corpora = [corpus.among({**traffic, **by_corpus}) for corpus in corpora]
     names = [corpus.corpus for corpus in corpora]
+    for name in traffic.keys() & set(names):
+        _check_reads(traffic[name].manifest, criterion)
     chosen = _pick(
         by_corpus,
         names,
@@ -266,7 +296,7 @@ def choose_stats(
         choice = routed_choice(routed_runs(store, model, corpora, run_ids, criterion))
         if run_ids:
             return choice
-        runs = store.of_model(model.identity, "routed")
+        runs = readable_runs(store, model, criterion)
         return replace(choice, notes=notes_on_others(choice.runs, runs, criterion))
     if corpora or run_ids:
         raise StatsError(

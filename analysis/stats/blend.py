@@ -19,7 +19,7 @@ from analysis.files.naming import digest_of
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray
 from analysis.stats.columns import LARGEST
-from analysis.stats.manifest import NEURONS, Part, Run, check_addable
+from analysis.stats.manifest import COUNTS_ALONE, NEURONS, VECTORS, Part, Run, check_addable
 from analysis.stats.neurons import (
     NEURON_INDEX,
     NeuronStats,
@@ -62,8 +62,10 @@ class Mixture(IdentityKey):
         )
 
     @cached_property
-    def _vector_products(self) -> FloatArray:
-        """(runs, runs, experts): inner products of the vector sums, enough for any mix."""
+    def _vector_products(self) -> FloatArray | None:
+        """(runs, runs, experts): inner products of the vector sums, enough for any mix, or None."""
+        if not all(VECTORS in run.manifest.files for run in self.runs):
+            return None
         vectors = [read_vectors(run) for run in self.runs]
         return np.array([[(a * b).sum(axis=1) for b in vectors] for a in vectors])
 
@@ -120,8 +122,9 @@ class Mixture(IdentityKey):
     def mixed(self, weights: Sequence[float]) -> ExpertStats:
         """Statistics of the mix, with a manifest of their own."""
         manifests = [run.manifest for run in self.runs]
+        counted = [manifest for manifest in manifests if manifest.kind == COUNTS_ALONE]
         manifest = replace(
-            manifests[0],
+            (*counted, *manifests)[0],  # a mix with counts alone has no more
             run_id="+".join(manifest.run_id for manifest in manifests),
             digest=digest_of(
                 {

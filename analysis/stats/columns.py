@@ -44,6 +44,7 @@ WEIGHT_COLUMNS: Mapping[str, str] = {
     "l2_squared": "float64",
     "numel": "int64",
 }
+COUNT_COLUMNS = ("layer", "expert", "num_tokens")  # all that traffic has
 _OF_ONE_CORPUS = (
     "calibrate with --group gradient; it holds maxima, which blends and parts do not have"
 )
@@ -58,3 +59,10 @@ OPTIONAL_COLUMNS: Mapping[str, str] = {
     "path_samples": "calibrate with --group dense; it counts whole samples, which a part "
     "of a run does not have",
 }
+
+
+def needed_columns(kind: str) -> tuple[str, ...]:
+    """Columns that the table of experts of a run of this kind must have."""
+    if kind == "traffic":
+        return COUNT_COLUMNS
+    return tuple(name for name in EXPERT_COLUMNS if name not in OPTIONAL_COLUMNS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from analysis.errors import StatsError
 from analysis.families.base import MoELayer
@@ -19,6 +19,9 @@ SAMPLES, TRANSITIONS = "samples.parquet", "transitions.parquet"
 # Tables that a calibration run may have beside that of experts.
 GROUP_TABLES = (SHARDS, ROUTER, COACTIVATION, NEURONS, SAMPLES, TRANSITIONS, HEADS)
 SCHEMA_VERSION = 1
+# Kinds of runs: of calibration, of weights, and of live traffic, which has counts of tokens alone.
+RunKind = Literal["routed", "weights", "traffic"]
+COUNTS_ALONE: Final = "traffic"
 _MOST_EXPERTS = 1 << 16  # of a layer; a manifest that says more is damaged
 _LONGEST_NAME = 4096  # of a corpus, as an option takes it
 
@@ -92,7 +95,7 @@ def corpus_from_json(raw: Mapping[str, Any]) -> CorpusRef:
 class RunManifest:
     """What a run is and how it was made; `manifest.json` of a run directory."""
 
-    kind: Literal["routed", "weights"]  # of calibration, or weight statistics
+    kind: RunKind
     run_id: str  # name of the directory: readable words and 8 hex digits of the digest
     digest: str  # of everything that changes the numbers
     model: MeasuredModel
@@ -134,13 +137,14 @@ def check_addable(runs: Sequence[Run]) -> None:
     digests: set[str] = set()
     for run in runs:
         other = run.manifest
-        if other.kind != "routed":
+        if other.kind == "weights":
             raise StatsError("Only calibration runs can be added, not weight statistics.")
         if first.model.identity != other.model.identity:
             raise StatsError(
                 f"{first.run_id} and {other.run_id} are statistics of different models."
             )
-        if first.settings["dtype"] != other.settings["dtype"]:
+        is_mixed = COUNTS_ALONE in (first.kind, other.kind)  # whose dtype is the server's
+        if not is_mixed and first.settings["dtype"] != other.settings["dtype"]:
             raise StatsError(
                 f"{first.run_id} was computed in {first.settings['dtype']}, {other.run_id} in "
                 f"{other.settings['dtype']}; calibrate both in one dtype."

@@ -15,6 +15,7 @@ from analysis.stats.columns import LARGEST
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.manifest import (
+    COUNTS_ALONE,
     GROUP_TABLES,
     NEURONS,
     SAMPLES,
@@ -28,7 +29,7 @@ from analysis.stats.neurons import MAXIMA, expert_columns, neuron_table
 from analysis.stats.reading import load_expert_stats, read_table, read_vectors
 from analysis.stats.samples import TRANSITION_COLUMNS
 from analysis.stats.shards import add_shards
-from analysis.stats.writing import save_expert_stats
+from analysis.stats.writing import save_counts, save_expert_stats
 
 # Index columns; all others add up, except maxima.
 _INDEX = frozenset(("layer", "expert", "shard", "other", "neuron"))
@@ -46,6 +47,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if len(runs) < 2:
         raise StatsError("A merge needs at least two calibration runs.")
     check_addable(runs)
+    _check_one_kind(runs)
     manifests = [run.manifest for run in runs]
     first = manifests[0]
     corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
@@ -59,7 +61,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if left_out:
         facts["groups_left_out"] = sorted(left_out)
     merged = RunManifest(
-        kind="routed",
+        kind=first.kind,
         run_id=run_name(
             first.model.name, *sorted(corpus.name for corpus in corpora), digest=digest
         ),
@@ -95,8 +97,18 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if transitions:
         pairs = pd.concat(transitions, ignore_index=True).groupby(list(TRANSITION_COLUMNS[:-1]))
         more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
+    if merged.kind == COUNTS_ALONE:
+        return save_counts(parent, merged, total["num_tokens"].to_numpy())
     vectors = np.sum([read_vectors(run) for run in runs], axis=0)
     return save_expert_stats(parent, merged, total, vectors, more)
+
+
+def _check_one_kind(runs: Sequence[Run]) -> None:
+    if len({run.manifest.kind for run in runs}) > 1:
+        raise StatsError(
+            "Traffic has counts alone, so it merges with traffic; blend it with calibrations "
+            "(--calibrated-on) where frequency ranks."
+        )
 
 
 def _sum_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

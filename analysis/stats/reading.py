@@ -21,6 +21,7 @@ from analysis.stats.columns import (
     MOMENT_COLUMNS,
     OPTIONAL_COLUMNS,
     WEIGHT_COLUMNS,
+    needed_columns,
 )
 from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
@@ -88,6 +89,8 @@ def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
     if len(most := table["num_tokens"][table["num_tokens"] > counted]):
         most_said = f"num_tokens says {most.max():,} for an expert"
         raise _damaged(run, name, f"{most_said}, but {counted:,} tokens were counted")
+    if "g0_f1" not in table:
+        return  # counts alone
     # By Cauchy and Schwarz: (sum of n norms)^2 <= n * (sum of their squares).
     most_sums = table["num_tokens"] * table["g0_f2"] * (1 + 1e-6)
     if (table["g0_f1"] ** 2 > most_sums).any():
@@ -99,8 +102,8 @@ def _check_possible(run: Run, name: str, table: pd.DataFrame) -> None:
 
 @most_results(32)
 def load_expert_stats(run: Run) -> ExpertStats:
-    """Routed statistics of a run."""
-    needed = {name: kind for name, kind in EXPERT_COLUMNS.items() if name not in OPTIONAL_COLUMNS}
+    """Routed statistics of a run; of traffic the counts."""
+    needed = {name: EXPERT_COLUMNS[name] for name in needed_columns(run.manifest.kind)}
     of_groups = (name for columns in GROUP_COLUMNS.values() for name in columns)
     optional = dict.fromkeys((*OPTIONAL_COLUMNS, *of_groups), "number")
     table = read_table(run, EXPERTS, needed, optional)
@@ -156,4 +159,4 @@ def verify_run(run: Run) -> None:
             raise StatsError(f"{run.manifest.run_id}: {name} is missing.")
         if file_sha256(path) != expected:
             raise StatsError(f"{run.manifest.run_id}: {name} has changed since it was written.")
-    (load_expert_stats if run.manifest.kind == "routed" else load_weight_stats)(run)
+    (load_weight_stats if run.manifest.kind == "weights" else load_expert_stats)(run)

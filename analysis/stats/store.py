@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from analysis.errors import StatsError, did_you_mean
 from analysis.files.content import read_whole, settled_state
@@ -19,6 +20,7 @@ from analysis.stats.manifest import (
     SCHEMA_VERSION,
     MeasuredModel,
     Run,
+    RunKind,
     RunManifest,
     corpus_from_json,
 )
@@ -52,7 +54,7 @@ def _read_manifest(path: Path, state: tuple[int, ...] | None) -> RunManifest:
             f"The run {path.name} has schema {version!r}, this program reads {SCHEMA_VERSION}; "
             "remake it with `moeprune calibrate` (or `moeprune weights`)."
         )
-    if raw["kind"] not in ("routed", "weights"):
+    if raw["kind"] not in get_args(RunKind):
         raise ValueError(f"{raw['kind']!r} is not a kind of run")
     model = MeasuredModel.from_json(raw["model"])
     settings, files = raw["settings"], raw["files"]
@@ -151,12 +153,12 @@ class StatsStore:
         problem = "is not unique." if matches else f"is unknown.{did_you_mean(run_id, names)}"
         raise StatsError(f"The run {run_id!r} {problem} Runs: {', '.join(names) or 'none'}.")
 
-    def of_model(self, identity: str, kind: str) -> list[Run]:
-        """Runs of one kind whose model identity matches."""
+    def of_model(self, identity: str, *kinds: RunKind) -> list[Run]:
+        """Runs of these kinds whose model identity matches."""
         return [
             run
             for run in self.runs()
-            if run.manifest.model.identity == identity and run.manifest.kind == kind
+            if run.manifest.model.identity == identity and run.manifest.kind in kinds
         ]
 
     def remove(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from analysis.cache_keys import IdentityKey
 from analysis.errors import StatsError
 from analysis.families.base import MoELayer
 from analysis.lazy import pd
-from analysis.stats.columns import EXPERT_COLUMNS, OPTIONAL_COLUMNS
+from analysis.stats.columns import needed_columns
 from analysis.stats.grid import Grid
 from analysis.stats.manifest import RunManifest
 from analysis.stats.samples import SamplePart
@@ -43,13 +43,14 @@ class ExpertStats(_RunTable):
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
     (`analysis.stats.groups.GROUP_COLUMNS`); a part of a run lacks what is stored for all tokens
-    only. `samples` are those of the group `dense`, one entry per run; empty if a run lacks them.
+    only, and traffic all but the counts. `samples` are those of the group `dense`, one entry per
+    run; empty if a run lacks them.
     """
 
     samples: tuple[SamplePart, ...] = ()
 
     def __post_init__(self) -> None:
-        needed = [column for column in EXPERT_COLUMNS if column not in OPTIONAL_COLUMNS]
+        needed = needed_columns(self.manifest.kind)
         if missing := [column for column in needed if column not in self.table]:
             raise StatsError(f"The statistics lack the columns {', '.join(missing)}.")
         _check_cover(self.table, self.grid, "statistics")

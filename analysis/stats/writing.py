@@ -21,9 +21,10 @@ from analysis.files.durable import (
     write_durably,
 )
 from analysis.lazy import pd
-from analysis.numbers.arrays import FloatArray
+from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.stats import stored_tables
 from analysis.stats.columns import EXPERT_COLUMNS
+from analysis.stats.grid import Grid
 from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.manifest import EXPERTS, MANIFEST, VECTORS, WEIGHTS, Run, RunManifest
 from analysis.stats.store import read_run
@@ -91,6 +92,12 @@ def save_expert_stats(
     frame = frame.astype({name: kind for name, kind in EXPERT_COLUMNS.items() if name in frame})
     stats = ExpertStats(manifest, frame[columns])
     return _save(parent, manifest, {EXPERTS: stats.table, **(more or {})}, vectors)
+
+
+def save_counts(parent: Path, manifest: RunManifest, num_tokens: IntArray) -> Run:
+    """Store a run of counts alone; `num_tokens` is in (layer, expert) order."""
+    table = Grid(manifest.model.layers).index().assign(num_tokens=num_tokens)
+    return _save(parent, manifest, {EXPERTS: ExpertStats(manifest, table).table})
 
 
 def save_weight_stats(parent: Path, manifest: RunManifest, table: pd.DataFrame) -> Run:

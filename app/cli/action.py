@@ -81,6 +81,8 @@ def _parameter(name: str, kind: Any, default: object) -> inspect.Parameter:
 
 def _check_plans(request: ModelRequest, files: Iterable[Path]) -> None:
     """Refuse a plan of another model by the name of its file, which a request does not know."""
+    if not request.model:  # the plan names it
+        return
     model = load_model_index(request.model, revision=request.revision)
     for path in files:
         load_plan(path, model=model)

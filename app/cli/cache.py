@@ -1,4 +1,4 @@
-"""Commands on the cache: runs list, show, merge, verify, remove."""
+"""Commands on the cache: runs list, show, import, merge, verify, remove."""
 
 import json
 from collections.abc import Callable
@@ -12,9 +12,17 @@ from analysis.stats.reading import verify_run
 from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.cli.help import Commands
-from app.console import err, finish, out, show_object, show_table
+from app.console import err, finish, follow, out, show_object, show_table
 from pruning.spec.base import Option
-from pruning.spec.options import StatsDir, Switch
+from pruning.spec.options import (
+    Count,
+    Revision,
+    SkipBadRows,
+    StatsDir,
+    Switch,
+    Text,
+    Traces,
+)
 
 runs = Commands("The cache of calibration runs.")
 _MORE_GROUPS = "groups besides routed"  # which every calibration measures
@@ -60,6 +68,40 @@ def show_run(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     """
     cached_run = stats_store(stats_dir).get(run)
     show_object(json.loads((cached_run.path / MANIFEST).read_text()))
+
+
+@runs.command("import")
+@command()
+def import_runs(
+    *,
+    traces: Traces,
+    model: Annotated[Text, Option("Checkpoint that the server runs: directory, id or `demo`.")],
+    revision: Revision | None = None,
+    name: Annotated[
+        Text | None, Option("Name as --calibrated-on takes it; default: that of the first file.")
+    ] = None,
+    count: Count = "all",
+    skip_bad_rows: SkipBadRows = 0,
+    stats_dir: StatsDir | None = None,
+) -> None:
+    """Count the experts that a server chose for live traffic: a run that frequency ranks by.
+
+    Example: moeprune runs import monday.jsonl --model my-model
+    """
+    from analysis.model.opening import load_model_index
+    from analysis.traffic.importing import (
+        TrafficImport,
+        import_traffic,
+        traffic_words,
+        usual_name,
+    )
+
+    paths = tuple(dict.fromkeys(traces))
+    asked = TrafficImport(paths, name or usual_name(paths), count, skip_bad_rows)
+    described = load_model_index(model, revision=revision)
+    run = follow(import_traffic(described, asked, stats_store(stats_dir)))
+    (corpus,) = run.manifest.corpora
+    _say_run(run, traffic_words(corpus))
 
 
 @_of_runs

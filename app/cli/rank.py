@@ -14,7 +14,12 @@ from analysis.model.opening import load_model_index
 from analysis.model.widths import quantised_role
 from analysis.numbers.sparsity import num_removed, parse_sparsity
 from analysis.progress import Progress
-from analysis.ranking.choose import notes_on_others, routed_runs, run_by_corpus
+from analysis.ranking.choose import (
+    notes_on_others,
+    readable_runs,
+    routed_runs,
+    run_by_corpus,
+)
 from analysis.ranking.compare import FATES, Comparison
 from analysis.ranking.coverage import Blender, fair_blend
 from analysis.ranking.overlap import (
@@ -165,7 +170,7 @@ def _runs_to_compare(
             f"the least that removes one per layer is {one:.4g}."
         )
     store = stats_store(request.stats_dir)
-    every = store.of_model(model.identity, "routed")
+    every = readable_runs(store, model, criterion)
     chosen = run_by_corpus(every, criterion)
     if request.corpora or request.runs or not chosen:  # which says that there are none
         corpora = [parse_corpus_weight(text) for text in request.corpora]
@@ -263,7 +268,7 @@ def blend(
     show_table(title, ("corpus", "share", "coverage"), rows)
     is_even = len({share for _, share, _ in rows}) == 1
     mixed = [name if is_even else f"{name}:{share:.4g}" for name, share, _ in rows if share >= 5e-5]
-    others = () if ranked_by.runs else store.of_model(model.identity, "routed")
+    others = () if ranked_by.runs else readable_runs(store, model, chosen)
     say_sources(runs, notes_on_others(runs, others, chosen))
     finish(
         f"the worst covered corpus holds {min(covered):.4f} of its saliency",

@@ -13,7 +13,7 @@ from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from analysis.numbers.words import plain_rows
 from analysis.ranking.choose import Choice
-from analysis.stats.manifest import Run
+from analysis.stats.manifest import COUNTS_ALONE, Run
 from app.console import finish, note, note_command, out, ranges_of_rows, show_table
 from pruning.plan.active import Routing
 from pruning.plan.experts_per_token import top_k_words
@@ -58,7 +58,9 @@ def say_sources(runs: Iterable[Run], notes: Iterable[str] = ()) -> None:
     """Print these runs, and what a person should know of their choice."""
     for run in runs:
         tokens = f", {run.manifest.num_tokens:,} tokens" if run.manifest.num_tokens else ""
-        note(f"from {run.manifest.run_id}{tokens}, {run.manifest.settings['dtype']}")
+        of_traffic = run.manifest.kind == COUNTS_ALONE
+        how = "counts of traffic" if of_traffic else run.manifest.settings["dtype"]
+        note(f"from {run.manifest.run_id}{tokens}, {how}")
     say_notes(notes)
 
 

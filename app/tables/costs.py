@@ -6,7 +6,7 @@ from typing import Any
 from analysis.criteria import CRITERIA
 from analysis.criteria.base import needs_of
 from analysis.families.base import MoELayer
-from analysis.stats.manifest import Run
+from analysis.stats.manifest import COUNTS_ALONE, Run
 
 SHOWN_COSTS = (
     "model",
@@ -44,13 +44,15 @@ def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:
     """One row per run with its cost; runs of the model with this identity first.
 
     Seconds, tokens per second and peak memory are of the machine that made the run; None if
-    unknown. `answers` are given by the documents, or the model's own; `source` is `shipped` or
-    `own`.
+    unknown. `answers` are given by the documents, the model's own, or served, of traffic; `source`
+    is `shipped` or `own`.
     """
     rows = []
     for run in runs:
         model, corpora = run.manifest.model, run.manifest.corpora
         answers = "own" if any("answers" in corpus.prepared for corpus in corpora) else "given"
+        if run.manifest.kind == COUNTS_ALONE:
+            answers = "served"
         cost = _cost(run.manifest.made)
         rows.append(
             {

@@ -33,6 +33,8 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "repaired.json.",
     },
     "Judge": {
+        "traffic": "Does a plan still fit? How much of live traffic its experts hold, beside its "
+        "calibrations.",
         "evaluate": "Measure how pruned models differ from the original on held-out text.",
         "sweep": "Evaluate every criterion at every sparsity, with one loaded model; writes a tidy "
         "table.",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.corpora.weights import parse_corpus_weight
+from analysis.criteria import CRITERIA
 from analysis.ranking.choose import routed_runs
 from analysis.stats.blend import mixture_of
 from analysis.stats.manifest import Part
@@ -29,7 +30,9 @@ def ranked_by(plan: PruningPlan, store: StatsStore) -> list[Part]:
 
     Found by their ids: of a plan for a quantised copy, they are of the model that it was made for.
     """
-    runs_by_id = {run.manifest.run_id: run for run in store.runs() if run.manifest.kind == "routed"}
+    runs_by_id = {
+        run.manifest.run_id: run for run in store.runs() if run.manifest.kind != "weights"
+    }
     parts = []
     for run in [runs_by_id[run_id] for run_id in plan.provenance.runs if run_id in runs_by_id]:
         # Whether it measured the experts that the plan names.
@@ -76,4 +79,4 @@ def plan_routing(
         parts = ranked_by(plan, store)
         return blended_routing(parts) if parts else None
     blend = [parse_corpus_weight(text) for text in corpora]
-    return blended_routing(routed_runs(store, model, blend, runs))
+    return blended_routing(routed_runs(store, model, blend, runs, CRITERIA["frequency"]))

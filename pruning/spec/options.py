@@ -249,6 +249,15 @@ SkipBadRows = Annotated[
         takes="N",
     ),
 ]
+Traces = Annotated[
+    tuple[Path, ...],
+    Field(min_length=1),
+    Option(
+        "Files of answers with routed experts: of vLLM or SGLang, one as JSON on each line; or "
+        ".npz.",
+        place="TRACES...",
+    ),
+]
 Packing = Annotated[
     PackingName,
     Option(

@@ -14,10 +14,12 @@ from page_texts import parsed
 
 from analysis.drain import drain
 from analysis.errors import UserError
+from analysis.model.opening import load_model_index
 from app.cli import COMMANDS
 from app.jobs.kinds import KINDS, kind_of
 from app.jobs.table import canonical_json
 from app.widgets.action_form import form_fields
+from builders.traffic import write_traces
 from pruning import Model
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import load_plan
@@ -46,6 +48,7 @@ ASKED = {
     "variance": {**_TEXT, "plans": ("{plan}",)},
     "ask": {"model": "demo", "prompt": "A room is 7 m by", "max_new_tokens": 2},
     "export": {"plan": "{plan}", "out": "smaller"},
+    "traffic": {"plan": "{plan}", "traces": ("{traces}",)},
 }
 _RECIPE = """model: {model}
 corpora: ["{red}"]
@@ -78,7 +81,8 @@ def plan(works, tiny, corpora, stats, here):
 @pytest.fixture
 def asked(tiny, corpora, stats, plan):
     """The values of an action's request; plans by their content."""
-    places = {"red": str(corpora[0]), "blue": str(corpora[1])}
+    traces = write_traces(plan.with_name("monday.jsonl"), load_model_index(str(tiny)).layers)
+    places = {"red": str(corpora[0]), "blue": str(corpora[1]), "traces": str(traces)}
     recipe = _RECIPE.format(model=tiny, **places)
     plan.with_name("recipe.yaml").write_text(recipe)  # as the command of a search names it
 

@@ -10,8 +10,11 @@ import pandas as pd
 import pytest
 
 from analysis.files.shipped import SHIPPED_STATS
+from analysis.model.opening import load_model_index
 from app.jobs.store import JobStore
 from builders import edit_json
+from builders.traffic import write_traces
+from pruning.plan.plan import load_plan
 
 
 @pytest.fixture
@@ -75,6 +78,38 @@ def test_merge_adds_the_sums(works, own_stats, run_ids):
     )
     for column in ("num_tokens", "applied_g1_f1", "g0_f2"):
         pd.testing.assert_series_equal(both[column], first[column] + second[column])
+
+
+def test_import_makes_a_run_of_traffic_that_frequency_alone_ranks_by(
+    works, moeprune, own_stats, tiny, here
+):
+    write_traces(here / "monday.jsonl", load_model_index(str(tiny)).layers)
+    place = ("--stats-dir", own_stats)
+    words = ("runs", "import", here / "monday.jsonl", "--model", tiny, *place)
+    outcome = moeprune(*words, "--json")
+    result = json.loads(outcome.out)["result"]
+    assert result["tokens"] == 3 * 23
+    assert "traffic of 2026-10-26, 3 requests, 69 tokens counted, from vLLM" in works(*words)
+    manifest = json.loads(works("runs", "show", result["run"], *place, "--json"))["result"]
+    assert manifest["kind"] == "traffic"
+    assert "served" in works("runs", "list", *place)
+    works("runs", "verify", result["run"], *place)
+    ranked = ("--calibrated-on", "monday", "--sparsity", "50%", *place)
+    works("plan", tiny, "--criterion", "frequency", *ranked)
+    made = load_plan(here / "plan.json")
+    counts = pd.read_parquet(Path(result["path"]) / "experts.parquet")
+    for layer, rows in counts.groupby("layer"):
+        order = rows.sort_values(["num_tokens", "expert"], ascending=[False, True])
+        assert set(made.kept[layer]) == set(order["expert"].iloc[:3])
+    refused = moeprune("plan", tiny, "--criterion", "reap", *ranked, "-o", "other.json")
+    assert refused.err == (
+        "error: monday is traffic, of which a run has counts of tokens alone; REAP reads more. "
+        "Rank by frequency (--criterion frequency), or calibrate on text like it.\n"
+    )
+    for criterion, corpora in (("frequency", 3), ("reap", 2)):
+        shared = ("--criterion", criterion, "--sparsity", "50%", "-o", f"{criterion}.csv", *place)
+        works("overlap", tiny, *shared)
+        assert len(pd.read_csv(here / f"{criterion}.csv")) == corpora * (corpora - 1) / 2
 
 
 def test_verify_notices_a_changed_file(moeprune, works, own_stats, run_ids):

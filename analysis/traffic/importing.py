@@ -1,0 +1,184 @@
+"""Stores the counts of live traffic as a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from analysis.corpora.account import SKIPPED_ROWS
+from analysis.corpora.tokens import Count
+from analysis.corpora.weights import names_corpus
+from analysis.errors import StatsError
+from analysis.files.content import file_sha256
+from analysis.files.naming import digest_of, now, run_name
+from analysis.files.own_package import tool_version
+from analysis.model.moe_model import MoEModel
+from analysis.numbers.arrays import IntArray
+from analysis.progress import Progress
+from analysis.stats.grid import Grid
+from analysis.stats.manifest import (
+    COUNTS_ALONE,
+    SCHEMA_VERSION,
+    CorpusRef,
+    Run,
+    RunManifest,
+    measured_model,
+)
+from analysis.stats.store import StatsStore
+from analysis.stats.writing import save_counts
+from analysis.traffic.counting import Tally
+from analysis.traffic.layout import Layout
+from analysis.traffic.reading import Source, TrafficReader
+
+_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficImport:
+    """Files of answers, and how their tokens count."""
+
+    paths: tuple[Path, ...]
+    name: str  # of the run's corpus
+    count: Count = "all"
+    skips: int = 0  # lines that may be left out
+
+    def digest(self) -> str:
+        """Of what the files hold, in any order; a file that cannot be read is refused later."""
+        return digest_of(
+            {"files": sorted(file_sha256(path) for path in self.paths if path.is_file())}
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedTraffic:
+    """What files of answers hold."""
+
+    counts: IntArray  # (layers, experts)
+    corpus: CorpusRef  # without a digest
+
+
+def count_traffic(
+    layout: Layout, asked: TrafficImport
+) -> Generator[Progress, None, CountedTraffic]:
+    """The routed tokens in files of answers; errors as by `TrafficReader.read`."""
+    tally = Tally(layout, asked.count)
+    reader = TrafficReader(layout, tally, asked.skips)
+    yield from reader.read(asked.paths)
+    return CountedTraffic(tally.counts, _corpus(asked, tally, reader.source))
+
+
+def usual_name(paths: Sequence[Path]) -> str:
+    """The name of traffic that is given none: that of its first file."""
+    return re.sub(r"[^\w+-]", "-", paths[0].name.partition(".")[0]) or "traffic"
+
+
+def import_traffic(
+    model: MoEModel, asked: TrafficImport, store: StatsStore
+) -> Generator[Progress, None, Run]:
+    """Count the routed tokens in files of answers, and store a run of counts alone.
+
+    A run of the same files, name and count in the cache is returned at once.
+
+    Raises:
+        StatsError: the name is taken, or as by `TrafficReader.read`; nothing is stored then.
+    """
+    _check_name(asked.name, model, store)
+    store.check_target()
+    content = asked.digest()
+    digest = digest_of(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "model": model.identity,
+            "name": asked.name,
+            "count": asked.count,
+            "files": content,
+        }
+    )
+    for run in store.of_model(model.identity, COUNTS_ALONE):
+        if run.manifest.digest == digest:
+            yield Progress("cached", 1, 1, "runs", f"{run.manifest.run_id} is there already")
+            return run
+    layout = Layout(model.name, model.layers, model.depth)
+    counted = yield from count_traffic(layout, asked)
+    manifest = RunManifest(
+        kind=COUNTS_ALONE,
+        run_id=run_name(Path(model.name).name, asked.name, digest=digest),
+        digest=digest,
+        model=measured_model(model),
+        corpora=(replace(counted.corpus, digest=content),),
+        settings={"dtype": "served", "count": asked.count},
+        made={"created_at": now(), "tool_version": tool_version()},
+    )
+    grid = Grid(model.layers)
+    return save_counts(store.target, manifest, counted.counts[grid.present])
+
+
+def _check_name(name: str, model: MoEModel, store: StatsStore) -> None:
+    if not _NAME.fullmatch(name):
+        raise StatsError(
+            f"{name!r} is no name for traffic; use letters, digits and - _ . +, such as "
+            "monday-chats."
+        )
+    is_taken = any(
+        corpus.name == name
+        for run in store.of_model(model.identity, "routed")
+        for corpus in run.manifest.corpora
+    )
+    if is_taken or names_corpus(name):
+        raise StatsError(f"{name} is the name of a corpus; name the traffic otherwise: --name.")
+
+
+def _corpus(asked: TrafficImport, tally: Tally, source: Source) -> CorpusRef:
+    """What the manifest says of traffic."""
+    facts: dict[str, Any] = {
+        "traffic": {
+            "programs": sorted(source.programs),
+            "versions": sorted(source.versions),
+            "models": sorted(source.models),
+            **source.times,
+            "requests": source.num_requests,
+            "repeated": tally.num_repeated,
+            "surplus": tally.num_surplus,
+            "unrecorded": tally.num_unrecorded,
+        }
+    }
+    if source.num_skipped:
+        facts[SKIPPED_ROWS] = source.num_skipped
+    return CorpusRef(
+        name=asked.name,
+        digest="",
+        num_documents=source.num_requests,
+        num_sequences=source.num_answers,
+        num_tokens=tally.num_tokens,
+        num_padded=0,
+        num_dropped=tally.num_repeated + tally.num_surplus + tally.num_unrecorded,
+        num_counted=tally.num_counted,
+        prepared=facts,
+        path=str(asked.paths[0].absolute()),
+    )
+
+
+def traffic_words(corpus: CorpusRef) -> str:
+    """What traffic is: how much, from which program and when."""
+    facts = corpus.prepared["traffic"]
+    programs = [" ".join([" and ".join(facts["programs"]), "/".join(facts["versions"])]).strip()]
+    first, last = (str(facts.get(end, ""))[:10] for end in ("first", "last"))
+    when = f"of {first}" if first == last else f"of {first} to {last}"
+    words = [
+        f"traffic {when if first else 'of unknown time'}",
+        f"{corpus.num_documents:,} requests",
+        f"{corpus.num_counted:,} tokens counted",
+        f"from {programs[0]}",
+    ]
+    left = {
+        "repeated history": facts["repeated"],
+        "drafts not accepted": facts["surplus"],
+        "without routed experts": facts["unrecorded"],
+    }
+    words += [f"{number:,} {name} left out" for name, number in left.items() if number]
+    if skipped := corpus.prepared.get(SKIPPED_ROWS):
+        words.append(f"{skipped:,} bad lines skipped")
+    return ", ".join(words)
