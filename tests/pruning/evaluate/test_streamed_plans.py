@@ -154,7 +154,7 @@ def test_results_that_were_saved_before_an_interruption_stay_and_the_rest_resume
     once = drain(run_evaluations(ask_streamed(mixtral, plans, "once")))
     asked = ask_streamed(mixtral, plans, "stopped")
     task = run_evaluations(asked)
-    next(step for step in task if len(list(asked.store.folder.glob("*.json"))) == 2)
+    next(step for step in task if len(asked.store.records()) == 2)
     task.close()
     steps = []
     assert outcomes(drain(run_evaluations(asked), steps.append)) == outcomes(once)
