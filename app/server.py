@@ -1,11 +1,15 @@
 """The dashboard's server: Streamlit behind security headers, on the loopback interface."""
 
+import asyncio
 import re
 import socket
 import tomllib
 from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import streamlit as st
@@ -18,11 +22,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from analysis.errors import UserError
 from app.console import out
 from app.first_paint import FirstPaint
+from app.imports import import_pages
 from app.widgets.login import Login, check_address, is_loopback, publish, read_login, secrets_files
 
 HERE = Path(__file__).parent
 FIRST_PORT, LAST_PORT = 8501, 8600
 LOOPBACK = "127.0.0.1"
+_FIRST_SECONDS = 0.3  # of a server, which are for its first answer
 # Streamlit's page has one script inline, which `_inline_scripts` admits by its hash; components are
 # modules from blob: addresses, as are workers. Its tables compile WebAssembly.
 _POLICY = (
@@ -154,6 +160,15 @@ def server_config(port: int, address: str = LOOPBACK, login: Login | None = None
     }
 
 
+@asynccontextmanager
+async def _with_pages(app: st.App) -> AsyncIterator[None]:
+    """Import the pages soon after the start: the server answers before they are there."""
+    del app
+    thread = Thread(target=import_pages, daemon=True)
+    asyncio.get_running_loop().call_later(_FIRST_SECONDS, thread.start)
+    yield
+
+
 def run_server(port: int | None, address: str = LOOPBACK) -> None:
     """Serve until stopped; prints the URL first."""
     login = read_login()
@@ -165,7 +180,7 @@ def run_server(port: int | None, address: str = LOOPBACK) -> None:
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=config["server.allowedHosts"])
     refusals = Middleware(Refusals, own=login.origin if login else "")
     middleware = [Middleware(SecurityHeaders), hosts, refusals, Middleware(FirstPaint)]
-    dashboard = st.App(HERE / "pages" / "main.py", middleware=middleware)
+    dashboard = st.App(HERE / "pages" / "main.py", lifespan=_with_pages, middleware=middleware)
     host = f"[{address}]" if ":" in address else address
     out.print(f"MoE Prune Studio: http://{host}:{chosen}")
     if login:

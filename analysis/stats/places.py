@@ -9,10 +9,18 @@ from pathlib import Path
 
 import platformdirs
 
+from analysis.errors import StatsError
+from analysis.files.home import from_home
+from analysis.files.shipped import shipped_stats
+
 APP_NAME = "moeprune"
 STATS_VARIABLE = "MOEPRUNE_STATS_DIR"
 _MODELS = "models"  # of the folders of models, in a statistics directory
 _DIGITS = 16  # of a model's identity, in the name of its folder
+FOLDER_HELP = (
+    "Statistics folder, read alongside the shipped one; default: MOEPRUNE_STATS_DIR, or in the "
+    "user cache."
+)
 
 
 def cache_folder() -> Path:
@@ -46,3 +54,18 @@ def record_folders(directories: Iterable[Path], identity: str = "") -> list[Path
         folders += [folder_of(directory, identity)] if identity else sorted(every)
         folders.append(directory)
     return folders
+
+
+def own_stats_dir(stats_dir: Path | None = None) -> Path:
+    """The folder that takes new records: `stats_dir`, or the default one.
+
+    Raises:
+        StatsError: it is in the folder that ships.
+    """
+    own = from_home(stats_dir or default_stats_dir())
+    if own.resolve().is_relative_to(shipped_stats().resolve()):
+        raise StatsError(
+            f"{own} ships with the program: it is read alongside every statistics folder, and "
+            "never written. Leave --stats-dir out, or name another folder."
+        )
+    return own

@@ -24,7 +24,7 @@ from analysis.stats.manifest import (
     RunManifest,
     corpus_from_json,
 )
-from analysis.stats.places import default_stats_dir
+from analysis.stats.places import own_stats_dir
 
 
 def read_run(path: Path) -> Run:
@@ -179,11 +179,4 @@ def stats_store(stats_dir: Path | None = None) -> StatsStore:
     Raises:
         StatsError: `stats_dir` is in the folder that ships.
     """
-    shipped = shipped_stats()
-    own = from_home(stats_dir or default_stats_dir())
-    if own.resolve().is_relative_to(shipped.resolve()):
-        raise StatsError(
-            f"{own} ships with the program: it is read alongside every statistics folder, and "
-            "never written. Leave --stats-dir out, or name another folder."
-        )
-    return StatsStore(own, shipped)
+    return StatsStore(own_stats_dir(stats_dir), shipped_stats())

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -19,6 +20,22 @@ from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 
 if TYPE_CHECKING:
     from app.loaded import Loaded
+
+
+class StillFigure(go.Figure):  # type: ignore[misc]
+    """A figure that is copied for the browser once: nobody may change it, nor what `to_dict` says.
+
+    Plotly copies all of a figure at each showing, which takes longer than to make its numbers.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figure as plain values."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        plain: dict[str, Any] = super().to_dict()
+        return plain
 
 
 @dataclass(frozen=True)

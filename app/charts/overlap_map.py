@@ -187,7 +187,8 @@ def nearest_to(best: Variant, overlaps: Mapping[Variant, float], pruned: int) ->
 
 def overlaps_of(table: pd.DataFrame) -> dict[Variant, float]:
     """The overlap of each variant in a table `b, alpha, beta, overlap`; NaN where none is known."""
-    overlaps = table.set_index(["b", "alpha", "beta"])["overlap"]
+    variants = zip(*(table[name].tolist() for name in ("b", "alpha", "beta")), strict=True)
+    overlaps = dict(zip(variants, table["overlap"].tolist(), strict=True))
     # Of a constant score, ties broken by id would look like perfect overlap.
     return {
         variant: math.nan if variant == CONSTANT else float(overlaps.get(variant, math.nan))

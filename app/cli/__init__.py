@@ -15,7 +15,6 @@ from analysis.errors import UserError
 from analysis.files.own_package import tool_version
 from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
-from app.cli.usage import usage_problem
 from app.console import err, finish, print_collected, speech
 from pruning.actions.listing import SENTENCES, STEPS
 
@@ -173,6 +172,8 @@ def _run(words: Sequence[str], name: str, *, debug: bool) -> NoReturn:
     except typer.TyperException as error:
         if debug:
             raise
+        from app.cli.usage import usage_problem  # pydantic, which a right line does without
+
         _end(name, usage_problem(error), error, 2)
     except typer.Abort as error:
         _end(name, "Nothing was done.", error)

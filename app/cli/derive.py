@@ -15,8 +15,7 @@ from typer.models import ParameterInfo
 from analysis.errors import Checks, CorpusError, UserError
 from analysis.machine.devices import check_device
 from app.cli.files import REPLACES, check_file, check_new_file, plan_content
-from app.cli.help import HAS_EMPTY_WORD
-from app.cli.usage import EMPTY_PATH
+from app.cli.help import EMPTY_PATH, HAS_EMPTY_WORD
 from pruning.spec.base import (
     OPTIONS,
     PANELS,

@@ -39,6 +39,7 @@ class _Plain:
 
 
 HAS_EMPTY_WORD: Final = "has an empty word"  # in the `meta` of a command's context
+EMPTY_PATH: Final = "it is empty; name a file or a folder"
 
 
 class Command(_Plain, TyperCommand):

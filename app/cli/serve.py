@@ -1,4 +1,8 @@
-"""Commands that open the dashboard: app, demo."""
+"""Commands that open the dashboard: app, demo.
+
+Their options are in typer's own words: those of a request need libraries that the first page can
+wait for, and the server not.
+"""
 
 import os
 from dataclasses import replace
@@ -8,11 +12,10 @@ from typing import Annotated
 import typer
 
 from analysis.errors import CheckpointError, UserError
-from app.cli.derive import command
-from app.jobs.slurm import check_slurm, parse_options
+from analysis.stats.places import FOLDER_HELP, own_stats_dir
+from app.cli.help import EMPTY_PATH, HAS_EMPTY_WORD
+from app.imports import importing
 from app.settings import Settings
-from pruning.spec.base import Option
-from pruning.spec.options import StatsDir
 
 Port = Annotated[
     int | None,
@@ -22,40 +25,51 @@ Port = Annotated[
 ]
 
 
-@command()
 def app(
+    ctx: typer.Context,
     *,
-    stats_dir: StatsDir | None = None,
+    stats_dir: Annotated[
+        Path | None, typer.Option(help=FOLDER_HELP, metavar="FOLDER", file_okay=False)
+    ] = None,
     models_root: Annotated[
-        Path | None, Option("Folder whose checkpoints are offered.", takes="FOLDER")
+        Path | None, typer.Option(help="Folder whose checkpoints are offered.", metavar="FOLDER")
     ] = None,
     export_root: Annotated[
-        Path | None, Option("Folder below which exports are written.", takes="FOLDER")
+        Path | None, typer.Option(help="Folder below which exports are written.", metavar="FOLDER")
     ] = None,
-    port: Port = None,
     address: Annotated[
-        str, Option("Numeric address to listen on; others than 127.0.0.1 need a login.")
+        str,
+        typer.Option(
+            help="Numeric address to listen on; others than 127.0.0.1 need a login.",
+            metavar="ADDRESS",
+        ),
     ] = "127.0.0.1",
     slurm: Annotated[
         str | None,
-        Option(
-            "Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
+        typer.Option(
+            help="Run jobs on a SLURM cluster, with options as partition=gpu,gpus_per_node=1,"
             "mem_gb=64,time=240 (minutes); '' for SLURM's own.",
-            takes="SETTINGS",
+            metavar="SETTINGS",
         ),
     ] = None,
+    port: Port = None,
 ) -> None:
     """Open the dashboard.
 
     Example: moeprune app --models-root checkpoints
     """
+    given = {"--stats-dir": stats_dir, "--models-root": models_root, "--export-root": export_root}
+    empty = [name for name, folder in given.items() if folder == Path()]
+    if empty and ctx.meta.get(HAS_EMPTY_WORD):  # of which typer made "."
+        raise UserError(f"{empty[0]}: {EMPTY_PATH}.")
     if slurm is not None:
+        from app.jobs.slurm import check_slurm, parse_options
+
         parse_options(slurm)
         check_slurm()
     settings = _settings(stats_dir, models_root, export_root)
     named = "--models-root" if models_root else "MOEPRUNE_MODELS_ROOT"
-    folders = (("--stats-dir", stats_dir), (named, models_root or settings.models_root))
-    for name, folder in folders:
+    for name, folder in (("--stats-dir", stats_dir), (named, models_root or settings.models_root)):
         if folder is not None and not folder.is_dir():
             raise UserError(f"{name}: {folder} is not a directory; make it, or name another.")
     if settings.export_root.is_file():
@@ -63,7 +77,6 @@ def app(
     _serve(settings if slurm is None else replace(settings, slurm=slurm), port, address)
 
 
-@command()
 def demo(*, port: Port = None) -> None:
     """Open the dashboard on the shipped demo model and its statistics; works offline.
 
@@ -82,19 +95,18 @@ def _settings(
     stats_dir: Path | None = None, models_root: Path | None = None, export_root: Path | None = None
 ) -> Settings:
     """Settings from the environment; folders that are given replace its own."""
-    from analysis.stats.store import stats_store
-
     base = Settings.checked()
     return replace(
         base,
-        stats_dir=stats_store(stats_dir).target.absolute(),
+        stats_dir=own_stats_dir(stats_dir).absolute(),
         models_root=models_root.absolute() if models_root else base.models_root,
         export_root=(export_root or base.export_root).absolute(),
     )
 
 
 def _serve(settings: Settings, port: int | None, address: str = "127.0.0.1") -> None:
-    from app.server import run_server
+    with importing():
+        from app.server import run_server
 
     # Pages read their settings from the environment.
     os.environ.update(settings.to_environment())

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from analysis.checkpoint.index import CONFIG_NAME
 from analysis.errors import did_you_mean, sentence
+from app.cli.help import EMPTY_PATH
 from pruning.spec.base import plain_problem
 
 # Words that are no commands -> what people who type them look for.
@@ -24,7 +25,6 @@ LOOKED_FOR: Final = {
     "show": "`moeprune plans show PLAN` shows a plan, `moeprune runs show RUN` a run.",
     "diff": "`moeprune plans diff A B` compares two plans.",
 }
-EMPTY_PATH: Final = "it is empty; name a file or a folder"
 
 
 def usage_problem(error: typer.TyperException) -> str:

@@ -28,6 +28,7 @@ from analysis.model.attention import Attention as AttentionName
 from analysis.stats.columns import Gate as GateName
 from analysis.stats.groups import Group as GroupName
 from analysis.stats.groups import ordered
+from analysis.stats.places import FOLDER_HELP
 from pruning.measures.names import MeasureName
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS, Scored
 from pruning.plan.bits import OWN, BitsName
@@ -137,12 +138,7 @@ ConfigOnly = Annotated[
 Trust = Annotated[Switch, Option("Run code that comes with the checkpoint.")]
 StatsDir = Annotated[
     Path,
-    Option(
-        "Statistics folder, read alongside the shipped one; default: MOEPRUNE_STATS_DIR, or in the "
-        "user cache.",
-        ("--stats-dir",),
-        file="folder",
-    ),
+    Option(FOLDER_HELP, ("--stats-dir",), file="folder"),
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16", "float64"],

@@ -105,6 +105,7 @@ RUN = (
 )
 STARTS = {
     "--help": ARRAYS,
+    "app --stats-dir absent": ARRAYS,
     "jobs list": ARRAYS,
     "calibrate demo --corpus demo-math --dtype int8": TABLES,
     "plan demo --criterion reap --sparsity 150%": TABLES,

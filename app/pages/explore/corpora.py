@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 from analysis.errors import UserError
 from analysis.ranking.coverage import fair_blend
 from analysis.stats.manifest import Run
+from app.charts.chart import StillFigure
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
 from app.charts.overlap import clicked_pair
@@ -83,7 +84,7 @@ def _map_after(name: str, table: pd.DataFrame, clicks: int, *, dark: bool = Fals
 
     A new figure has no selected cell, on which a second click would only deselect it.
     """
-    return VARIANT_MAPS[name](table, dark=dark).update_layout(meta=clicks)
+    return StillFigure(VARIANT_MAPS[name](table, dark=dark).update_layout(meta=clicks))
 
 
 def _apply_clicked_variant(loaded: Loaded, table: pd.DataFrame, selection: object) -> None:

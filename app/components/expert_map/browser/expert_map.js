@@ -142,6 +142,12 @@ function buildPanels(view) {
   view.stage.replaceChildren(...view.panels.map(({ figure }) => figure));
 }
 
+// A canvas that is told its own size is made anew all the same.
+function fit(canvas, { canvasWidth, canvasHeight }) {
+  if (canvas.width !== canvasWidth) canvas.width = canvasWidth;
+  if (canvas.height !== canvasHeight) canvas.height = canvasHeight;
+}
+
 function resize(view) {
   const isStacked = view.root.clientWidth < STACK_BELOW_PX;
   view.stage.classList.toggle("stacked", isStacked || view.panels.length === 1);
@@ -151,10 +157,7 @@ function resize(view) {
   view.root.classList.toggle("narrow", view.box.isNarrow);
   view.panels.forEach(({ stack, base, overlay, index }) => {
     stack.style.height = `${view.box.canvasHeight / view.box.pixels}px`;
-    for (const canvas of [base, overlay]) {
-      canvas.width = view.box.canvasWidth;
-      canvas.height = view.box.canvasHeight;
-    }
+    for (const canvas of [base, overlay]) fit(canvas, view.box);
     paintPanel(view, index);
   });
   paintOverlay(view);
