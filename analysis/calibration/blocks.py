@@ -136,6 +136,6 @@ def experts_that_fit(model: MoEModel, settings: CalibrationSettings, besides: Be
     room = int(memory_of(resolve_device(settings.device)) * _SHARE_OF_FREE)
     if sizes.whole + most * sizes.expert * besides.copies + besides.whole <= room:
         return 0
-    each = sizes.expert * (1 + besides.copies)
-    fitting = (room - besides.in_blocks - sizes.around) // max(1, each)
+    held = sizes.expert * (1 + besides.copies)
+    fitting = (room - besides.in_blocks - sizes.around) // max(1, held)
     return min(max(1, fitting), most - 1)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes, memory_of
+from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes
 from analysis.calibration.feed import backward_options
+from analysis.calibration.free import free_memory
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -99,7 +100,7 @@ def memory_needs(
         whole_model=sum(parts.values()) + sums + running + graph,
         weights=sum(parts.values()),
         streamed=sizes.whole + besides.whole,
-        free=memory_of(device),
+        free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
         batch_size=settings.batch_size,
         graph=graph,
         in_blocks=sizes.with_experts(at_once) + besides.in_blocks if at_once else 0,

@@ -23,7 +23,7 @@ _GROUPED = "grouped_mm"  # transformers' name of its products of all experts
 
 
 @dataclass(frozen=True, slots=True)
-class PausedForwards:
+class PausedPlans:
     """Forwards of a layer, by name."""
 
     experts: nn.Module

@@ -40,7 +40,7 @@ from analysis.progress import Progress, Tally
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
-from pruning.engine.paused import PausedForwards
+from pruning.engine.paused import PausedPlans
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 
@@ -201,7 +201,7 @@ class Pass:
         experts = self.skeleton.experts(layer) if self.at_once else None
         if experts is not None and len(blocks := blocks_of(experts, self.at_once)) > 1:
             states, device = ForwardStates(self.hidden), self.skeleton.device
-            paused = PausedForwards(experts, blocks, states, device)
+            paused = PausedPlans(experts, blocks, states, device)
             yield from self._experts_in_blocks(layer, children, paused, tally)
         else:
             self.skeleton.load(layer)
@@ -226,7 +226,7 @@ class Pass:
         self,
         layer: int,
         children: Sequence[tuple[Branch, Branch]],
-        paused: PausedForwards,
+        paused: PausedPlans,
         tally: Tally,
     ) -> Generator[Progress, None, None]:
         """Load a layer without its experts, and run these block by block, for all plans."""
