@@ -20,7 +20,6 @@ from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import CheckpointError, StatsError
 from analysis.model.moe_model import MoEModel
-from analysis.progress import cost
 
 HIDDEN: Final = "hidden"  # in a message from one share to the next
 _GIB: Final = 1 << 30
@@ -174,5 +173,5 @@ def _ends(skeleton: Skeleton, weights: int, room: Sequence[int], work: LayerWork
     stored[0] += skeleton.stored_bytes(EMBEDDINGS)
     stored[-1] += sum(map(skeleton.stored_bytes, work.ends))
     every = sum(map(skeleton.stored_bytes, skeleton.parts))
-    costs = [run + cost("read", nbytes) for run, nbytes in zip(work.costs, stored, strict=True)]
-    return divide(costs, [nbytes * weights // every for nbytes in stored], room)
+    # Reading is no cost of a process: processes of one machine share its disk.
+    return divide(work.costs, [nbytes * weights // every for nbytes in stored], room)

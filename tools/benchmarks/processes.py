@@ -1,14 +1,13 @@
 """One process against several that share the layers of a model: work, bytes read, memory.
 
 `PYTHONPATH=.:tests python -m tools.benchmarks.processes FOLDER [--model OLMoE-1B-7B-0924]
-[--layers 6] [--tokens 4096] [--samples 8] [--processes 2]`
+[--layers 6] [--tokens 4096] [--samples 8] [--seq-len 512] [--processes 2]`
 
 Writes random weights of a published model's shapes into a scratch folder, as `real_size` does, then
-calibrates and evaluates with one process and with several, each with one thread. The speed-up is
-the processor time of the one against that of the busiest of the several: what the clock would say
-where each process has a core of its own. Start-up, measured as the same command once more, whose
-result is known then, is left out of the first figure and in the second. Statistics and losses must
-be equal.
+calibrates and evaluates with one process and with several, each with one thread. They are forked
+when all is imported, so start-up does not count. The speed-up is the processor time of the one
+against that of the busiest of the several: what the clock would say where each has a core of its
+own. Statistics and losses must be equal.
 """
 
 import argparse
@@ -16,19 +15,23 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from analysis.calibration import run as _calibration  # noqa: F401  (imported before a fork)
 from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
+from app.cli import main as moeprune
 from layouts.published import LAYOUTS
+from pruning.engine import run as _evaluation  # noqa: F401
 from pruning.records.evaluation import EvaluationStore
-from tools.benchmarks.real_size import BATCH, CHILD, SEQ_LEN, prepared
+from tools.benchmarks.real_size import BATCH, prepared
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Used:
     """What one process took."""
 
     cpu: float  # seconds
-    peak: int  # bytes of memory
-    read: int  # bytes; of one process alone, pages of files that are mapped do not count
+    peak: int  # bytes of memory, libraries included
+    read: int  # bytes; pages of files that are mapped, as one process alone does, do not count
 
 
 def run(scratch: Path, words: Sequence[object], processes: int) -> list[Used]:
@@ -46,18 +49,14 @@ def run(scratch: Path, words: Sequence[object], processes: int) -> list[Used]:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_PORT": port}
-    shared |= {"MASTER_ADDR": "localhost", "OMP_NUM_THREADS": 1}
     children = []
     for rank in range(processes):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "USED": scratch / f"used-{rank}"}
-        more = {name: str(value) for name, value in (shared | own).items()}
-        command = [sys.executable, "-c", CHILD, *map(str, words)]
-        children.append(
-            subprocess.Popen(command, env=os.environ | more, stdout=subprocess.DEVNULL, cwd=scratch)
-        )
+        own = {"RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost"}
+        variables = {name: str(value) for name, value in (shared | own).items()}
+        children.append(begin([str(word) for word in words], scratch / f"used-{rank}", variables))
     used = []
     for rank, child in enumerate(children):
-        _, status, usage = os.wait4(child.pid, 0)
+        _, status, usage = os.wait4(child, 0)
         if status:
             sys.exit(f"moeprune {' '.join(map(str, words))} failed")
         lines = (scratch / f"used-{rank}").read_text().splitlines()
@@ -67,11 +66,57 @@ def run(scratch: Path, words: Sequence[object], processes: int) -> list[Used]:
     return used
 
 
+def begin(words: list[str], used: Path, variables: Mapping[str, str]) -> int:
+    """Fork a child that runs a command and writes what it has used; its process id."""
+    sys.stdout.flush()
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        os.environ.update(variables)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.argv = ["moeprune", *words]
+        moeprune()
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        own = Path("/proc/self")
+        used.write_text((own / "io").read_text() + (own / "status").read_text())
+        os._exit(code)
+
+
 def results(stats: Path, model: MoEModel) -> list[object]:
     """Hashes of the statistics in a folder, and all that was measured of plans."""
     runs = [dict(run.manifest.files) for run in StatsStore(stats).runs()]
     records = EvaluationStore([stats]).records(model.identity)
     return [runs, [(record.plan_digest, dict(record.metrics)) for record in records]]
+
+
+def write_rows(file: Path, rows: int, length: int, vocabulary: int) -> Path:
+    """A corpus of random ids."""
+    ids = np.random.default_rng(rows).integers(3, vocabulary, (rows, length)).tolist()
+    file.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ids))
+    return file
+
+
+def commands(given: argparse.Namespace, model: MoEModel, stats: Path) -> dict[str, list[object]]:
+    """Calibration, a plan of half the experts, and its evaluation beside the original."""
+    path, scratch, length = model.checkpoint.path, stats.parent, given.seq_len
+    vocabulary = int(model.config["vocab_size"])
+    text = write_rows(scratch / "text.jsonl", given.tokens // length, length, vocabulary)
+    held_out = write_rows(scratch / "samples.jsonl", given.samples, length, vocabulary)
+    common = ("--seq-len", length, "--batch-size", BATCH, "--device", "cpu", "--stats-dir", stats)
+    plan = scratch / "plan.json"
+    half = ("--criterion", "reap", "--sparsity", "50%", "-o", plan, "--stats-dir", stats)
+    counted = ("--samples", given.samples, "--count", "all")
+    return {
+        "calibrate": ["calibrate", path, "--corpus", text, "--tokens", given.tokens, *common],
+        "plan": ["plan", path, *half],
+        "evaluate": ["evaluate", path, "--plan", plan, "--corpus", held_out, *counted, *common],
+    }
 
 
 def main() -> None:
@@ -80,66 +125,40 @@ def main() -> None:
     parser.add_argument("--model", default="OLMoE-1B-7B-0924", choices=sorted(LAYOUTS))
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=4096, help="of the calibration")
-    parser.add_argument("--samples", type=int, default=8, help="of the evaluation, of 512 tokens")
+    parser.add_argument("--samples", type=int, default=8, help="of the evaluation")
+    parser.add_argument("--seq-len", type=int, default=512, help="tokens of a sequence")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
+    torch.set_num_threads(1)
     scratch = given.folder.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
     model = prepared(scratch, given.model, given.layers, given.tokens)
-    path = model.checkpoint.path
-    gib = model.checkpoint.nbytes / 2**30
-    print(f"{given.model}, {given.layers} layers, {gib:.2f} GiB\n")
+    print(f"{given.model}, {given.layers} layers, {model.checkpoint.nbytes / 2**30:.2f} GiB\n")
     print(
         "| command | processes | CPU s of each | speed-up | GiB read by each | peak MiB of each |"
     )
-    print("|---|---|---|---|---|---|")
-    common = ("--seq-len", SEQ_LEN, "--batch-size", BATCH, "--device", "cpu")
-    text, held_out = scratch / "read.jsonl", scratch / "samples.jsonl"
-    ids = np.random.default_rng(1).integers(3, model.config["vocab_size"], (given.samples, SEQ_LEN))
-    held_out.write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in ids.tolist()))
-    kept: dict[int, list[object]] = {}
-    alone: dict[str, tuple[float, float]] = {}  # processor time, and that of a start
+    print("|---|---|---|---|---|---|", flush=True)
+    kept: list[list[object]] = []
+    alone: dict[str, float] = {}
     for processes in (1, given.processes):
-        stats = ("--stats-dir", scratch / f"stats-{processes}")
-        shutil.rmtree(stats[1], ignore_errors=True)
-        calibrate = ("calibrate", path, "--corpus", text, "--tokens", given.tokens)
-        plan = scratch / "plan.json"
-        commands = {
-            "calibrate": (*calibrate, *common, *stats),
-            "plan": ("plan", path, "--sparsity", "50%", "-o", plan, *stats),
-            "evaluate": (
-                *(
-                    "evaluate",
-                    path,
-                    "--plan",
-                    plan,
-                    "--corpus",
-                    held_out,
-                    "--samples",
-                    given.samples,
-                ),
-                *("--count", "all", *common, *stats),
-            ),
-        }
-        for name, words in commands.items():
+        stats = scratch / f"stats-{processes}"
+        shutil.rmtree(stats, ignore_errors=True)
+        for name, words in commands(given, model, stats).items():
             used = run(scratch, words, 1 if name == "plan" else processes)
             if name == "plan":
                 continue
             busiest = max(process.cpu for process in used)
-            if processes == 1:
-                alone[name] = busiest, run(scratch, words, 1)[0].cpu
-            one, start = alone[name]
-            ratio = f"{(one - start) / (busiest - start):.2f}, {one / busiest:.2f}"
+            speed_up = alone.setdefault(name, busiest) / busiest
             cells = (
                 f"{name} | {processes}",
-                ", ".join(f"{process.cpu:.0f}" for process in used),
-                ratio if processes > 1 else f"start {start:.0f} s",
+                ", ".join(f"{process.cpu:.1f}" for process in used),
+                f"{speed_up:.2f}",
                 ", ".join(f"{process.read / 2**30:.2f}" for process in used),
                 ", ".join(f"{process.peak / 2**20:,.0f}" for process in used),
             )
             print(f"| {' | '.join(cells)} |", flush=True)
-        kept[processes] = results(stats[1], model)
-    if kept[1] != kept[given.processes]:
+        kept.append(results(stats, model))
+    if kept[0] != kept[1]:
         sys.exit("The statistics or the losses differ.")
     print("\nStatistics and losses are equal, bit for bit.")
 
