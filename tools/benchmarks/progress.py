@@ -1,12 +1,13 @@
 """Whether the time left is right: frames of real commands, beside how long they took from there.
 
-Writes a random model shaped as OLMoE's (12 layers of 16 experts, 0.4 GiB) and a corpus into a
-scratch folder, then runs commands, each in a process of its own with one thread, and looks at their
-progress ten times a second. By processor time, as others may use the machine; `--wall` takes wall
-time, for commands that wait for a disk. A frame is right if the time left is within a quarter of
-the truth; those of the first tenth do not count. The last column says how well `RATES` in
-analysis/progress.py fit: equal numbers are right.
-Arguments: scratch folder, then names of commands (all).
+Writes random models and corpora into a scratch folder: OLMoE's kind (12 layers of 16 experts, 0.4
+GiB), GLM-4.5's with a prediction head (8 layers of 16 experts, 0.3 GiB), and for exports one of 4.4
+GiB; then runs commands, each in a process of its own with one thread, and looks at their progress
+ten times a second. Each is judged by two clocks: wall time, and the processor time of the process,
+as others may use the machine. A frame is right if the time left is within a quarter of the truth;
+those of the first tenth do not count. The last column says how well `RATES` in analysis/progress.py
+fit: equal numbers are right.
+Arguments: scratch folder, then names of commands (all); --verbose lists wrong frames.
 """
 
 import json
@@ -19,66 +20,106 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
+from analysis.pace import Pace
+from analysis.progress import Progress
+
 LAYERS, EXPERTS, HIDDEN, WIDTH, VOCAB = 12, 16, 512, 512, 32_000
 SEQ_LEN, TOKENS = 128, 4096
 _HEAVY = (
     "transformers.models.olmoe.modeling_olmoe",
+    "transformers.models.glm4_moe.modeling_glm4_moe",
     "analysis.calibration.run",
+    "analysis.calibration.heads",
     "pruning.repair.run",
     "pruning.search.sitting",
     "pruning.surgery.forward_checks",
+    "pruning.surgery.streamed_run",
 )
 PERIOD, WITHIN, FIRST = 0.1, 0.25, 0.1
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
-def make(scratch: Path) -> None:
-    """The model and two corpora."""
+def make(scratch: Path, name: str) -> None:
+    """The model of a command, and two corpora."""
     from synthetic import olmoe_config, write_model
+    from transformers import Glm4MoeConfig
 
-    for seed, name in enumerate(("rows", "held")):
+    for seed, corpus in enumerate(("rows", "held")):
         rows = np.random.default_rng(seed).integers(3, VOCAB, (64, SEQ_LEN)).tolist()
         text = "".join(json.dumps({"input_ids": row}) + "\n" for row in rows)
-        (scratch / f"{name}.jsonl").write_text(text)
-    if (scratch / "model" / "model.safetensors.index.json").is_file():
+        (scratch / f"{corpus}.jsonl").write_text(text)
+    folder = scratch / model_of(name)
+    if (folder / "model.safetensors.index.json").is_file():
         return
     heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": VOCAB}
-    more = {"tie_word_embeddings": False, "architectures": ["OlmoeForCausalLM"]}
-    write_model(scratch / "model", olmoe_config(LAYERS, EXPERTS, (HIDDEN, WIDTH), **heads, **more))
+    more = {"tie_word_embeddings": False}
+    if folder.name == "model":
+        more["architectures"] = ["OlmoeForCausalLM"]
+        write_model(folder, olmoe_config(LAYERS, EXPERTS, (HIDDEN, WIDTH), **heads, **more))
+        return
+    is_large = folder.name == "large"
+    hidden, width, layers = (2048, 1024, 5) if is_large else (HIDDEN, WIDTH, 8)
+    more |= {"architectures": ["Glm4MoeForCausalLM"], "num_nextn_predict_layers": 1}
+    more |= dict.fromkeys(("eos_token_id", "pad_token_id", "bos_token_id"))
+    sizes = {"hidden_size": hidden, "moe_intermediate_size": width, "num_hidden_layers": layers}
+    sizes |= {"intermediate_size": 4 * hidden, "head_dim": hidden // 8}
+    sizes["n_routed_experts"] = 64 if is_large else EXPERTS
+    write_model(folder, Glm4MoeConfig(**sizes, **heads, **more), has_head=True)
+
+
+def model_of(name: str) -> str:
+    """The folder of the model that a command runs."""
+    if name.startswith(("export", "verify")):
+        return "large"
+    return "headed" if "with a head" in name else "model"
 
 
 def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
-    """The words of each command, by name; `+` before a word runs it first, unrecorded."""
-    model, rows, held = (str(scratch / name) for name in ("model", "rows.jsonl", "held.jsonl"))
+    """The words of each command, by name."""
+    rows, held = (str(scratch / name) for name in ("rows.jsonl", "held.jsonl"))
     machine = ["--device", "cpu", "--stats-dir", str(stats)]
     running = [*machine, "--dtype", "float32", "--batch-size", "2", "--seq-len", str(SEQ_LEN)]
-    calibrate = ["calibrate", model, "--corpus", rows, "--tokens", str(TOKENS), *running]
-    plans = [word for n in range(4) for word in ("--plan", str(stats / f"plan-{n}.json"))]
-    evaluate = ["evaluate", model, "--corpus", held, *running, "--samples", "8"]
-    evaluate += ["--count", "all", "-o", str(stats / "result.json")]
+    four = [word for n in range(4) for word in ("--plan", str(stats / f"plan-{n}.json"))]
+    out, large = str(stats / "export"), str(scratch / "large")
+    export = ["export", large, out, "--plan", str(stats / "plan-0.json"), "--stats-dir", str(stats)]
+    known: dict[str, list[str]] = {}
+    for where, head in ("model", ""), ("headed", ", with a head"):
+        model, groups = str(scratch / where), ["--group", "heads"] if head else []
+        calibrate = ["calibrate", model, "--corpus", rows, "--tokens", str(TOKENS), *running]
+        evaluate = ["evaluate", model, "--corpus", held, *running, "--samples", "8", *four]
+        evaluate += ["--count", "all", "-o", str(stats / "result.json")]
+        curves = ["sensitivity", model, "--criterion", "aimer", "--corpus", held, *running]
+        curves += ["--samples", "4", "--levels", "3", "--count", "all"]
+        search = ["search", str(stats / "recipe.yaml"), *machine, "--batch-size", "2"]
+        plans = ["--corpus", rows, "--sparsity", "25%", "--sparsity", "50%", "--refine", "1"]
+        for layers, by in [("", []), (" by layers", ["--stream-layers"])]:
+            known |= {
+                f"calibrate{layers}{head}": [*calibrate, *groups, *by],
+                f"evaluate 4 plans{layers}{head}": [*evaluate, *by],
+                f"sensitivity{layers}{head}": [*curves, *by],
+                f"search{layers}{head}": [*search, *by],
+            }
+        known[f"sensitivity, 2 corpora, 2 plans{head}"] = [*curves, *plans]
     # Of a random model most layers gain nothing by a fit, which is then left out.
     repair = ["repair", "demo", "--plan", str(stats / "plan-demo.json"), *machine]
-    repair += ["--tokens", "24576", "-o", str(stats / "repaired.json")]
-    sensitivity = ["sensitivity", model, "--criterion", "aimer", "--corpus", held, *running]
-    sensitivity += ["--samples", "4", "--levels", "3"]
-    export = ["export", model, str(stats / "export"), "--plan", str(stats / "plan-0.json")]
-    export += ["--stats-dir", str(stats)]
-    return {
-        "calibrate": calibrate,
-        "calibrate by layers": [*calibrate, "--stream-layers"],
-        "evaluate, 4 plans": [*evaluate, *plans],
-        "evaluate, 4 plans, by layers": [*evaluate, *plans, "--stream-layers"],
-        "repair": repair,
-        "sensitivity": [*sensitivity, "--count", "all"],
-        "sensitivity by layers": [*sensitivity, "--count", "all", "--stream-layers"],
-        "search": ["search", str(stats / "recipe.yaml"), "--stats-dir", str(stats)],
-        "export": [*export, "--hash-source"],
-        "verify": ["verify", str(stats / "export"), "--source", model],
+    known["repair"] = [*repair, "--tokens", "24576", "-o", str(stats / "repaired.json")]
+    both = ["--plan", str(stats / "plan-demo.json"), "--plan", str(stats / "plan-more.json")]
+    both += ["--corpus", "demo-math", "--samples", "32", "-o", str(stats / "result.json")]
+    known["evaluate 2 plans and their repairs"] = ["evaluate", "demo", *machine, *both, "--repair"]
+    known |= {f"{name}, resumed": known[name] for name in known}
+    verify = ["verify", out, "--source", large]
+    return known | {
+        "export, with a head": [*export, "--mtp", "prune"],
+        "export, its source hashed, with a head": [*export, "--hash-source", "--mtp", "prune"],
+        "verify bytes, with a head": [*verify, "--level", "bytes"],
+        "verify by layers, with a head": [*verify, "--stream-layers"],
     }
 
 
@@ -90,7 +131,7 @@ seq_len: 128
 dtype: float32
 criterion: frequency
 budget: {{sparsity: 25%}}
-search: {{corpus: {held}, samples: 2, population: 8, generations: 4}}
+search: {{corpus: {held}, samples: 4, population: 8, generations: 6}}
 """
 
 
@@ -99,17 +140,20 @@ def prepare(scratch: Path, stats: Path, name: str) -> None:
     shutil.rmtree(stats, ignore_errors=True)
     stats.mkdir(parents=True)
     paths = {key: scratch / f"{key}.jsonl" for key in ("rows", "held")}
-    (stats / "recipe.yaml").write_text(RECIPE.format(model=scratch / "model", **paths))
-    if name.startswith("repair"):
-        words = ["plan", "demo", "--criterion", "ean", "--sparsity", "50%", "--calibrated-on"]
-        run([*words, "demo-code", "-o", str(stats / "plan-demo.json")])
-    if name.startswith(("evaluate", "export", "verify")):
+    model = scratch / model_of(name)
+    (stats / "recipe.yaml").write_text(RECIPE.format(model=model, **paths))
+    if "repair" in name:
+        for file, sparsity in ("demo", "50%"), ("more", "62.5%"):
+            words = ["plan", "demo", "--criterion", "ean", "--sparsity", sparsity]
+            words += ["--calibrated-on", "demo-code", "-o", str(stats / f"plan-{file}.json")]
+            run(words)
+    elif name.startswith(("evaluate", "export", "verify")):
         for seed in range(4):
-            words = ["plan", str(scratch / "model"), "--criterion", f"random:{seed}"]
+            words = ["plan", str(model), "--criterion", f"random:{seed}"]
             words += ["--sparsity", "50%", "-o", str(stats / f"plan-{seed}.json")]
             run([*words, "--stats-dir", str(stats)])
-    if name == "verify":
-        run(commands(scratch, stats)["export"])
+    if name.startswith("verify"):
+        run(commands(scratch, stats)["export, with a head"])
 
 
 def run(words: list[str], *options: str) -> None:
@@ -121,55 +165,59 @@ def run(words: list[str], *options: str) -> None:
 
 
 def child(options: list[str], words: list[str]) -> None:
-    """In the child: run a command, and write its frames, each a time, a share and the time left."""
+    """In the child: run a command, and write its frames for each clock."""
     from app import cli, console
 
     if options:  # start-up is the same for a command of hours: it is over before the clock starts
         for module in _HEAVY:
             import_module(module)
-    file = next((Path(word) for word in options if word.endswith(".json")), None)
-    clock = time.perf_counter if "--wall" in options else time.process_time
-    stops_at = 0.5 if "--stop" in options else 2.0
-    tasks: list[dict[str, object]] = []
-
-    @contextmanager
-    def recorded(_spoken: object, pace: "console.Pace") -> Iterator[Callable[[object], None]]:
-        pace._clock = clock
-        pace._started = pace._counted = clock()
-        frames: list[tuple[float, float | None, float | None, str]] = []
-        over, phase = threading.Event(), [""]
-
-        def watch() -> None:
-            while not over.wait(PERIOD):
-                frames.append((clock(), pace.fraction, pace.seconds_left, phase[0]))
-                if (pace.fraction or 0.0) > stops_at and not over.is_set():
-                    over.set()
-                    os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=watch, daemon=True)
-        started = clock()
-        thread.start()
-        yield lambda step: phase.__setitem__(0, step.phase)
-        over.set()
-        thread.join()
-        kinds = {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
-        tasks.append({"started": started, "ended": clock(), "frames": frames, "kinds": kinds})
-
-    console._shown = recorded
+    tasks: list[dict] = []
+    recording = partial(recorded, tasks, 0.5 if "--stop" in options else 2.0)
+    console._shown = contextmanager(lambda _spoken, _pace: recording())
     sys.argv = ["moeprune", *words]
     try:
         cli.main()
     finally:
-        if file and tasks:
-            longest = max(tasks, key=lambda task: task["ended"] - task["started"])
-            file.write_text(json.dumps(longest))
+        if options and tasks:
+            longest = max(tasks, key=lambda task: task["ended"]["wall"])
+            Path(options[0]).write_text(json.dumps(longest))
 
 
-def judged(task: dict) -> tuple[float, float, bool, list[str]]:
-    """Seconds, the share of frames that are right, whether the share rose, and the wrong frames."""
-    started, ended = task["started"], task["ended"]
-    later = [f for f in task["frames"] if f[0] - started >= FIRST * (ended - started)]
-    shares = [f[1] or 0.0 for f in task["frames"]]
+def recorded(tasks: list[dict], stops_at: float) -> Iterator[Callable[[Progress], None]]:
+    """In place of a bar: frames of a task by each clock; it is stopped at a share."""
+    paces = {name: Pace(clock) for name, clock in CLOCKS.items()}
+    frames: dict[str, list[tuple[float, float | None, float | None, str]]]
+    frames = {name: [] for name in paces}
+    over, phase = threading.Event(), [""]
+
+    def watch() -> None:
+        while not over.wait(PERIOD):
+            for name, pace in paces.items():
+                frames[name].append((pace.seconds, pace.fraction, pace.seconds_left, phase[0]))
+            if (paces["wall"].fraction or 0.0) > stops_at and not over.is_set():
+                over.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def take(step: Progress) -> None:
+        phase[0] = step.phase
+        for pace in paces.values():
+            pace.take(step)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    yield take
+    ended = {name: pace.seconds for name, pace in paces.items()}
+    over.set()
+    thread.join()
+    pace = paces["processor"]
+    kinds = {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
+    tasks.append({"ended": ended, "frames": frames, "kinds": kinds})
+
+
+def judged(frames: list, ended: float) -> tuple[float, bool, list[str]]:
+    """The share of frames that are right, whether the share rose, and the wrong frames."""
+    later = [frame for frame in frames if frame[0] >= FIRST * ended]
+    shares = [frame[1] or 0.0 for frame in frames]
     wrong, right = [], 0
     for at, share, left, phase in later:
         truth = ended - at
@@ -177,8 +225,8 @@ def judged(task: dict) -> tuple[float, float, bool, list[str]]:
             right += 1
         else:
             said = "none" if left is None else f"{left:.1f}"
-            wrong.append(f"{at - started:.1f} s: {share or 0:.0%} {said} for {truth:.1f} {phase}")
-    return ended - started, right / max(1, len(later)), shares == sorted(shares), wrong
+            wrong.append(f"{at:.1f} s: {share or 0:.0%} {said} for {truth:.1f} {phase}")
+    return right / max(1, len(later)), shares == sorted(shares), wrong
 
 
 def main() -> None:
@@ -186,26 +234,32 @@ def main() -> None:
     folder, *names = [word for word in sys.argv[1:] if not word.startswith("--")]
     scratch = Path(folder).absolute()
     scratch.mkdir(parents=True, exist_ok=True)
-    make(scratch)
     stats, file = scratch / "stats", scratch / "frames.json"
-    known = commands(scratch, stats)
-    known |= {f"{name}, resumed": known[name] for name in known if not name.startswith(("e", "v"))}
-    known["evaluate, 4 plans, by layers, resumed"] = known["evaluate, 4 plans, by layers"]
-    print(f"{'command':<40} {'seconds':>8} {'right':>6}  rises  seconds a unit of cost, by kind")
-    for name, words in known.items():
+    clocks = " ".join(f"{name:>16}" for name in CLOCKS)
+    print(f"{'command':<42} {clocks}  rises  processor seconds a unit of cost, by kind")
+    for name, words in commands(scratch, stats).items():
         if names and name not in names:
             continue
+        make(scratch, name)
         prepare(scratch, stats, name)
         if name.endswith("resumed"):
-            run(words, str(file), "--stop", *options)
-        run(words, str(file), *options)
-        task = json.loads(file.read_text())
-        seconds, right, rises, wrong = judged(task)
-        kinds = ", ".join(f"{kind} {rate:.2f}" for kind, rate in task["kinds"].items())
-        rising = "yes" if rises else "NO"
-        print(f"{name:<40} {seconds:8.1f} {right:6.1%}  {rising:<5}  {kinds}", flush=True)
-        if "--verbose" in options:
-            print("\n".join(wrong[:: max(1, len(wrong) // 12)]), flush=True)
+            run(words, str(file), "--stop")
+        run(words, str(file))
+        report(name, json.loads(file.read_text()), verbose="--verbose" in options)
+
+
+def report(name: str, task: dict, *, verbose: bool) -> None:
+    """Print the row of a command."""
+    by_clock = {clock: judged(task["frames"][clock], task["ended"][clock]) for clock in CLOCKS}
+    columns = [
+        f"{task['ended'][clock]:8.1f} s {right:5.1%}" for clock, (right, _, _) in by_clock.items()
+    ]
+    kinds = ", ".join(f"{kind} {rate:.2f}" for kind, rate in task["kinds"].items())
+    rising = "yes" if all(rises for _, rises, _ in by_clock.values()) else "NO"
+    print(f"{name:<42} {' '.join(f'{c:>16}' for c in columns)}  {rising:<5}  {kinds}", flush=True)
+    for clock, (_, _, wrong) in by_clock.items() if verbose else ():
+        lines = wrong[:: max(1, len(wrong) // 12)]
+        print("\n".join(f"  {clock} {line}" for line in lines), flush=True)
 
 
 if __name__ == "__main__":

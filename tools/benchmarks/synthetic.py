@@ -78,7 +78,20 @@ def shapes_on_disk(config: PreTrainedConfig) -> dict[str, dict[str, tuple[int, .
     return shards
 
 
-def write_model(folder: Path, config: PreTrainedConfig) -> int:
+def _head_shapes(
+    shapes: Mapping[str, Mapping[str, tuple[int, ...]]], layer: int, hidden: int
+) -> dict[str, tuple[int, ...]]:
+    """A prediction head beyond the last layer, of the same shapes: GLM's and DeepSeek's names."""
+    last, prefix = str(layer - 1), f"model.layers.{layer}."
+    inside = {
+        name.replace(f".layers.{last}.", f".layers.{layer}."): shape
+        for name, shape in shapes[last].items()
+    }
+    norms = {f"{prefix}{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    return inside | norms | {f"{prefix}eh_proj.weight": (hidden, 2 * hidden)}
+
+
+def write_model(folder: Path, config: PreTrainedConfig, *, has_head: bool = False) -> int:
     """A random model of this configuration that loads and runs; returns its bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     raw = json.loads(config.to_json_string())
@@ -86,7 +99,11 @@ def write_model(folder: Path, config: PreTrainedConfig) -> int:
     generator = np.random.default_rng(0)
     weight_map: dict[str, str] = {}
     total = 0
-    for shard, shapes in shapes_on_disk(config).items():
+    by_shard = shapes_on_disk(config)
+    if has_head:
+        depth = config.num_hidden_layers
+        by_shard[str(depth)] = _head_shapes(by_shard, depth, config.hidden_size)
+    for shard, shapes in by_shard.items():
         file = f"model-{shard}.safetensors"
         tensors = {
             name: torch.ones(shape, dtype=torch.bfloat16)
