@@ -175,8 +175,8 @@ def test_a_state_without_all_sums_starts_anew(described, store, tmp_path):
     stopped(described, store)
     manifest = plan_run(described, make_sequences(), make_settings())
     partial = PartialRun(store.target, manifest)
-    state, (sums,) = partial.restore()
-    partial.save([{name: sums[name] for name in sums if name != "largest.1"}], state)
+    state, sums = partial.restore()
+    partial.save({name: sums[name] for name in sums if name != "largest.1"}, state)
     run, steps = watched(calibration(described, store))
     assert [step.done for step in steps] == [0, 0, 21, 35, 41]
     assert_same_numbers(run, calibrated(described, tmp_path / "once"))

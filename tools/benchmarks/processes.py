@@ -111,7 +111,14 @@ def commands(given: argparse.Namespace, model: MoEModel, stats: Path) -> dict[st
     common = ("--seq-len", length, "--batch-size", BATCH, "--device", "cpu", "--stats-dir", stats)
     plan = scratch / "plan.json"
     half = ("--criterion", "reap", "--sparsity", "50%", "-o", plan, "--stats-dir", stats)
-    counted = ("--samples", given.samples, "--count", "all")
+    counted = (
+        "--samples",
+        given.samples,
+        "--count",
+        "all",
+        "-o",
+        scratch / f"of-{stats.name}.json",
+    )
     return {
         "calibrate": ["calibrate", path, "--corpus", text, "--tokens", given.tokens, *common],
         "plan": ["plan", path, *half],
