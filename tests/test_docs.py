@@ -321,7 +321,8 @@ def test_the_documentation_of_users_stays_short():
     """What is said twice goes, before something is added."""
     pages = [ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")]
     pages += (ROOT / "docs" / "concepts").glob("*.md")
-    assert sum(len(page.read_text().split()) for page in pages) <= 15_800
+    # 15,800, and a page on traffic.
+    assert sum(len(page.read_text().split()) for page in pages) <= 16_050
     reference = (ROOT / "docs" / "reference").glob("*.md")
     written = re.compile(r"<!-- written: .*?<!-- /written -->", flags=re.S)
     texts = [written.sub("", page.read_text()) for page in reference]
