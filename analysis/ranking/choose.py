@@ -234,6 +234,15 @@ def _why(run: Run, of_corpus: Sequence[Run], criterion: Criterion | None) -> str
     return reason
 
 
+def _resolved(corpus: CorpusWeight, *tables: Mapping[str, Run]) -> CorpusWeight:
+    """A corpus by its full name in the first of the tables that has it; else as it is."""
+    for known in tables:
+        named = corpus.among(known)
+        if (name := name_among(known, named.corpus)) in known:
+            return replace(named, corpus=name)
+    return corpus
+
+
 def routed_runs(
     store: StatsStore,
     model: MoEModel,
@@ -244,12 +253,13 @@ def routed_runs(
     """The calibration runs asked for: by id, by corpus, or the only one."""
     if runs_by_id := _named_runs(store, model, corpora, run_ids, criterion):
         return [Part(run) for run in runs_by_id]
-    by_corpus = run_by_corpus(readable_runs(store, model, criterion), criterion)
+    calibrations = run_by_corpus(store.of_model(model.identity, "routed"), criterion)
     traffic = run_by_corpus(store.of_model(model.identity, COUNTS_ALONE)) if corpora else {}
-    corpora = [corpus.among({**traffic, **by_corpus}) for corpus in corpora]
+    corpora = [_resolved(corpus, calibrations, traffic) for corpus in corpora]
     names = [corpus.corpus for corpus in corpora]
-    for name in traffic.keys() & set(names):
+    for name in (traffic.keys() - calibrations.keys()) & set(names):
         _check_reads(traffic[name].manifest, criterion)
+    by_corpus = run_by_corpus(readable_runs(store, model, criterion), criterion) | calibrations
     chosen = _pick(
         by_corpus,
         names,

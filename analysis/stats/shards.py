@@ -11,7 +11,7 @@ from analysis.errors import StatsError
 from analysis.lazy import pd
 from analysis.stats.columns import EXPERT_COLUMNS, MOMENT_COLUMNS
 from analysis.stats.grid import Grid
-from analysis.stats.manifest import SHARDS, Run
+from analysis.stats.manifest import COUNTS_ALONE, SHARDS, Run
 from analysis.stats.reading import load_expert_stats, read_table
 from analysis.stats.tables import ExpertStats
 
@@ -33,6 +33,15 @@ def add_shards(table: pd.DataFrame, shards: range = range(TOKEN_SHARDS)) -> pd.D
     return index.assign(**{name: values[:, -1] for name, values in sums.items()})
 
 
+def check_has_parts(run: Run) -> None:
+    """Refuse traffic, whose tokens are not kept in parts."""
+    if run.manifest.kind == COUNTS_ALONE:
+        raise StatsError(
+            f"{run.manifest.corpus} is traffic, which has no parts by tokens; name a calibrated "
+            "corpus with --calibrated-on."
+        )
+
+
 def stats_at(run: Run, parts: int) -> ExpertStats:
     """Statistics of the first `parts` eighths of each corpus; without vector sums, unless all."""
     if not 1 <= parts <= TOKEN_SHARDS:
@@ -44,6 +53,7 @@ def stats_of(run: Run, shards: range) -> ExpertStats:
     """Statistics of neighbouring eighths of each corpus; without vector sums, unless all."""
     if len(shards) == TOKEN_SHARDS:
         return load_expert_stats(run)
+    check_has_parts(run)
     columns = [*SHARD_INDEX, *MOMENT_COLUMNS]
     table = read_table(run, SHARDS, {name: EXPERT_COLUMNS.get(name, "int64") for name in columns})
     index = Grid(run.manifest.model.layers).index().to_numpy()

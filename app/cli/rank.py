@@ -30,9 +30,9 @@ from analysis.ranking.overlap import (
 )
 from analysis.ranking.proxy import SPARSITIES, proxy_overlap
 from analysis.stats.blend import Mixture
-from analysis.stats.manifest import Run
+from analysis.stats.manifest import EXPERTS, SHARDS, Run
 from analysis.stats.reading import load_expert_stats
-from analysis.stats.shards import TOKEN_PARTS, stats_at
+from analysis.stats.shards import TOKEN_PARTS, check_has_parts, stats_at
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
@@ -159,9 +159,12 @@ def _between_corpora(
 
 
 def _runs_to_compare(
-    request: OverlapRequest, criterion: Criterion | None, least: int = 1
+    request: OverlapRequest, criterion: Criterion | None, least: int = 1, table: str = EXPERTS
 ) -> dict[str, Run]:
-    """The runs of at least so many corpora, which are printed, by corpus or else by id."""
+    """The runs of at least so many corpora, which are printed, by corpus or else by id.
+
+    Where none is named, those that have this table.
+    """
     model = load_model_index(request.model, revision=request.revision)
     if not any(num_removed(layer.num_experts, request.fraction) for layer in model.layers):
         one = 1 / max(layer.num_experts for layer in model.layers)
@@ -170,7 +173,8 @@ def _runs_to_compare(
             f"the least that removes one per layer is {one:.4g}."
         )
     store = stats_store(request.stats_dir)
-    every = readable_runs(store, model, criterion)
+    runs = readable_runs(store, model, criterion)
+    every = [run for run in runs if table in run.manifest.files]
     chosen = run_by_corpus(every, criterion)
     if request.corpora or request.runs or not chosen:  # which says that there are none
         corpora = [parse_corpus_weight(text) for text in request.corpora]
@@ -180,6 +184,9 @@ def _runs_to_compare(
             run.manifest.corpus if names[run.manifest.corpus] == 1 else run.manifest.run_id: run
             for run in (part.run for part in parts)
         }
+    if table == SHARDS:
+        for run in chosen.values():
+            check_has_parts(run)
     if len(chosen) < least:
         more = "name a second one" if request.runs else "`moeprune calibrate` adds a corpus"
         if request.corpora:
@@ -196,7 +203,7 @@ def _within_parts(request: OverlapRequest) -> "pd.DataFrame":
     criterion = _corpus_dependent(request.criterion or "reap")
     stats = {
         name: [stats_at(run, parts) for parts in TOKEN_PARTS]
-        for name, run in _runs_to_compare(request, criterion).items()
+        for name, run in _runs_to_compare(request, criterion, table=SHARDS).items()
     }
     return _by_corpus(
         (name, overlap_of_parts(parts, criterion, request.gate, request.fraction))
