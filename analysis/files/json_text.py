@@ -23,6 +23,10 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         raise ValueError("it is nested too deeply") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:
+        if str(error).startswith("Exceeds the limit"):  # Python's words, on its own settings
+            raise ValueError("it holds a number of thousands of digits") from error
+        raise
     escape = rb"\ud" if isinstance(text, bytes) else r"\ud"
     if escape in text.lower():  # type: ignore[operator]  # both are of one kind
         try:

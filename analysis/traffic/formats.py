@@ -92,6 +92,8 @@ def _tokens(*values: object) -> list[int] | None:
     """The first that is a list of token ids."""
     for value in values:
         if isinstance(value, list) and all(type(token) is int for token in value):
+            if any(not -(1 << 63) <= token < 1 << 63 for token in value):
+                raise ValueError("it has a token id of more than 64 bits")
             return value
     return None
 
@@ -192,7 +194,8 @@ def _read_sglang(raw: Raw, layout: Layout) -> Iterator[RoutedTokens]:
     flat = np.concatenate([flat_ids(part) for part in parts if part is not None])
     if flat.size % (planes * top_k):
         raise ValueError(f"its {flat.size:,} ids are no {planes} layers of {top_k} experts")
-    yield lengths.aligned(flat.reshape(-1, planes, top_k))
+    shape = (-1, planes, top_k) if flat.size else (0, 0, 0)
+    yield lengths.aligned(flat.reshape(shape))
 
 
 FORMATS: Final = (

@@ -32,6 +32,8 @@ def _powers(base: np.uint64, count: int) -> Hashes:
 
 def row_hashes(rows: NDArray[np.integer[Any]]) -> Hashes:
     """A hash of each row of a table of numbers."""
+    if not len(rows):
+        return np.zeros(0, dtype=np.uint64)
     flat = _mixed(rows.reshape(len(rows), -1).astype(np.uint64))
     return _mixed(flat @ _powers(_ODD[1], flat.shape[1]))
 
@@ -48,11 +50,14 @@ class History:
     def __init__(self, slots: int = _SLOTS) -> None:
         self._slots = np.zeros(slots, dtype=np.uint64)
 
-    def repeated(self, prefixes: Hashes) -> int:
-        """How many of the first rows an earlier request began with."""
-        is_known = self._slots[prefixes % np.uint64(len(self._slots))] == prefixes
-        return int(np.flatnonzero(is_known)[-1]) + 1 if is_known.any() else 0
+    def repeated(self, prefixes: Hashes) -> range:
+        """The rows that earlier requests with the same beginning had.
+
+        All from the first known to the last: some between may have been replaced.
+        """
+        known = np.flatnonzero(self._slots[prefixes % np.uint64(len(self._slots))] == prefixes)
+        return range(int(known[0]), int(known[-1]) + 1) if len(known) else range(0)
 
     def add(self, prefixes: Hashes) -> None:
-        """Remember a request."""
+        """Remember the beginnings of a request, those that end in a row that was counted."""
         self._slots[prefixes % np.uint64(len(self._slots))] = prefixes

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.corpora.account import SKIPPED_ROWS
+from analysis.corpora.spec import bare_name
 from analysis.corpora.tokens import Count
 from analysis.corpora.weights import names_corpus
 from analysis.errors import StatsError
@@ -31,9 +32,10 @@ from analysis.stats.store import StatsStore
 from analysis.stats.writing import save_counts
 from analysis.traffic.counting import Tally
 from analysis.traffic.layout import Layout
-from analysis.traffic.reading import Source, TrafficReader
+from analysis.traffic.reading import Source, TrafficReader, check_unchanged, file_states
 
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,99}")
+_ENDING = re.compile(r"(\.(jsonl|ndjson|json|npz|txt|log))+$", flags=re.I)  # no part of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,8 @@ class TrafficImport:
     skips: int = 0  # lines that may be left out
 
     def digest(self) -> str:
-        """Of what the files hold, in any order; a file that cannot be read is refused later."""
-        return digest_of(
-            {"files": sorted(file_sha256(path) for path in self.paths if path.is_file())}
-        )
+        """Of what the files hold, in any order."""
+        return digest_of({"files": sorted(map(file_sha256, self.paths))})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,18 +61,22 @@ class CountedTraffic:
 
 
 def count_traffic(
-    layout: Layout, asked: TrafficImport
+    layout: Layout, asked: TrafficImport, if_pruned: str
 ) -> Generator[Progress, None, CountedTraffic]:
-    """The routed tokens in files of answers; errors as by `TrafficReader.read`."""
+    """The routed tokens in files of answers; errors as by `TrafficReader.read`.
+
+    `if_pruned` says what to do where a pruned model seems to have answered.
+    """
     tally = Tally(layout, asked.count)
     reader = TrafficReader(layout, tally, asked.skips)
     yield from reader.read(asked.paths)
+    tally.check_whole(if_pruned)
     return CountedTraffic(tally.counts, _corpus(asked, tally, reader.source))
 
 
 def usual_name(paths: Sequence[Path]) -> str:
     """The name of traffic that is given none: that of its first file."""
-    return re.sub(r"[^\w+-]", "-", paths[0].name.partition(".")[0]) or "traffic"
+    return re.sub(r"[^\w+-]", "-", _ENDING.sub("", paths[0].name)) or "traffic"
 
 
 def import_traffic(
@@ -87,6 +91,7 @@ def import_traffic(
     """
     _check_name(asked.name, model, store)
     store.check_target()
+    before = file_states(asked.paths)
     content = asked.digest()
     digest = digest_of(
         {
@@ -102,7 +107,9 @@ def import_traffic(
             yield Progress("cached", 1, 1, "runs", f"{run.manifest.run_id} is there already")
             return run
     layout = Layout(model.name, model.layers, model.depth)
-    counted = yield from count_traffic(layout, asked)
+    if_pruned = f"If so, name that model instead of {model.name}."
+    counted = yield from count_traffic(layout, asked, if_pruned)
+    check_unchanged(asked.paths, before)  # also since the digest was taken
     manifest = RunManifest(
         kind=COUNTS_ALONE,
         run_id=run_name(Path(model.name).name, asked.name, digest=digest),
@@ -120,10 +127,10 @@ def _check_name(name: str, model: MoEModel, store: StatsStore) -> None:
     if not _NAME.fullmatch(name):
         raise StatsError(
             f"{name!r} is no name for traffic; use letters, digits and - _ . +, such as "
-            "monday-chats."
+            "monday-chats: --name."
         )
     is_taken = any(
-        corpus.name == name
+        name in (corpus.name, bare_name(corpus.name))
         for run in store.of_model(model.identity, "routed")
         for corpus in run.manifest.corpora
     )

@@ -48,6 +48,18 @@ class Layout:
             )
         return indices
 
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse an array (tokens, planes, top-k) of another model; one of no tokens is of any."""
+        tokens, planes, top_k = shape
+        if not tokens:
+            return
+        self.planes(planes)
+        if top_k != self.top_k:
+            raise ValueError(
+                f"it has {top_k} experts a token in each layer, and {self.name} chooses "
+                f"{self.top_k}; its counts would not be comparable"
+            )
+
     def _fits(self, count: int) -> bool:
         if count == len(self.layers):
             return True
@@ -58,19 +70,33 @@ class Layout:
 
         `tokens` are those that a forward read, if known; fewer may be here, see `RoutedTokens`.
         """
-        if self.depth is None and tokens and not flat.size % (tokens * self.top_k):
-            return flat.reshape(tokens, -1, self.top_k)
+        if not flat.size:
+            return np.zeros((0, 0, 0), dtype=flat.dtype)
+        depth = self.layers[-1].index + 1
+        if self.depth is None and tokens and flat.size == tokens * depth * self.top_k:
+            return flat.reshape(tokens, depth, self.top_k)
         if self.depth is None:
             raise ValueError(
-                f"its ids have no shape, and the layers of {self.name} are not known; name the "
+                f"its ids have no shape, and the depth of {self.name} is not known; name the "
                 "checkpoint with --model"
             )
         width = self.depth * self.top_k
         if tokens and flat.size > tokens * width and not flat.size % (tokens * self.depth):
-            return flat.reshape(tokens, self.depth, -1)  # more experts for each of the tokens
+            wide = flat.reshape(tokens, self.depth, -1)
+            if flat.size % width or self._are_distinct(wide):
+                return wide  # more experts for each of the tokens; else more tokens: drafts
         if flat.size % width:
             raise ValueError(
                 f"it has {flat.size:,} ids, which are no {self.top_k} experts in each of the "
                 f"{self.depth} layers of {self.name} for a whole number of tokens"
             )
         return flat.reshape(-1, self.depth, self.top_k)
+
+    def _are_distinct(self, ids: Ids) -> bool:
+        """Whether no layer has an expert twice for a token, as in no other shape of these ids.
+
+        Rows of several layers or tokens, read as one, soon hold an expert twice.
+        """
+        chosen = np.sort(ids[:, self.planes(ids.shape[1])], axis=2)
+        is_twice = (chosen[..., 1:] == chosen[..., :-1]).any(axis=2) & (chosen > 0).any(axis=2)
+        return not is_twice.any()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,11 +23,31 @@ from analysis.traffic.counting import Tally
 from analysis.traffic.formats import RoutedTokens, answer_in, format_of, version_of
 from analysis.traffic.layout import Layout
 
-_LONGEST_LINE = 1 << 30  # bytes
+_LONGEST_LINE = 512 << 20  # bytes: 200,000 tokens of 61 layers x top-8, as SGLang writes them
 _BESIDE, _PROMPTS = "routed_experts", "prompt_routed_experts"  # arrays of an .npz
 NUMPY: Final = "an .npz file"  # the program that wrote it is not known
 _LAST_SECOND = 10**11  # of the year 5138; a larger number is no time
 _PHASE: Final = "reading traffic"
+_MOST_NAMES, _LONGEST_NAME = 16, 100  # of what servers say of themselves
+_ZIP: Final = b"PK\x03\x04"
+_PACKED: Final = "it is compressed; unpack it first"
+# Files of other kinds, by their first bytes.
+_OTHERS: Final = {
+    b"\x1f\x8b": _PACKED,
+    b"BZh": _PACKED,
+    b"\xfd7zXZ": _PACKED,
+    b"\x28\xb5\x2f\xfd": _PACKED,
+    b"\x93NUMPY": "it is a .npy file; save it as .npz: np.savez(PATH, routed_experts=ARRAY)",
+}
+# What zipfile and its decoders raise on damaged files.
+_NO_ARCHIVE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+)
 
 
 @dataclass(slots=True)
@@ -44,8 +66,8 @@ class Source:
     def add(self, raw: Any, answers: Sequence[RoutedTokens]) -> None:
         """A request and the answers to it."""
         self.programs.add(format_of(raw).program)
-        self.versions |= {version_of(raw)} - {""}
-        self.models |= {raw["model"]} if isinstance(raw.get("model"), str) else set()
+        _note(self.versions, version_of(raw))
+        _note(self.models, raw.get("model"))
         if type(created := raw.get("created")) is int and 0 < created < _LAST_SECOND:
             self.first = min(created, self.first or created)
             self.last = max(created, self.last or created)
@@ -58,6 +80,12 @@ class Source:
         if self.first is None or self.last is None:
             return {}
         return {"first": _date(self.first), "last": _date(self.last)}
+
+
+def _note(names: set[str], name: object) -> None:
+    """Add a name that a server gives; not without bounds."""
+    if isinstance(name, str) and name and len(names) < _MOST_NAMES:
+        names.add(name[:_LONGEST_NAME])
 
 
 def _date(seconds: int) -> str:
@@ -86,29 +114,29 @@ class TrafficReader:
             StatsError: a file that is not there, that is cut short or changed meanwhile, or answers
                 that are not those of the model.
         """
-        before = [_state(path) for path in paths]
-        total, done = sum(state.st_size for state in before), 0
+        before = file_states(paths)
+        total, done = sum(size for size, _ in before), 0
         yield Progress(_PHASE, 0, total, "bytes")
-        for path, state in zip(paths, before, strict=True):
+        for path, (size, _) in zip(paths, before, strict=True):
             with path.open("rb") as file:
-                is_zip = file.read(4) == b"PK\x03\x04"
+                start = file.read(8)
+                for sign, problem in _OTHERS.items():
+                    if start.startswith(sign):
+                        raise StatsError(f"{path.name} cannot be read: {problem}.")
+                is_zip = start.startswith(_ZIP)
                 file.seek(0)
                 records = self._of_arrays(path) if is_zip else self.of_lines(file, path.name)
                 for record in records:
                     self._take(record)
                     if not is_zip:
                         yield Progress(_PHASE, done + file.tell(), total, "bytes")
-            done += state.st_size
+            done += size
             yield Progress(_PHASE, done, total, "bytes")
-            if (state.st_size, state.st_mtime_ns) != _facts(path.stat()):
-                raise StatsError(
-                    f"{path.name} changed while it was read; rerun when nothing writes to it."
-                )
+        check_unchanged(paths, before)
         if not self.tally.num_counted:
             raise StatsError(
                 f"There is no token to count in {', '.join(path.name for path in paths)}."
             )
-        self.tally.check_whole()
 
     def of_lines(self, lines: Iterable[bytes] | IO[bytes], name: str) -> Iterator[Record]:
         """The answers in lines of JSON."""
@@ -127,24 +155,26 @@ class TrafficReader:
 
     def _add_line(self, line: bytes) -> None:
         if len(line) > _LONGEST_LINE:
-            raise ValueError(f"it has more than {_LONGEST_LINE >> 30} GiB")
+            raise ValueError(f"it has more than {_LONGEST_LINE >> 20} MiB")
         try:
             value = parse_json(line)
         except ValueError as error:
             if not line.endswith(b"\n"):
                 raise ValueError("it is cut short: the file ends within it") from error
             raise ValueError(f"it is not JSON: {str(error).partition(': line ')[0]}") from error
+        read = []
         for row in value if isinstance(value, list) else [value]:  # SGLang answers a batch in one
             raw = answer_in(row)
-            answers = list(format_of(raw).read(raw, self._layout))
-            self.tally.add(answers)
+            read.append((raw, list(format_of(raw).read(raw, self._layout))))
+        self.tally.add([answer for _, answers in read for answer in answers])
+        for raw, answers in read:
             self.source.add(raw, answers)
 
     def _of_arrays(self, path: Path) -> Iterator[Record]:
         """The arrays of an .npz file, by blocks of tokens."""
         try:
             with zipfile.ZipFile(path) as archive:
-                names = {name.removesuffix(".npy") for name in archive.namelist()}
+                names = {name.removesuffix(".npy"): name for name in archive.namelist()}
                 if _BESIDE not in names:
                     known = ", ".join(sorted(names)[:8]) or "nothing"
                     raise StatsError(
@@ -153,10 +183,14 @@ class TrafficReader:
                     )
                 for name in (_PROMPTS, _BESIDE):
                     if name in names:
-                        with archive.open(f"{name}.npy") as file:
+                        with archive.open(names[name]) as file:
                             yield from self._of_array(file, path.name, name, _PROMPTS in names)
-        except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
-            raise StatsError(f"{path.name} is damaged or cut short: {error}.") from error
+        except RuntimeError as error:  # encrypted, or of a compression that Python does not have
+            reason = str(error).rstrip(".")
+            raise StatsError(f"{path.name} cannot be read: {reason}.") from error
+        except _NO_ARCHIVE as error:
+            reason = str(error).rstrip(".")
+            raise StatsError(f"{path.name} is damaged or cut short: {reason}.") from error
         self.source.programs.add(NUMPY)
         self.source.num_requests += 1
         self.source.num_answers += 1
@@ -166,7 +200,7 @@ class TrafficReader:
     ) -> Iterator[Record]:
         where = f"{name}, {array}"
         try:
-            for ids in npy_blocks(file):
+            for ids in npy_blocks(file, self._layout.check):
                 prompt = (len(ids) if array == _PROMPTS else 0) if has_prompts else None
                 answer = RoutedTokens(ids, prompt, is_from_first=False)
                 yield Record(where, partial(self.tally.add, [answer]))
@@ -180,8 +214,18 @@ def _bounded(lines: Iterable[bytes] | IO[bytes]) -> Iterable[bytes]:
     return iter(lambda: lines.readline(_LONGEST_LINE + 1), b"")
 
 
-def _facts(state: os.stat_result) -> tuple[int, int]:
-    return state.st_size, state.st_mtime_ns
+def file_states(paths: Sequence[Path]) -> list[tuple[int, int]]:
+    """Size and time of each file; a StatsError if one cannot be read."""
+    return [(state.st_size, state.st_mtime_ns) for state in map(_state, paths)]
+
+
+def check_unchanged(paths: Sequence[Path], before: Sequence[tuple[int, int]]) -> None:
+    """Refuse files that changed since `file_states`."""
+    for path, old, new in zip(paths, before, file_states(paths), strict=True):
+        if old != new:
+            raise StatsError(
+                f"{path.name} changed while it was read; rerun when nothing writes to it."
+            )
 
 
 def _state(path: Path) -> os.stat_result:

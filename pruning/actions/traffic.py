@@ -60,7 +60,8 @@ class Held:
     run: Run | None  # None: the traffic
     layers: FloatArray  # share of each layer's routed choices, 0..1
     whole: float
-    overlap: float = 1.0  # of what frequency would remove at the plan's counts, with the traffic
+    # Of what frequency would remove at the plan's counts, with the traffic; None: it removes none.
+    overlap: float | None = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +75,8 @@ class TrafficFit:
     num_tokens: int  # counted
     today: Held
     best: FloatArray  # by layer: what the most chosen experts would hold, as many as the plan keeps
-    chance: float  # overlap of random sets
-    corpora: Mapping[str, Held]  # nearest first
+    chance: float | None  # overlap of random sets; None: the plan removes none
+    corpora: Mapping[str, Held]  # nearest first, else by name
 
     @property
     def ranked(self) -> dict[str, Held]:
@@ -100,15 +101,16 @@ def _run(request: TrafficRequest) -> Steps[TrafficFit]:
     kept = _kept(plan, grid)
     paths = tuple(dict.fromkeys(request.traces))
     asked = TrafficImport(paths, usual_name(paths), request.count, request.skip_bad_rows)
-    counted = yield from count_traffic(layout, asked)
+    if_pruned = f"Serve {layout.name} itself, and give its answers."
+    counted = yield from count_traffic(layout, asked, if_pruned)
     counts = np.where(grid.present, counted.counts, np.nan)
     removed = _removed(counts, kept, grid)
     corpora = {}
     for name, run in _runs(plan, store).items():
         of_corpus = grid.fold(load_expert_stats(run).table["num_tokens"])
-        overlap = set_overlap(removed, _removed(of_corpus, kept, grid))
+        overlap = set_overlap(removed, _removed(of_corpus, kept, grid)) if removed.any() else None
         corpora[name] = Held(run, *_shares(of_corpus, kept), overlap)
-    nearest = sorted(corpora, key=lambda name: (-np.nan_to_num(corpora[name].overlap), name))
+    nearest = sorted(corpora, key=lambda name: (-(corpora[name].overlap or 0), name))
     sizes = removed.sum(axis=1) / grid.counts
     return TrafficFit(
         plan,
@@ -118,7 +120,7 @@ def _run(request: TrafficRequest) -> Steps[TrafficFit]:
         counted.corpus.num_counted,
         Held(None, *_shares(counts, kept)),
         _shares(counts, ~removed & grid.present)[0],
-        float(sizes[sizes > 0].mean()) if (sizes > 0).any() else float("nan"),
+        float(sizes[sizes > 0].mean()) if removed.any() else None,
         {name: corpora[name] for name in nearest},
     )
 
@@ -186,7 +188,7 @@ def _tell(call: Call[TrafficRequest], fit: TrafficFit) -> Outcome:
         ranked = (f"{held.whole:.1%} of {name}" for name, held in fit.ranked.items())
         words += f", {', '.join(ranked)} that ranked it"
     words += f"; as many experts could hold {best:.1%}"
-    if nearest:
+    if nearest and fit.chance is not None:
         near = fit.corpora[nearest].overlap
         words += f"; nearest is {nearest} (overlap {near:.2f}, chance {fit.chance:.2f})"
     numbers = {
@@ -240,7 +242,8 @@ def _tables(fit: TrafficFit) -> tuple[Table, ...]:
         for name, held in fit.corpora.items()
     ]
     columns = ("corpus", "overlap with today", "held", "ranked the plan")
-    by_corpus = Table(f"Corpora, nearest first (chance {fit.chance:.2f})", columns, near)
+    title = "Corpora" if fit.chance is None else f"Corpora, nearest first (chance {fit.chance:.2f})"
+    by_corpus = Table(title, columns, near)
     return (by_layer, by_corpus) if near else (by_layer,)
 
 

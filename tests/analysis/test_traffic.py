@@ -2,7 +2,6 @@
 
 import base64
 import json
-import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +23,9 @@ from analysis.stats.blend import Mixture
 from analysis.stats.merging import merge_runs
 from analysis.stats.reading import load_expert_stats, verify_run
 from analysis.stats.store import StatsStore
-from analysis.traffic.counting import Tally
 from analysis.traffic.importing import TrafficImport, import_traffic, traffic_words
-from analysis.traffic.layout import Layout
-from analysis.traffic.reading import TrafficReader
 from builders import SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint
-from builders.traffic import npy, random_rows
+from builders.traffic import npy, npy_header, random_rows
 
 SPARSE, DEPTH, EXPERTS = SPARSE_LAYERS["qwen3_moe"], 4, 6
 
@@ -254,16 +250,18 @@ def test_drafts_that_were_not_accepted_and_tokens_without_experts_stay_out(
     tiny, spoken, by_calibrate, tmp_path
 ):
     """Rows beyond the tokens of an answer are drafts; zeros in all layers are no choice."""
-    drafts = [np.concatenate([request.rows, request.rows[:2]]) for request in spoken]
+    # Four rows more than 8 tokens are also as many ids as of top-3.
+    drafts = [np.concatenate([request.rows, request.rows[:4]]) for request in spoken]
     padded = [
         np.concatenate([request.rows, np.zeros((1, DEPTH, TOP_K), int)]) for request in spoken
     ]
-    for number, rows in enumerate((drafts, padded)):
-        answers = [vllm(request, more) for request, more in zip(spoken, rows, strict=True)]
+    cases = ((vllm, drafts, 4), (sglang, drafts, 4), (vllm, padded, 1), (sglang, padded, 1))
+    for number, (answer, rows, surplus) in enumerate(cases):
+        answers = [answer(request, more) for request, more in zip(spoken, rows, strict=True)]
         traces = write(tmp_path / f"{number}.jsonl", answers)
         run = imported(tiny, tmp_path / "stats", traces, name=f"t{number}", count="response")
         np.testing.assert_array_equal(counts_of(run), by_calibrate["response"])
-        assert run.manifest.corpora[0].prepared["traffic"]["surplus"] == 4 * (2 - number)
+        assert run.manifest.corpora[0].prepared["traffic"]["surplus"] == 4 * surplus
     blank = spoken[0].rows.copy()
     blank[6] = 0
     run = imported(tiny, tmp_path / "stats", write(tmp_path / "b.jsonl", [vllm(spoken[0], blank)]))
@@ -290,6 +288,12 @@ def cut(text):
     return text[: len(text) // 2]
 
 
+def top_four(tokens):
+    rows = np.zeros((tokens, DEPTH, 4), dtype=np.int64)
+    rows[:, list(SPARSE)] = np.arange(1, 5)
+    return rows
+
+
 ONE = np.s_[2, 3]
 REFUSED = {
     "cut short: the file ends within it": lambda r: cut(json.dumps(vllm(r))),
@@ -301,7 +305,7 @@ REFUSED = {
     "3 experts a token in each layer, and tiny chooses 2": lambda r: vllm(
         r, np.concatenate([r.rows, 5 + 0 * r.rows[..., :1]], axis=2)
     ),
-    "it has 4 experts a token": lambda r: sglang(r, np.concatenate([r.rows, r.rows], axis=2)),
+    "it has 4 experts a token": lambda r: sglang(r, top_four(len(r.rows))),
     "5 layers a token; tiny has experts in 3 of 4": lambda r: vllm(
         r, np.concatenate([r.rows, r.rows[:, :1]], axis=1)
     ),
@@ -319,6 +323,15 @@ REFUSED = {
         "choices": [{"routed_experts": npy(r.rows)[:-4].ljust(len(npy(r.rows)) - 4, "A")}]
     },
     "differ in length": lambda r: {"choices": [{"routed_experts": [[[0, 1]], [[0]]]}]},
+    "the shape (-1, 4, 2), which no array has": lambda r: {
+        "choices": [{"routed_experts": base64.b64encode(npy_header((-1, 4, 2))).decode()}]
+    },
+    "a token id of more than 64 bits": lambda r: (
+        vllm(r, prompt_token_ids=[1 << 63] * 5)
+        | {"choices": [{"routed_experts": npy(r.rows), "token_ids": r.answer}]}
+    ),
+    "it is not JSON: it holds a number of thousands of digits": lambda r: "1" * 6001 + "\n",
+    "no answer of vLLM or SGLang; a line holds one": lambda r: [vllm(r), {"text": "hello"}],
     "the shape (2, 2)": lambda r: {"choices": [{"routed_experts": [[0, 1], [2, 3]]}]},
     "no 2 experts in each of the 4 layers": lambda r: {
         "meta_info": {"routed_experts": int32(r.rows[0, 0])}
@@ -348,37 +361,24 @@ def test_what_cannot_be_counted_is_refused_by_its_line_and_nothing_is_stored(
     assert run.manifest.corpora[0].prepared["skipped_rows"] == 1
 
 
-def test_damaged_arrays_are_refused(tiny, spoken, tmp_path):
-    whole = write_npz(tmp_path / "a.npz", spoken).read_bytes()
-    path = tmp_path / "b.npz"
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StatsError, match="damaged or cut short"):
-        imported(tiny, tmp_path / "stats", path)
-    np.savez(path, experts=spoken[0].rows)
-    with pytest.raises(StatsError, match=r"no array routed_experts .* it has experts"):
-        imported(tiny, tmp_path / "stats", path)
-    np.savez(path, routed_experts=spoken[0].rows.astype(object))
-    with pytest.raises(StatsError, match="object, not whole numbers"):
-        imported(tiny, tmp_path / "stats", path)
-    assert not (tmp_path / "stats").exists()
-
-
-def answers_of_a_pruned_model(tokens):
-    """Experts 0 to 3 of 6 alone, evenly, as a model with four of them chooses."""
-    pairs = np.array([(0, 1), (2, 3), (1, 2), (3, 0)])
+def answers_of_a_pruned_model(tokens, num_kept=4):
+    """The first experts of 6 alone, evenly, as a model with so many of them chooses."""
     rows = np.zeros((tokens, DEPTH, TOP_K), dtype=np.int64)
-    rows[:, list(SPARSE)] = pairs[np.arange(tokens) % 4][:, None]
+    firsts = np.arange(tokens) % num_kept
+    rows[:, list(SPARSE)] = np.column_stack([firsts, (firsts + 1) % num_kept])[:, None]
     return Spoken([5], [6] * tokens, rows)
 
 
 def test_answers_of_a_pruned_model_are_not_taken_for_the_originals(tiny, tmp_path):
-    few, many = (
-        write(tmp_path / f"{tokens}.jsonl", [vllm(answers_of_a_pruned_model(tokens))])
-        for tokens in (100, 200)
-    )
-    assert counts_of(imported(tiny, tmp_path / "stats", few)).sum() == 100 * TOP_K * len(SPARSE)
-    with pytest.raises(StatsError, match=r"no layer chose any of the experts 4 to 5.*pruned model"):
-        imported(tiny, tmp_path / "stats", many)
+    """An expert that a whole model never chose in a thousand tokens is no sign of it."""
+    for number, (tokens, num_kept) in enumerate(((900, 4), (1900, 5))):
+        few = write(tmp_path / "few.jsonl", [vllm(answers_of_a_pruned_model(tokens, num_kept))])
+        run = imported(tiny, tmp_path / "stats", few, name=f"t{number}")
+        assert counts_of(run).sum() == tokens * TOP_K * len(SPARSE)
+    for tokens, num_kept, last in ((1100, 4, "the last 2 experts"), (2100, 5, "its last expert")):
+        much = write(tmp_path / "much.jsonl", [vllm(answers_of_a_pruned_model(tokens, num_kept))])
+        with pytest.raises(StatsError, match=rf"no layer chose {last}: .*If so, name that model"):
+            imported(tiny, tmp_path / "stats", much)
 
 
 def test_names_of_corpora_are_not_given_to_traffic(tiny, spoken, tmp_path):
@@ -435,6 +435,23 @@ def test_a_blend_covers_traffic_and_calibrations(both):
             assert covered == pytest.approx(shares.mean())
 
 
+def test_a_bare_name_is_a_calibrations_before_it_is_that_of_traffic(tiny, spoken, tmp_path):
+    """Traffic `mine`, and afterwards a calibration of a file of that stem."""
+    store, name = StatsStore(tmp_path / "stats"), "mine@01234567"
+    traces = write(tmp_path / "a.jsonl", map(vllm, spoken))
+    traffic = imported(tiny, store.target, traces, name="mine")
+    rows = tuple(np.arange(3, 9 + n, dtype=np.int32) for n in range(3))
+    calibration = calibrated(tiny, store.target, TokenSequences(name, rows, 3, 0))
+    mine = parse_corpus_weight("mine:2")
+    for criterion in map(get_criterion, ("reap", "frequency")):
+        (part,) = routed_runs(store, tiny, (mine,), (), criterion)
+        assert (part.run, part.weight) == (calibration, 2)
+    frequency = get_criterion("frequency")
+    assert choose_stats(frequency, store, tiny, (), (traffic.manifest.run_id,)).runs == (traffic,)
+    with pytest.raises(StatsError, match="mine is the name of a corpus"):
+        imported(tiny, store.target, write(tmp_path / "b.jsonl", [vllm(spoken[0])]), name="mine")
+
+
 def test_traffic_merges_with_traffic_alone(tiny, spoken, both, tmp_path):
     store, traffic, calibration = both
     again = write(tmp_path / "b.jsonl", [sglang(answers_of_a_pruned_model(20))])
@@ -444,40 +461,3 @@ def test_traffic_merges_with_traffic_alone(tiny, spoken, both, tmp_path):
     assert merged.manifest.kind == "traffic"
     with pytest.raises(StatsError, match="merges with traffic"):
         merge_runs([traffic, calibration], store.target)
-
-
-def many_lines(tokens, per_line=4096, kinds=16):
-    """Lines of random answers, which come again but count: they are no prompts."""
-    rng = np.random.default_rng(0)
-    order = rng.permuted(np.tile(np.arange(EXPERTS), (per_line * len(SPARSE), 1)), axis=1)
-    rows = np.zeros((per_line, DEPTH, TOP_K), dtype=np.int64)
-    rows[:, list(SPARSE)] = order[:, :TOP_K].reshape(per_line, len(SPARSE), TOP_K)
-    usage = {"prompt_tokens": 1, "completion_tokens": per_line}
-    lines = [
-        json.dumps({"choices": [{"routed_experts": npy(np.roll(rows, n, 0))}], "usage": usage})
-        for n in range(kinds)
-    ]
-    for number in range(tokens // per_line):
-        yield f"{lines[number % kinds]}\n".encode()
-
-
-def peak_of(model, tokens):
-    """Bytes that counting so many tokens takes at most, and how many it counted."""
-    layout = Layout(model.name, model.layers, model.depth)
-    tally = Tally(layout, "all")
-    reader = TrafficReader(layout, tally)
-    next(lines := many_lines(tokens))  # what makes them is not measured
-    tracemalloc.start()
-    for record in reader.of_lines(lines, "generated"):
-        record.read()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak, tally.num_counted
-
-
-@pytest.mark.parametrize("tokens", [1 << 18, pytest.param(10_000_000, marks=pytest.mark.slow)])
-def test_memory_is_flat(tokens, tiny):
-    little, _ = peak_of(tiny, 1 << 16)
-    much, counted = peak_of(tiny, tokens)
-    assert counted > 0.99 * tokens - 2 * 4096
-    assert max(little, much) < 8 << 20  # the ids alone of ten million tokens have 80 MB

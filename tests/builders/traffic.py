@@ -18,6 +18,14 @@ def npy(rows: np.ndarray, dtype: str = "u1") -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    """The beginning of a .npy file of bytes, which may claim anything."""
+    file = io.BytesIO()
+    claimed = {"shape": shape, "fortran_order": False, "descr": "|u1"}
+    np.lib.format.write_array_header_1_0(file, claimed)
+    return file.getvalue()
+
+
 def random_rows(tokens: int, layers: Sequence[MoELayer], seed: int = 0) -> np.ndarray:
     """(tokens, decoder layers, top-k); zeros in dense layers. Low ids come more often."""
     random = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import pytest
 from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore
-from builders.traffic import random_rows, write_traces
+from builders.traffic import npy, random_rows, write_traces
 from pruning.plan.plan import load_plan
 
 
@@ -110,7 +110,65 @@ def test_traffic_of_another_model_and_plans_of_neurons_are_refused(
     wide = here / "wide.jsonl"
     rows = random_rows(3, load_model_index(str(other)).layers)
     wide.write_text(json.dumps({"choices": [{"routed_experts": rows.tolist()}]}) + "\n")
-    assert "it has 3 layers a token" not in refused("traffic", plan, wide, *place)
+    # `other` has three layers, as many as `tiny` has with experts, and one expert more in each.
+    assert "which has 6 in tiny: answers of another model" in refused("traffic", plan, wide, *place)
     neurons = ("--granularity", "neuron", "--criterion", "random", "--shrink", "20%")
     works("plan", tiny, *neurons, "--neuron-scope", "layer", "-o", "neurons.json", *place)
     assert "removes neurons" in refused("traffic", "neurons.json", traces, *place)
+
+
+@pytest.fixture
+def own(works, traces, tiny, corpora, here):
+    """A folder with traffic `monday` and a calibration."""
+    folder = here / "own"
+    works("runs", "import", traces, "--model", tiny, "--stats-dir", folder)
+    sizes = ("--tokens", "64", "--seq-len", "16", "--stats-dir", folder)
+    works("calibrate", tiny, "--corpus", corpora[0], *sizes)
+    return folder
+
+
+def test_traffic_has_no_parts_by_tokens(refused, works, tiny, corpora, own, here):
+    by = ("--criterion", "frequency", "--calibrated-on", "monday", "--stats-dir", own)
+    parts = ("overlap", tiny, "--sparsity", "50%", "--parts")
+    subsets = ("subsets", tiny, "--sparsity", "50%", "--corpus", corpora[1], "--samples", "3")
+    for words in (parts, subsets):
+        said = refused(*words, *by)
+        assert "monday is traffic, which has no parts by tokens" in said
+        assert "remove" not in said
+    # Traffic that nobody named is not asked for parts.
+    assert "monday" not in works(*parts, "--criterion", "frequency", "--stats-dir", own)
+
+
+def test_a_plan_that_removes_nothing_has_no_nearest_corpus(moeprune, works, traces, tiny, own):
+    ranked = ("--criterion", "frequency", "--calibrated-on", "monday", "--stats-dir", own)
+    works("plan", tiny, *ranked, "--sparsity", "0%")
+    words = ("traffic", "plan.json", traces, "--stats-dir", own)
+    printed = moeprune(*words, "--json").out
+    result = json.loads(printed)["result"]
+    assert "NaN" not in printed
+    assert (result["held"], result["best"], result["chance"]) == (1, 1, None)
+    names = [row["corpus"] for row in result["corpora"]]
+    assert names == sorted(names) and len(names) == 2
+    assert {row["overlap"] for row in result["corpora"]} == {None}
+    said = works(*words)
+    assert "nan" not in said.lower()
+    assert "nearest" not in said
+
+
+def test_answers_of_a_pruned_model_are_refused_with_what_to_do(refused, plan, layers, stats, here):
+    """A thousand and more tokens of experts 0 to 3 of 6 alone."""
+    rows = np.zeros((1100, 4, 2), dtype=np.int64)
+    for layer in layers:
+        rows[:, layer.index] = np.column_stack([np.arange(1100) % 4, np.arange(1, 1101) % 4])
+    small = here / "small.jsonl"
+    small.write_text(json.dumps({"choices": [{"routed_experts": npy(rows)}]}) + "\n")
+    said = refused("traffic", plan, small, "--stats-dir", stats)
+    assert "no layer chose the last 2 experts" in said
+    assert "Serve tiny itself, and give its answers." in said
+
+
+@pytest.mark.parametrize("name", ["-x.jsonl", "\u00e9.jsonl"])
+def test_a_file_whose_name_is_no_name_of_traffic_needs_one(name, refused, traces, tiny, here):
+    file = traces.rename(here / name)
+    said = refused("runs", "import", file, "--model", tiny, "--stats-dir", here / "own")
+    assert "such as monday-chats: --name" in said
