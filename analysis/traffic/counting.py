@@ -20,7 +20,7 @@ _ROWS = 1 << 14  # tokens of a step, whose copies are the most memory that count
 # these so often, all layers together; at 1% of their even share a miss still has odds of e^-20.
 _LEAST_EXPECTED = 2_000
 _LEAST_UNSEEN = 16  # one in so many, in every layer
-# Zeros in so many layers are no choice of one expert: by chance that is rarer than 1 in 10^5.
+# Zeros in so many layers are no choice of one expert: of 8 experts that is 1 in 10^5 by chance.
 _LAYERS_OF_BLANK = 6
 
 
