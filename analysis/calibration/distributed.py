@@ -6,11 +6,10 @@ sent as float64 over the CPU: exact, cheap next to the forwards, and the same on
 
 import atexit
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import reduce
 from typing import Any, TypeVar
 
 import safetensors.torch
@@ -119,8 +118,7 @@ class Processes:
     def incoming(self, sums: Sums) -> Iterator[dict[str, Tensor]]:
         """As `gather`, one at a time; every process must read it to the end."""
         if not self.is_first:
-            with _noticing_loss():
-                self._send(safetensors.torch.save(dict(sums)), 0)
+            self.send(sums, 0)
             return
         yield dict(sums)
         for rank in range(1, self.world):
@@ -130,8 +128,7 @@ class Processes:
         """The sum over processes, in the order of their ranks; the same in all of them."""
         if self.world == 1:
             return values
-        parts = [part["values"] for part in self.gather({"values": values.cpu()})]
-        total = {"values": reduce(torch.add, parts)} if self.is_first else {}
+        total = folded(self.incoming({"values": values.cpu()}))
         return self.spread(total)["values"].to(values.device)
 
     def spread(self, sums: Sums) -> dict[str, Tensor]:
@@ -145,6 +142,11 @@ class Processes:
             for rank in range(1, self.world):
                 self._send(data, rank)
         return dict(sums)
+
+    def send(self, sums: Sums, rank: int, tag: int = 0) -> None:
+        """Send, and wait until another process takes it."""
+        with _noticing_loss():
+            self._send(safetensors.torch.save(dict(sums)), rank, tag)
 
     def post(self, sums: Sums, rank: int, tag: int = 0) -> list[Any]:
         """Send without waiting until another process takes it; hold what it returns until then."""
@@ -172,9 +174,22 @@ class Processes:
         dist.broadcast(buffer, source)
         return buffer.numpy().tobytes()
 
-    def _send(self, data: bytes, rank: int) -> None:
-        dist.send(torch.tensor([len(data)], dtype=torch.int64), rank)
-        dist.send(_buffer(data), rank)
+    def _send(self, data: bytes, rank: int, tag: int = 0) -> None:
+        dist.send(torch.tensor([len(data)], dtype=torch.int64), rank, tag=tag)
+        dist.send(_buffer(data), rank, tag=tag)
+
+
+def folded(parts: Iterable[Sums]) -> dict[str, Tensor]:
+    """The sum of all parts in their order, each dropped once it is added; empty if there are none.
+
+    Parts may be large: as the Gram matrices of a repair.
+    """
+    remaining = iter(parts)
+    total = {name: tensor.clone() for name, tensor in next(remaining, {}).items()}
+    for part in remaining:
+        for name, tensor in part.items():
+            total[name] += tensor
+    return total
 
 
 def _buffer(data: bytes) -> Tensor:

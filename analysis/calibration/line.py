@@ -1,6 +1,6 @@
 """Processes in a line, each with some layers of a model: batches pass through one after the other.
 
-What a process makes of a batch goes to the next one, which works on it while this one goes on. An
+What a process makes of a batch goes to the next one, which works on it while this one continues. An
 answer to each batch comes back along the line, with the gradient where backward is run.
 """
 
@@ -86,6 +86,23 @@ class Line:
         while self._answers:
             self._answer()
 
+    @contextmanager
+    def gathered(self, sums: Sums) -> Iterator[list[Sums]]:
+        """The sums of all processes in the last of the line, for a block there; others get none.
+
+        The others wait until its block has ended. All must call this, behind the same batch. It
+        goes by the line's own messages: a process that waits here learns if another one fails.
+        """
+        if not self.is_last:
+            self._post(sums, 0)
+            yield []
+            self._take(0)
+            return
+        others = range(1, self.processes.world)
+        yield [sums, *map(self._take, others)]
+        for rank in others:
+            self.processes.send({}, rank, self.tag)
+
     def _answer(self) -> None:
         backward = self._answers.popleft()
         answer = backward({} if self.is_last else self._take(self.processes.rank - 1))
@@ -105,7 +122,8 @@ class Line:
             self._posted.popleft()
 
     def _stop(self) -> None:
-        for rank in (self.processes.rank - 1, self.processes.rank + 1):
-            if 0 <= rank < self.processes.world:
+        # Not only the neighbours: see `gathered`.
+        for rank in range(self.processes.world):
+            if rank != self.processes.rank:
                 with suppress(LostProcessError):
                     self._post({_STOP: torch.ones(1)}, rank)

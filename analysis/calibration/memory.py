@@ -56,7 +56,7 @@ class MemoryNeeds:
         if (self.in_blocks or self.streamed) <= self.free:
             return (
                 "does not fit whole: --stream-layers, --device-map auto --offload-folder DIR, or "
-                "several processes (torchrun), each of which holds a share"
+                "on several machines or GPUs several processes (torchrun), each with a share"
             )
         fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
         return f"does not fit, not even layer by layer: {fewer}more memory"

@@ -7,8 +7,8 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Processes, Sums
 from analysis.calibration.hidden import content_sum
+from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
 from analysis.errors import StatsError, first_line
@@ -139,12 +140,12 @@ class Work:
     state: RunState
     clock: _Clock = field(default_factory=_Clock)
 
-    def save(self) -> None:
-        """Save the progress; all processes must call this."""
-        started = time.monotonic()
-        total = self._total()
-        if self.partial:
-            self.partial.save(total, self.state)
+    def save(self, line: Line | None = None) -> None:
+        """Save the progress; all processes of a line must call this."""
+        started, sums = time.monotonic(), self.sums.tensors()
+        with line.gathered(sums) if line else nullcontext([sums]) as parts:
+            if self.partial:
+                self.partial.save(_joined(parts), self.state)
         self.clock.saved_at = time.monotonic()
         self.clock.took = self.clock.saved_at - started
 
@@ -155,14 +156,14 @@ class Work:
 
     def collect(self) -> None:
         """Bring all sums to the first process."""
-        total = self._total()
+        total = _joined(self.processes.gather(self.sums.tensors()))
         if self.processes.is_first:
             self.sums.load(total)
 
-    def _total(self) -> dict[str, Tensor]:
-        """The sums of all layers, in the first process."""
-        parts = list(self.processes.incoming(self.sums.tensors()))
-        return {name: tensor for part in parts for name, tensor in part.items()}
+
+def _joined(parts: Sequence[Sums]) -> dict[str, Tensor]:
+    """The sums of all layers, from those of the processes that hold them."""
+    return {name: tensor for part in parts for name, tensor in part.items()}
 
 
 def resume_state(

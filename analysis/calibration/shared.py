@@ -49,7 +49,7 @@ class _Graph:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batches:
+class _Stage:
     """What this process does with each batch."""
 
     share: Share
@@ -68,12 +68,15 @@ class _Batches:
             save = {_SAVE: torch.ones(1)} if due else {}
             return save | self._forward(batch, message, graphs)
 
+        started = time.monotonic()
         line.pass_on(forward, lambda answer: self._backward(batch, answer, graphs))
-        state.done += len(batch.mask)
-        state.tokens += int(batch.mask.sum())
         if due:
             line.drain()
-            self.work.save()
+        state.done += len(batch.mask)
+        state.tokens += int(batch.mask.sum())
+        state.seconds += time.monotonic() - started
+        if due:
+            self.work.save(line)
 
     def _forward(self, batch: TokenBatch, message: Sums, graphs: list[_Graph]) -> dict[str, Tensor]:
         share, chosen = self.share, self.work.sums.chosen
@@ -159,10 +162,9 @@ def run_shares(
             stack.enter_context(checkpointed(share.model, model.family))
         stack.enter_context(collecting(share.model, model, work.sums))
         follows = model.layers[0].index < share.layers.start
-        batches = _Batches(share, work, heads, follows)
+        stage = _Stage(share, work, heads, follows)
+        # Stopped, processes are at different batches, so nothing is saved: the last state stands.
         for batch in sequences.batches(settings.batch_size, start=state.done):
-            started = time.monotonic()
-            batches.pass_on(batch)
-            state.seconds += time.monotonic() - started
+            stage.pass_on(batch)
             yield Progress("calibrating", state.tokens, total, "tokens")
         line.drain()

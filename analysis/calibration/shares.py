@@ -11,25 +11,33 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from analysis.calibration.distributed import Sums
-from analysis.calibration.feed import run_trunk
+from analysis.calibration.feed import backward_options, run_trunk
 from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.memory import memory_needs
+from analysis.calibration.memory import MemoryNeeds, memory_needs
 from analysis.calibration.relay import Relay
-from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.calibration.skeleton import EMBEDDINGS, OUTPUT, Skeleton
 from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import CheckpointError, StatsError
+from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
 
 HIDDEN: Final = "hidden"  # in a message from one share to the next
 _GIB: Final = 1 << 30
+_SHARE_OF_FREE: Final = 0.8  # estimates of memory are too low by as much, as for blocks of experts
 
 
-def divide(costs: Sequence[float], sizes: Sequence[int], room: Sequence[int]) -> list[int]:
+def divide(
+    costs: Sequence[float],
+    sizes: Sequence[int],
+    room: Sequence[int],
+    instead: str = "use one process with --stream-layers",
+) -> list[int]:
     """Divide layers among processes so that the largest cost of a process is smallest.
 
     Each gets one or more that follow each other. `costs` and `sizes` (bytes) are by layer, `room`
-    (bytes) by process. Returns 0, and the number of the layer after each process's last.
+    (bytes) by process. Returns 0, and the number of the layer after each process's last. `instead`
+    is what a refusal advises besides more processes.
 
     Raises:
         CheckpointError: there are fewer layers than processes, or the layers do not fit.
@@ -55,8 +63,7 @@ def divide(costs: Sequence[float], sizes: Sequence[int], room: Sequence[int]) ->
         total, most = size_to[-1] / _GIB, sum(room) / _GIB
         raise CheckpointError(
             f"The layers take {total:.1f} GiB, and the {len(room)} processes have room for "
-            f"{most:.1f} GiB at most; start more of them, on other machines, or use one process "
-            "with --stream-layers."
+            f"{most:.1f} GiB at most; start more of them, on other machines, or {instead}."
         )
     return list(best[len(costs)][1])
 
@@ -129,13 +136,20 @@ def load_share(
                 hidden_BTD = replace(relay, feed=run_trunk).embed(work.first)
             facts["shape"] = torch.tensor(hidden_BTD.shape[2:])
         needs = memory_needs(model, sequences, settings)
-    facts["room"] = torch.tensor([max(0, needs.free - (needs.whole_model - needs.weights))])
+        facts["room"] = torch.tensor([_room(model, needs)])
     in_line = processes.gather(facts)[::-1]
     with processes.together():
         divided = None
         if processes.is_first:
             rooms = [int(part["room"].item()) for part in in_line]
-            divided = _ends(skeleton, needs.weights, rooms, work), in_line[0]["shape"].tolist()
+            # Weights in memory may be larger than on disk.
+            every = sum(map(skeleton.stored_bytes, skeleton.parts))
+            stored = stored_sizes(model, skeleton, settings, work)
+            sizes = [nbytes * needs.weights // every for nbytes in stored]
+            # A run with backward cannot be streamed.
+            instead = [backward_options(needs.batch_size)] if needs.graph else []
+            # Reading is no cost of a process: processes of one machine share its disk.
+            divided = divide(work.costs, sizes, rooms, *instead), in_line[0]["shape"].tolist()
     ends, shape = processes.share(divided)
     with processes.together():
         own = range(*ends[line.place : line.place + 2])
@@ -164,14 +178,30 @@ def _empty(
     return skeleton, relay
 
 
-def _ends(skeleton: Skeleton, weights: int, room: Sequence[int], work: LayerWork) -> list[int]:
-    """0, and where the share of each process ends, by its place in the line.
+def _room(model: MoEModel, needs: MemoryNeeds) -> int:
+    """Bytes that this process has for weights."""
+    free = int(_SHARE_OF_FREE * needs.free)
+    room = free - (needs.whole_model - needs.weights)
+    if room <= 0 and needs.graph:
+        raise CheckpointError(
+            f"A process of {model.name} needs about {needs.graph / _GIB:.1f} GiB for the "
+            f"activations that backward needs, but has {free / _GIB:.1f} GiB for all. Try "
+            f"{backward_options(needs.batch_size)}."
+        )
+    return max(0, room)
 
-    `weights` are the bytes of all weights in memory, where they may be larger than on disk.
-    """
-    stored = [skeleton.stored_bytes(layer) for layer in range(len(work.costs))]
-    stored[0] += skeleton.stored_bytes(EMBEDDINGS)
-    stored[-1] += sum(map(skeleton.stored_bytes, work.ends))
-    every = sum(map(skeleton.stored_bytes, skeleton.parts))
-    # Reading is no cost of a process: processes of one machine share its disk.
-    return divide(work.costs, [nbytes * weights // every for nbytes in stored], room)
+
+def stored_sizes(
+    model: MoEModel, skeleton: Skeleton, settings: CalibrationSettings, work: LayerWork
+) -> list[int]:
+    """Bytes on disk of each layer, of the first and the last one with what is needed besides."""
+    heads = {name for head in prediction_heads(model) for name in head.tensors}
+    sizes = [skeleton.stored_bytes(layer) for layer in range(len(work.costs))]
+    sizes[0] += skeleton.stored_bytes(EMBEDDINGS)
+    ends = set(work.ends)
+    if OUTPUT in ends and not skeleton.stored_bytes(OUTPUT):  # tied
+        ends.add(EMBEDDINGS)
+    sizes[-1] += sum(skeleton.stored_bytes(part, without=heads) for part in ends)
+    if "heads" in settings.groups:
+        sizes[-1] += sum(model.checkpoint.tensors[name].nbytes for name in heads)
+    return sizes

@@ -7,7 +7,7 @@ files, so that address space stays small too.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -326,12 +326,15 @@ class Skeleton:
         """What the checkpoint holds: layers, even if the model lacks them, and other parts."""
         return sorted(self._tensors)
 
-    def stored_bytes(self, layer: int) -> int:
-        """Bytes on disk of a layer, or of what runs before or after the layers."""
+    def stored_bytes(self, layer: int, without: Collection[str] = ()) -> int:
+        """Bytes on disk of a layer, or of what runs before or after the layers.
+
+        Tensors of the names in `without` do not count.
+        """
         tensors = self._tensors[layer]
         stacked = (some for parts in tensors.stacks.values() for some in parts.values())
         stored = [*tensors.plain.values(), *chain.from_iterable(stacked)]
-        return sum(tensor.entry.nbytes for tensor in stored)
+        return sum(tensor.entry.nbytes for tensor in stored if tensor.entry.name not in without)
 
     def cast(self, layer: int, dtype: torch.dtype) -> None:
         """Cast the loaded weights of a layer, and all buffers."""

@@ -198,7 +198,8 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     parts = EvaluationParts.of(work.model, work.draws, samples, rows, stream_layers=streams)
     yield from parts.loading(total)
     if shares_layers:
-        return (yield from _run_shared(work, samples, records, parts, processes))
+        passes = _passes(work, samples, missing)
+        return (yield from _run_shared(work, samples, records, parts, passes))
     if not streams:
         with offload_space(work.settings.placement) as offload:
             longest = max(work.draws, key=lambda draw: draw.sequences.longest)
@@ -230,19 +231,26 @@ def _writes_texts(missing: Sequence[Sequence[Sequence[str]]]) -> bool:
     return any({RIGHT, *DECODED} & set(lacks) for row in missing for lacks in row)
 
 
+def _passes(
+    work: Evaluations, samples: Sequence[Samples], missing: Sequence[Sequence[Sequence[str]]]
+) -> list[RunOver]:
+    """The original model and each plan of which something is missing, on each corpus."""
+    passes: list[RunOver] = []
+    for of, row in zip(samples, missing, strict=True):
+        if plans := list(compress(work.plans, row)):
+            passes += [(of, None), *((of, plan) for plan in plans)]
+    return passes
+
+
 def _run_shared(
     work: Evaluations,
     samples: Sequence[Samples],
     records: RecordRows,
     parts: EvaluationParts,
-    processes: Processes,
+    passes: Sequence[RunOver],
 ) -> Generator[Progress, None, list[EvaluationRecord]]:
     """Each process runs its layers; the last in the line measures, and tells the others."""
-    passes: list[RunOver] = []
-    for of, row in zip(samples, work.rows_missing(records), strict=True):
-        plans = list(compress(work.plans, row))
-        passes += [(of, plan) for plan in (None, *plans)] if plans else []
-    line, finished = Line(processes), list(chain.from_iterable(records))
+    line, finished = Line(join()), list(chain.from_iterable(records))
     candidates = shared_candidates(work.model, work.settings, line, passes)
     parts.loaded()
     with line.open():
@@ -251,8 +259,8 @@ def _run_shared(
             finished = yield from _measure(corpora, records, parts)
         else:
             yield from candidates.follow()
-    lines = processes.share([_as_lines(record) for record in finished])
-    return finished if line.is_last else list(map(_from_lines, finished, lines))
+    known = line.processes.share([_as_lines(record) for record in finished])
+    return finished if line.is_last else list(map(_from_lines, finished, known))
 
 
 @dataclass(frozen=True, eq=False)

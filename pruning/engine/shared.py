@@ -4,6 +4,7 @@ The process that writes holds the end of the model, so it measures as if it had 
 others run the same passes in the same order, without waiting for what it measures.
 """
 
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +28,7 @@ from pruning.engine.full_side import OutputHead, final_hidden
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 
-_AT: Final = "at"  # in a message: which pass and which batch of it
+_AT: Final = "at"  # in a message: digest of the plan and the tokens that it is of
 
 # A corpus, and the plan that runs over it; None is the original model.
 RunOver = tuple[Samples, PruningPlan | None]
@@ -41,7 +42,7 @@ class SharedCandidates:
     family: MoEFamily
     passes: Sequence[RunOver]
     changed: ChangedWeights = field(default_factory=ChangedWeights)
-    _plans: dict[int, PruningPlan] = field(default_factory=dict)
+    _plans: dict[str, PruningPlan] = field(default_factory=dict)
 
     @property
     def model(self) -> PreTrainedModel:
@@ -57,14 +58,11 @@ class SharedCandidates:
     def hidden(self, samples: Samples, plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
         """`final_hidden` of the candidate in the last process of the line, else what it sends."""
         leaving: list[Tensor] = []
-        number = next(
-            number for number, (of, by) in enumerate(self.passes) if of is samples and by is plan
-        )
-        at = torch.tensor([number, batch.number])
+        at = _digest(plan, batch)
 
         def forward(message: Sums) -> Sums:
             if _AT in message and not torch.equal(message[_AT], at):
-                raise AssertionError(f"batch {message[_AT].tolist()} came, not {at.tolist()}")
+                raise AssertionError(f"another plan or other tokens came, not batch {batch.number}")
             hidden_BTD = self.share.entering(batch.tokens, message)
             with (
                 torch.no_grad(),
@@ -95,9 +93,15 @@ class SharedCandidates:
         """What a plan does to the layers of this share; the same value for the same plan."""
         if plan is None:
             return None
-        if id(plan) not in self._plans:
-            self._plans[id(plan)] = plan.of_layers(self.share.layers)
-        return self._plans[id(plan)]
+        if plan.digest not in self._plans:
+            self._plans[plan.digest] = plan.of_layers(self.share.layers)
+        return self._plans[plan.digest]
+
+
+def _digest(plan: PruningPlan | None, batch: SampleBatch) -> Tensor:
+    sha = hashlib.sha256(plan.digest.encode() if plan else b"")
+    sha.update(batch.tokens.input_ids.tobytes())
+    return torch.tensor(list(sha.digest()), dtype=torch.uint8)
 
 
 def shared_candidates(

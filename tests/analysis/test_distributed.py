@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from calibrations import assert_same_numbers, calibrated
 from launching import torchrun
 
-from analysis.calibration.distributed import Processes, join
+from analysis.calibration.distributed import Processes, folded, join
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
@@ -127,6 +128,21 @@ def test_a_failure_on_the_way_stops_all_in_the_line(both):
     assert StatsStore(both / "broken").runs() == []
 
 
+def test_a_failure_while_others_save_stops_all(both):
+    assert seen_by(both, 1)["backward"] == "UserError: no room for gradients"
+    told = "OtherProcessError: Process 1 of 2 failed: no room for gradients"
+    assert seen_by(both, 0)["backward"] == told
+    assert StatsStore(both / "backward").runs() == []
+
+
+def test_what_takes_the_room_decides_what_a_refusal_advises(both):
+    layers, activations = seen_by(both, 0)["small"]
+    assert "processes have room for 0.0 GiB at most" in layers
+    assert layers.endswith("or use one process with --stream-layers.")
+    assert "for the activations that backward needs" in activations
+    assert activations.endswith("a shorter --seq-len, or --checkpoint-activations.")
+
+
 def test_one_process_measures_the_weights_and_the_others_wait(both):
     assert seen_by(both, 0)["weights"] == [["reading weights"], 1]
     assert seen_by(both, 1)["weights"] == [["cached"], 1]
@@ -175,6 +191,22 @@ def test_a_dead_process_ends_the_command_with_a_message(tmp_path):
     assert "resume" in lines[0]
     assert not [noise for noise in ("Exception ignored", "SystemExit") if noise in complaints]
     assert StatsStore(tmp_path / "stats").runs() == []
+
+
+def test_the_parts_of_a_sum_are_added_one_at_a_time():
+    alive = []
+
+    def parts():
+        for rank in range(4):
+            part = torch.full((3,), 10.0**rank, dtype=torch.float64)
+            alive.append(weakref.ref(part))
+            yield {"a": part}
+            del part
+            # The one that was just added may still be held, those before it not.
+            assert all(reference() is None for reference in alive[:-1])
+
+    assert folded(parts())["a"].tolist() == [1111.0] * 3
+    assert folded([]) == {}
 
 
 def test_without_a_launcher_there_is_one_process():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,9 @@ import pytest
 from calibrations import assert_same_numbers, calibrated, make_sequences
 from launching import torchrun
 
-from analysis.calibration.shares import divide
+from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.shares import LayerWork, divide, stored_sizes
+from analysis.calibration.skeleton import HEAD, OUTPUT, Skeleton
 from analysis.errors import CheckpointError
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
@@ -49,15 +52,49 @@ def test_a_process_with_less_room_gets_less():
         divide([1.0] * 4, [1] * 4, [9] * 5)
 
 
+def sizes_of(path, groups=("routed",)):
+    model = load_model_index(str(path))
+    settings = CalibrationSettings(seq_len=9, groups=groups, device="cpu")
+    work = LayerWork([1.0] * model.depth, None, (HEAD, OUTPUT))
+    return stored_sizes(model, Skeleton(model, settings), settings, work)
+
+
+def with_head(headed, folder):
+    """A checkpoint with a head, and the same one without."""
+    plain = folder / "plain"
+    tiny_model(BY_NAME[headed.case]).save_pretrained(plain, max_shard_size="40KB")
+    return Made(lambda _: SimpleNamespace(paths={"experts": plain}), headed, folder), plain
+
+
+@pytest.mark.parametrize("headed", [HEADED[0], HEADED[3]], ids=str)
+def test_heads_take_room_in_the_last_process_if_they_are_run(headed, tmp_path):
+    made, plain = with_head(headed, tmp_path)
+    *others, last = sizes_of(plain)
+    assert sizes_of(made.path) == [*others, last]
+    heads = sum(tensor.nbytes for tensor in made.held.values())
+    assert sizes_of(made.path, ("routed", "heads")) == [*others, last + heads]
+
+
+def test_tied_embeddings_take_room_at_both_ends(tmp_path):
+    case = BY_NAME["mixtral"]
+    tied = replace(case, settings=case.settings | {"tie_word_embeddings": True})
+    tiny_model(tied).save_pretrained(tmp_path)
+    tensors = load_model_index(str(tmp_path)).checkpoint.tensors
+    assert "lm_head.weight" not in tensors
+    sizes = sizes_of(tmp_path)
+    for layer, more in ((0, ("embed_tokens",)), (len(sizes) - 1, ("embed_tokens", "model.norm"))):
+        parts = (f"layers.{layer}.", *more)
+        wanted = [tensors[name].nbytes for name in tensors if any(part in name for part in parts)]
+        assert sizes[layer] == sum(wanted)
+
+
 @pytest.mark.slow  # test_distributed.py has two processes and two families
 def test_three_processes_give_the_bits_of_one_for_every_kind_of_family(tmp_path):
     cases = [param.values[0] for param in DISTINCT]
     asked = {str(case): ("routed", "router", "dense") for case in cases}
     for case in cases:
         tiny_model(case).save_pretrained(tmp_path / str(case))
-    plain = tmp_path / "plain"
-    tiny_model(BY_NAME[HEADED[0].case]).save_pretrained(plain, max_shard_size="40KB")
-    headed = Made(lambda _: SimpleNamespace(paths={"experts": plain}), HEADED[0], tmp_path)
+    headed, _ = with_head(HEADED[0], tmp_path)
     asked[headed.path.name] = ("routed", "gradient", "heads")
     (tmp_path / "cases.json").write_text(json.dumps(list(asked.items())))
     script = Path(__file__).parent / "three_processes.py"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from analysis.calibration import partial
+from analysis.calibration import memory, partial
 from analysis.calibration.distributed import join
 from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings
@@ -59,6 +59,31 @@ def failing():
     raise UserError("no weights here")
 
 
+def failing_backward():
+    """How a run ends whose first process of the line fails in backward; all save each batch."""
+
+    def fail(*_):
+        raise UserError("no room for gradients")
+
+    backward, settings = torch.autograd.backward, replace(SETTINGS, groups=GROUPS["neurons"])
+    if join().rank:
+        torch.autograd.backward = fail
+    outcome = refused(lambda: drain(task("qwen3_moe", ROOT / "backward", settings)))
+    torch.autograd.backward = backward
+    return outcome
+
+
+def without_room():
+    """Why a run with so little free memory is refused, without and with backward."""
+    free_memory, memory.free_memory = memory.free_memory, lambda: 1000
+    outcomes = [
+        refused(lambda groups=groups: drain(task("qwen3_moe", ROOT / "small", groups)))
+        for groups in (SETTINGS, replace(SETTINGS, groups=GROUPS["neurons"]))
+    ]
+    memory.free_memory = free_memory
+    return outcomes
+
+
 def stop_after(steps, stats):
     """The state of both processes stays behind, as after a power cut."""
     running = task("olmoe", stats)
@@ -103,6 +128,7 @@ def main():
     drain(task("olmoe", ROOT / "both"))
     for name, groups in GROUPS.items():
         drain(task("qwen3_moe", ROOT / name, replace(SETTINGS, groups=groups)))
+    seen["backward"], seen["small"] = failing_backward(), without_room()
     steps = []
     drain(task("olmoe", ROOT / "both"), steps.append)
     seen["again"] = [step.phase for step in steps]

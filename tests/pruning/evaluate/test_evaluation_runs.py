@@ -1,12 +1,14 @@
 """Evaluations that are kept, found again and resumed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from launching import TESTS, torchrun
 from nonuniform_cases import keeps_of, plan_of
-from two_evaluations import many, outcomes
+from two_evaluations import DENSE_FIRST, evaluate, many, outcomes
 
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
@@ -175,12 +177,17 @@ def test_speculative_acceptance_is_recorded_beside_the_others(work):
     assert whole.metrics["spec-dec"] == Metric(1, 1, 1, 1)
 
 
-def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described, tmp_path):
-    (tmp_path / "model").symlink_to(described.checkpoint.path)
-    with torchrun(TESTS / "two_evaluations.py", tmp_path) as launcher:
+def run_two(root, what):
+    """What each of two processes saw."""
+    with torchrun(TESTS / "two_evaluations.py", root, what) as launcher:
         _, complaints = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, complaints
-    first, other = (json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in (0, 1))
+    return [json.loads((root / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described, tmp_path):
+    (tmp_path / "mixtral").symlink_to(described.checkpoint.path)
+    first, other = run_two(tmp_path, "stores")
     differ = first.pop("differ"), other.pop("differ")
     # Those that hold only the first layers run no original model of their own.
     phases = [seen[name].pop(0) for seen in (first, other) for name in ("new", "elsewhere")]
@@ -195,6 +202,30 @@ def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described
     reason = "It would evaluate something else than the first process"
     assert differ[0].startswith(f"OtherProcessError: Process 1 of 2 failed: {reason}")
     assert differ[1].startswith(f"StatsError: {reason}")
+
+
+@pytest.mark.slow  # the test before has a family with experts in all layers, and several batches
+def test_two_processes_with_hardly_anything_to_share(described, tmp_path):
+    (tmp_path / "mixtral").symlink_to(described.checkpoint.path)
+    tiny_model(BY_NAME[DENSE_FIRST]).save_pretrained(tmp_path / DENSE_FIRST)
+    single = replace(CASE, settings=CASE.settings | {"num_hidden_layers": 1})
+    tiny_model(single).save_pretrained(tmp_path / "one-layer")
+    undefined = tiny_model(CASE)
+    with torch.no_grad():
+        undefined.get_input_embeddings().weight.fill_(torch.nan)
+    undefined.save_pretrained(tmp_path / "undefined")
+    first, other = run_two(tmp_path, "edges")
+    assert first["dense"] == other["dense"] == outcomes(many(tmp_path, "alone", DENSE_FIRST))
+    losses = [seen["single"][1] for seen in (first, other)]
+    assert losses == [evaluate(tmp_path, "alone", (9,))[1]] * 2
+    for name, reason in (
+        ("one layer", "2 processes cannot share 1 layers; start at most 1."),
+        ("undefined", "The measure nll of undefined"),
+    ):
+        kind, own = first[name].split(": ", 1)
+        assert own.startswith(reason)
+        assert kind != "OtherProcessError"
+        assert other[name] == f"OtherProcessError: Process 0 of 2 failed: {own}"
 
 
 def test_progress_never_goes_back_nor_beyond_its_end(work):
