@@ -38,6 +38,7 @@ RATES: Final[Mapping[str, float]] = {
 
 # Kinds of work whose amounts are bytes that are read.
 READING: Final = ("read", "load", "hash", "sum", "check")
+_ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
 
 
 def cost(kind: str, amount: float) -> float:
@@ -58,6 +59,17 @@ class Whole:
         """Share finished, 0..1; 1 if there is nothing to do."""
         total = sum(self.total.values())
         return min(1.0, sum(self.done.values()) / total) if total else 1.0
+
+    @property
+    def left(self) -> Costs:
+        """The costs of what no earlier run did."""
+        pairs = self.total.items()
+        return {kind: max(0.0, amount - self.before.get(kind, 0.0)) for kind, amount in pairs}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether earlier runs did all of it, up to rounding."""
+        return sum(self.left.values()) <= _ROUNDING * sum(self.total.values())
 
     def __add__(self, other: "Whole") -> "Whole":
         return Whole(
@@ -125,19 +137,20 @@ def changed(
 def stated_whole(steps: Generator[Progress, None, object]) -> Generator[Progress, None, Whole]:
     """What a task has to do, as it states before it begins; it is stopped there.
 
-    `NOTHING` if it ends without: its result is known.
+    Also if all of it is known, see `Whole.is_known`, as what follows may write. `NOTHING` if it
+    ends without a word.
     """
     with closing(steps):
         for step in steps:
-            if step.whole and step.whole.total:
+            if step.whole is not None:
                 return step.whole
             yield step
     return NOTHING
 
 
 def bytes_of(whole: Whole) -> int:
-    """Bytes that a whole task reads."""
-    return round(sum(whole.total.get(kind, 0.0) * RATES[kind] for kind in READING))
+    """Bytes that the rest of a whole task reads."""
+    return round(sum(whole.left.get(kind, 0.0) * RATES[kind] for kind in READING))
 
 
 def bytes_progress(phase: str, done: int, total: int, kind: str) -> Progress:
@@ -184,6 +197,10 @@ class Parts:
     def whole(self) -> Whole:
         """How far all parts are together."""
         return sum(self._wholes.values(), NOTHING)
+
+    def part(self, name: str) -> Whole:
+        """How far a part is; nothing if none was expected or ran."""
+        return self._wholes.get(name, NOTHING)
 
     def costs(self, name: str) -> Costs:
         """What a part costs, as far as is known."""

@@ -219,8 +219,12 @@ class Course:
         self._expected = expected_seconds(parts.whole)
 
     def follow(self, name: str, task: Generator[Progress, None, Result]) -> Result:
-        """Run the task of this name, as `follow`."""
-        return follow(self.parts.run(name, task), self._pace)
+        """Run the task of this name, as `follow`; one that is known was expected for nothing."""
+        expected = expected_seconds(self.parts.part(name))
+        result = follow(self.parts.run(name, task), self._pace)
+        if self.parts.part(name).is_known:
+            self._expected -= expected
+        return result
 
     def end(self) -> None:
         """All tasks are over: keep the rates, and say how long it took."""

@@ -29,7 +29,7 @@ from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings, resolve_device
 from analysis.calibration.sums import GroupSums
 from analysis.errors import StatsError, first_line
-from analysis.files.durable import PARTIAL, partial_of, written_durably
+from analysis.files.durable import PARTIAL, make_folder, partial_of, written_durably
 from analysis.files.naming import now
 from analysis.stats.manifest import RunManifest
 
@@ -65,7 +65,7 @@ class PartialRun:
     def locked(self) -> Iterator[None]:
         """Hold the run's lock and directory, which is removed afterwards if it is empty."""
         # Made only under the lock: its holder may rename the directory away.
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         try:
             with self._lock:
                 self.path.mkdir(exist_ok=True)

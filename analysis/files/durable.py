@@ -47,6 +47,14 @@ def sync_folder(path: Path) -> None:
             raise
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing; all their names are synced to disk."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        sync_folder(folder.parent)
+
+
 @contextmanager
 def written_durably(path: Path) -> Iterator[Path]:
     """A draft to write, `.NAME.RANDOM.partial`; at the end of the block it replaces `path`.

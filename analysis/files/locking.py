@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from analysis.files.durable import PARTIAL
+from analysis.files.durable import PARTIAL, make_folder
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         filelock.Timeout: another process has it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = FileLock(path.with_name(f".{path.name}{PARTIAL}.lock"), timeout=0)
     with lock:
         try:

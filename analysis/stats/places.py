@@ -4,6 +4,7 @@ Imports little, for commands that only list.
 """
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ APP_NAME = "moeprune"
 STATS_VARIABLE = "MOEPRUNE_STATS_DIR"
 _MODELS = "models"  # of the folders of models, in a statistics directory
 _DIGITS = 16  # of a model's identity, in the name of its folder
+_HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 FOLDER_HELP = (
     "Statistics folder, read alongside the shipped one; default: MOEPRUNE_STATS_DIR, or in the "
     "user cache."
@@ -39,19 +41,27 @@ def default_stats_dir() -> Path:
 
 
 def folder_of(directory: Path, identity: str) -> Path:
-    """Where a statistics directory takes new records of a model: others' cost it no look."""
+    """Where a statistics directory takes new records of a model: others' cost it no look.
+
+    Raises:
+        StatsError: a file names a model by what is no identity, such as a path.
+    """
+    if not _HEX.fullmatch(identity):
+        raise StatsError(f"{identity!r} is no identity of a model, which has hex digits alone.")
     return directory / _MODELS / identity[:_DIGITS]
 
 
-def record_folders(directories: Iterable[Path], identity: str = "") -> list[Path]:
-    """Where records of a model may lie, or of any without an identity, in the order they count.
+def record_folders(directories: Iterable[Path], identity: str | None = None) -> list[Path]:
+    """Where records of a model may lie, or of any if None, in the order in which they count.
 
     Each directory itself has those that ship, and those of earlier versions.
     """
     folders: list[Path] = []
     for directory in directories:
-        every = (directory / _MODELS).glob("*/")
-        folders += [folder_of(directory, identity)] if identity else sorted(every)
+        if identity is None:
+            folders += sorted((directory / _MODELS).glob("*/"))
+        else:
+            folders.append(folder_of(directory, identity))
         folders.append(directory)
     return folders
 

@@ -14,6 +14,7 @@ from filelock import FileLock
 from analysis.files.content import file_sha256
 from analysis.files.durable import (
     PARTIAL,
+    make_folder,
     named_errors,
     partial_of,
     sync_file,
@@ -47,7 +48,7 @@ def _save(
     vectors: FloatArray | None = None,
 ) -> Run:
     """Write everything next to its final path, the manifest last, then rename once."""
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folder(parent)
     target = parent / manifest.run_id
     partial = partial_of(target)
     with _writing(parent, manifest.run_id), named_errors(target):

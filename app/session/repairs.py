@@ -26,7 +26,7 @@ def known_repairs(loaded: Loaded, current_plan: CurrentPlan) -> dict[str, Repair
 
     Those whose files are not what was made are left out; see `changed_repairs`.
     """
-    store = RepairStore(loaded.study.store.directories)
+    store = loaded.study.opened(RepairStore)
     records = [record for record in _of_plan(loaded, current_plan) if store.is_whole(record)]
     words: dict[str, RepairRecord] = {}
     for record in sorted(records, key=lambda repair: repair.created_at, reverse=True):

@@ -84,8 +84,11 @@ def decision_page(loaded: Loaded, current_plan: CurrentPlan) -> Callable[[], str
 
     def page() -> str:
         """The report file; runs on the click, in a thread without a session."""
-        losses = stored_losses(EvaluationStore(store.directories), model.identity)
-        answers, _ = readable_records(AnswerStore(store.directories), model.identity)
+        identity = model.identity
+        evaluations = EvaluationStore(store.directories).snapshot(identity)
+        losses = stored_losses(evaluations, identity)
+        asked = AnswerStore(store.directories).snapshot(identity)
+        answers, _ = readable_records(asked, identity)
         decision = decision_of(model, current_plan, num_bytes, losses, command)
         warning = super_note(current_plan.plan, model, store) or ""
         pair = answer_pair(

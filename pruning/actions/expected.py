@@ -29,13 +29,15 @@ def expected_cost(
 
 def told(whole: Whole, memory: int, *following: str) -> Outcome:
     """What work would take here: bytes to read, memory with Python's own, and time."""
-    read, seconds = bytes_of(whole), expected_seconds(whole)
-    words = "all of it is known already"
-    if whole.total:
+    if whole.is_known:
+        numbers: dict[str, float] = {"bytes": 0, "memory_bytes": 0, "seconds": 0.0}
+        words = "all of it is known already"
+    else:
+        read, seconds = bytes_of(whole), expected_seconds(whole)
         by = "" if known_rates() else ", by the rates of another machine"
         words = (
             f"{format_bytes(read)} of weights to read, about {format_bytes(memory)} of memory, "
             f"about {time_in_words(seconds)}{by}"
         )
-    numbers = {"bytes": read, "memory_bytes": memory if whole.total else 0, "seconds": seconds}
+        numbers = {"bytes": read, "memory_bytes": memory, "seconds": seconds}
     return Outcome(f"{words}; nothing was run", numbers, following=following)

@@ -1,5 +1,6 @@
 """Search: the best allocation of a recipe's budget."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from analysis.progress import Progress
@@ -33,9 +34,10 @@ def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
 
 
 def _cost(call: Call[SearchRequest]) -> Steps[Outcome]:
-    """What the search takes with all that it reads, which may be there already."""
+    """What the search takes at most: what it reads or measures may be there already."""
     yield Progress("reading the recipe", 0, 0)
-    return told(search_costs(call.request).whole, search_memory(call.request))
+    outcome = told(search_costs(call.request).whole, search_memory(call.request))
+    return replace(outcome, sentence=f"at most {outcome.sentence}")
 
 
 ACTION: Final = Action(

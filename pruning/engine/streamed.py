@@ -31,7 +31,7 @@ from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, StatsError
-from analysis.files.durable import PARTIAL, write_durably
+from analysis.files.durable import PARTIAL, make_folder, write_durably
 from analysis.files.home import from_home
 from analysis.files.json_text import parse_json
 from analysis.model.layer_costs import LayerCosts, layer_costs
@@ -345,7 +345,7 @@ def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     folder = store / f"evaluating-{key}{PARTIAL}"
     lock = FileLock(store / f".{folder.name}.lock", timeout=0)
-    store.mkdir(parents=True, exist_ok=True)
+    make_folder(store)
     try:
         with lock:
             folder.mkdir(exist_ok=True)

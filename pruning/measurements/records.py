@@ -87,7 +87,7 @@ class TableStore(RecordStore[Kept]):
         """As of any store; records without their numbers, and damaged lines, are problems."""
         self.table.refresh()
         if on_problem:
-            problems = self.table.problems_of(identity) if identity else self.table.problems
+            problems = self.table.problems if identity is None else self.table.problems_of(identity)
             for problem in problems:
                 on_problem(problem)
         return super().records(identity, on_problem)

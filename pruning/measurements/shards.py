@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -27,6 +27,7 @@ from pruning.measurements.block import SEAL_BYTES, Block, Key, line_key
 FOLDER: Final = "measurements"  # of the shards, in a statistics directory
 SUFFIX: Final = ".jsonl"
 MOST_BYTES: Final = 1 << 26  # of a shard; after it a process begins another
+_MOST_FILES: Final = 4096  # whose lines a process keeps; a server sees many models and folders
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def append(path: Path, lines: bytes, *, sync: bool) -> None:
         sync_folder(path.parent)
 
 
-def shard_paths(directories: Sequence[Path], model: str = "") -> list[Path]:
+def shard_paths(directories: Sequence[Path], model: str | None = None) -> list[Path]:
     """The shards that may have lines of a model, or of any, in the order in which they count."""
     folders = [folder / FOLDER for folder in record_folders(directories, model)]
     return [path for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
@@ -128,7 +129,7 @@ class ShardFile:
     """
 
     path: Path
-    model: str  # its identity; empty: any
+    model: str | None  # its identity; None: any
     _lines: list[Line | StatsError] = field(default_factory=list)
     _count: int = 0  # of all lines so far, whatever model they are of
     _bytes: int = 0  # of these
@@ -141,7 +142,7 @@ class ShardFile:
         with self._lock:
             if state != self._state:
                 try:
-                    is_named = mentions(self.path, self.model.encode())
+                    is_named = self.model is None or mentions(self.path, self.model.encode())
                     self._read(read_whole(self.path) if is_named else b"")
                     self._state = state
                 except (OSError, ValueError) as error:
@@ -162,14 +163,14 @@ class ShardFile:
             name = f"Line {self._count} of the measurements {self.path.name}"
             try:
                 key = line_key(raw)
-                if self.model in ("", key[0]):
+                if self.model in (None, key[0]):
                     self._lines.append(Line(key, name, raw))
             except ValueError as error:
                 self._lines.append(_refusal(name, error))
         self._bytes, self._last = len(content), content[-SEAL_BYTES:]
 
 
-@cache
-def shard(path: Path, model: str) -> ShardFile:
+@lru_cache(maxsize=_MOST_FILES)
+def shard(path: Path, model: str | None) -> ShardFile:
     """The lines of a model in a file, which this process parses once."""
     return ShardFile(path, model)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import StatsError
-from analysis.files.durable import sync_file
+from analysis.files.durable import make_folder, sync_file
 from analysis.files.locking import locked
 from analysis.files.naming import digest_of
 from analysis.progress import Progress
@@ -80,7 +80,7 @@ class PlanSums:
         )
 
 
-_ANY = ""  # in place of a model's identity: lines of all models are read
+_ANY = None  # in place of a model's identity: lines of all models are read
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class Measurements:
 
     directories: Sequence[Path]
     _appended: dict[Path, None] = field(default_factory=dict, init=False)  # shards, not synced
-    _rows: dict[str, _Rows] = field(default_factory=dict, init=False)  # by model
+    _rows: dict[str | None, _Rows] = field(default_factory=dict, init=False)  # by model
 
     def __post_init__(self) -> None:
         self.directories = tuple(self.directories)
@@ -125,11 +125,11 @@ class Measurements:
             if not rows.problems and rows.states == self._states(model)
         }
 
-    def _states(self, model: str) -> dict[Path, State]:
+    def _states(self, model: str | None) -> dict[Path, State]:
         paths = shard_paths(self.directories, model)
         return {path: state for path in paths if (state := state_of(path))}
 
-    def _rows_of(self, model: str) -> _Rows:
+    def _rows_of(self, model: str | None) -> _Rows:
         """The rows of a model, or of all if these are known."""
         if rows := self._rows.get(_ANY) or self._rows.get(model):
             return rows
@@ -250,7 +250,7 @@ class Measurements:
         for model, lines in by_model.items():
             path = own_shard(folder_of(self.directories[0], model) / FOLDER)
             with refusals(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 append(path, b"".join(lines), sync=sync)
             if not sync:
                 self._appended[path] = None

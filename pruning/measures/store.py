@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from analysis.cache_keys import most_results
 from analysis.errors import StatsError
 from analysis.files.content import mentions, read_whole
-from analysis.files.durable import write_durably
+from analysis.files.durable import make_folder, write_durably
 from analysis.files.json_text import parse_json_once
 from analysis.files.naming import digest_of, now, run_name
 from analysis.model.moe_model import ModelRef
@@ -236,7 +236,7 @@ class Record(RecordPart):
         cls, path: Path, changed: int, size: int, identity: str | None
     ) -> Sequence[Self | StatsError]:
         records: list[Self | StatsError] = []
-        if identity and not _mentions(path, changed, size, identity):
+        if identity is not None and not _mentions(path, changed, size, identity):
             return records
         for number, line in enumerate(cls._lines(path, changed, size), 1):
             if not may_be_of(line, identity):
@@ -290,7 +290,7 @@ class RecordStore(Generic[Kept]):
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = tuple(directories)
-        self._identity = ""  # of the one model whose files count for caches
+        self._identity: str | None = None  # of the one model whose files count for caches
         self._key: tuple[str, str] | None = None
 
     def snapshot(self, identity: str) -> Self:
@@ -300,12 +300,13 @@ class RecordStore(Generic[Kept]):
         """
         taken = copy(self)
         taken._identity = identity
-        taken._key = taken.cache_key
+        taken._key = type(self).__name__, repr(list(taken._state()))
         return taken
 
-    def folders(self, identity: str = "") -> list[Path]:
+    def folders(self, identity: str | None = None) -> list[Path]:
         """Where records of a model may lie, or of any, in the order in which they count."""
-        folders = record_folders(self._directories, identity or self._identity)
+        identity = self._identity if identity is None else identity
+        folders = record_folders(self._directories, identity)
         return [folder / self.kind.folder for folder in folders]
 
     @property
@@ -332,7 +333,7 @@ class RecordStore(Generic[Kept]):
     def save(self, record: Kept) -> Path:
         """Write a record, replacing the stored one."""
         path = self.path(record)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_durably(path, record.to_file().encode())
         return path
 
@@ -343,8 +344,14 @@ class RecordStore(Generic[Kept]):
 
     @property
     def cache_key(self) -> tuple[str, str]:
-        """It changes when a file of the store does."""
-        return self._key or (type(self).__name__, repr(list(self._state())))
+        """It changes when a file that may have records of the model does.
+
+        Raises:
+            TypeError: the store is of all models, whose every folder would be listed.
+        """
+        if self._key is None:
+            raise TypeError(f"{type(self).__name__} of all models; take a snapshot of one")
+        return self._key
 
     def files(self, identity: str) -> tuple[tuple[Path, list[tuple[str, int, int]]], ...]:
         """Every file that may have records of a model, as it is now, with those they rest on."""
@@ -374,16 +381,16 @@ class RecordStore(Generic[Kept]):
 
     def _readings(self, identity: str | None) -> Iterator[Kept | StatsError]:
         """The records of a model, or of all, those in files of one record first; and problems."""
-        folders = self.folders(identity or "")
+        folders = self.folders(identity)
         files = (path for folder in folders for path in sorted(folder.glob("*.json")))
         alone = (self.kind.read_file(path, identity) for path in files)
-        lines = self._files_of_lines(identity or "")
+        lines = self._files_of_lines(identity)
         in_lines = (self.kind.read_lines(path, identity) for path in lines)
         for record in chain.from_iterable(chain(alone, in_lines)):
             if isinstance(record, StatsError) or identity in (None, record.model.identity):
                 yield record
 
-    def _files_of_lines(self, identity: str) -> Iterator[Path]:
+    def _files_of_lines(self, identity: str | None) -> Iterator[Path]:
         folders = self.folders(identity)
         return (path for folder in folders for path in sorted(folder.glob(f"*{_LINES}")))
 

@@ -23,13 +23,15 @@ def recorded_verdict(
     """
     num_bytes, readers = export
     digest, identity = fit_plan(plan, model).digest, model.identity
+    evaluations = EvaluationStore(store.directories).snapshot(identity)
+    benchmarks = BenchmarkStore(store.directories).snapshot(identity)
     evidence = Evidence(
         before=model.checkpoint.nbytes,
         after=num_bytes,
-        losses=stored_losses(EvaluationStore(store.directories), identity),
+        losses=stored_losses(evaluations, identity),
         plain=readers.plain,
         special=readers.special,
-        is_benchmarked=is_benchmarked(BenchmarkStore(store.directories), identity, digest),
+        is_benchmarked=is_benchmarked(benchmarks, identity, digest),
         predicted=predicted,
     )
     return ship_verdict(plan, model, evidence)

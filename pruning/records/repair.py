@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from analysis.files.content import known_sha256
-from analysis.files.durable import partial_of, sync_folder
+from analysis.files.durable import make_folder, partial_of, sync_folder
 from analysis.files.naming import run_name
 from analysis.model.moe_model import MoEModel
 from analysis.stats.manifest import CorpusRef
@@ -187,7 +187,7 @@ class RepairStore(RecordStore[RepairRecord]):
         if record.files:
             folder = self.path(record).with_suffix("")
             shutil.rmtree(folder, ignore_errors=True)  # the same repair, with damaged files
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent)
             made.rename(folder)
             sync_folder(folder.parent)
         self.save(record)

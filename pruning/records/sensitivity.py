@@ -11,7 +11,7 @@ from filelock import FileLock
 from pydantic import model_validator
 
 from analysis.corpora.account import COUNTS
-from analysis.files.durable import PARTIAL
+from analysis.files.durable import PARTIAL, make_folder
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.measurements.block import Block
 from pruning.measurements.records import TableStore
@@ -170,7 +170,7 @@ class SensitivityStore(TableStore[SensitivityRecord]):
         is written if it says more than before, or if anything `ran`, which may have replaced
         numbers that were lost.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / f".{record.record_id}{PARTIAL}.lock"
         with FileLock(path):
             self.table.refresh()  # another process may have written since

@@ -35,16 +35,21 @@ def estimate_repair(
     streamed = replace(settings, placement=replace(settings.placement, stream_layers=True))
     parts = [estimate(model, corpus, streamed) for corpus in corpora]
     tokens = sum(corpus.num_tokens for corpus in corpora)
+    fitting = fitting_bytes(model, tokens, max(len(ids) for ids in plan.kept.values()))
+    hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora)
+    return RepairEstimate(
+        tokens,
+        max(part.memory_bytes for part in parts) + hidden + fitting,
+        FORWARDS * sum(part.seconds for part in parts),
+    )
+
+
+def fitting_bytes(model: MoEModel, tokens: int, kept: int) -> int:
+    """Bytes of the least squares of a layer that keeps so many experts, on so many tokens."""
     width = max(max(widths) for widths in computed_widths(model).values())
-    kept = max(len(ids) for ids in plan.kept.values())
     top_k = max(layer.top_k for layer in model.layers)
     # Of all tokens of a layer: scaled activations and what the output lacks, in float32.
     rows = tokens * 4 * (top_k * width + model.expert_output_size)
     grams = 2 * kept * width * width * 8  # with their factors
     unknowns = _ARRAYS * 8 * min(MOST_ELEMENTS, kept * width * model.expert_output_size)
-    hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora)
-    return RepairEstimate(
-        tokens,
-        max(part.memory_bytes for part in parts) + hidden + rows + grams + unknowns,
-        FORWARDS * sum(part.seconds for part in parts),
-    )
+    return rows + grams + unknowns

@@ -33,7 +33,7 @@ from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora.encoding import check_token_ids
 from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import StatsError, not_finite
-from analysis.files.durable import PARTIAL, write_durably, written_durably
+from analysis.files.durable import PARTIAL, make_folder, write_durably, written_durably
 from analysis.files.home import from_home
 from analysis.model.forwards import listening, wrap_forward
 from analysis.model.layer_costs import LayerCosts, layer_costs
@@ -393,7 +393,7 @@ class RepairPass:
 def _locked(store: RepairStore, record: RepairRecord) -> Iterator[Path]:
     """The folder of the files while they are made, for this process and those of its launcher."""
     folder = store.unfinished(record)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
     try:
         with lock:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from filelock import Timeout
@@ -42,7 +42,8 @@ from pruning.search.costs import RunCosts
 from pruning.search.fitness import MaskedRuns, Measurement, StreamedRuns
 
 Runs = MaskedRuns | StreamedRuns
-_MEASURING = "measuring sensitivity"
+MEASURING: Final = "measuring sensitivity"
+_THROUGH: Final = "layers"  # the pass through streamed ones
 _PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
 
 
@@ -97,6 +98,11 @@ class Measuring:
         """Free what was loaded; further points would load it again."""
         self._runs = None
 
+    def expected(self, points: Sequence[Point]) -> Costs:
+        """What it costs to measure those of these points that are missing."""
+        self._learn(points)
+        return self._parts(points, range(len(self.batches)))[0].whole.total
+
     def finish(self) -> SensitivityRecord:
         """Write what was measured, if that is new; the resulting record.
 
@@ -146,7 +152,7 @@ class Measuring:
         parts, self._tally = self._parts(points, waiting)
         if missing:
             self._runs = self._runs or (yield from parts.by_phase(self.load()))
-            yield from parts.run("layers", self._runs.prepare(sorted(missing)))
+            yield from parts.run(_THROUGH, self._runs.prepare(sorted(missing)))
         yield from parts.by_phase(self._measure_waiting(points, waiting, count))
 
     def _measure_waiting(
@@ -166,7 +172,7 @@ class Measuring:
                 yield Progress("waiting for other processes", done, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
         total = count * len(points)
-        yield Progress(_MEASURING, total, total, "points", whole=self._tally.whole)
+        yield Progress(MEASURING, total, total, "points", whole=self._tally.whole)
 
     def _parts(self, points: Sequence[Point], batches: Sequence[int]) -> tuple[Parts, Tally]:
         """Loading, the original, and the missing points of these batches."""
@@ -175,10 +181,13 @@ class Measuring:
             for point in [] if self.costs.by_layers else self._missing(points, number):
                 for kind, amount in self._cost(point).items():
                     total[kind] += amount
-        parts: dict[str, Costs] = {_MEASURING: total}
+        parts: dict[str, Costs] = {MEASURING: total}
         if self._runs is None and any(total.values()):
             parts[LOADING] = {"read": self.costs.reading}
             parts[RUNNING_ORIGINAL] = {"multiply": sum(self.costs.layers)}
+        if self.costs.by_layers:  # one pass, which then states its own costs
+            missing = dict.fromkeys(point for n in batches for point in self._missing(points, n))
+            parts[_THROUGH] = self.costs.one_pass([point.position for point in missing])
         return Parts(parts), Tally(total)
 
     def _cost(self, point: Point) -> dict[str, float]:
@@ -206,7 +215,7 @@ class Measuring:
             for place, point in enumerate(missing):
                 done, total = (batch * len(points) for batch in at)
                 whole = self._tally.whole
-                yield Progress(_MEASURING, done + place, total, "points", whole=whole)
+                yield Progress(MEASURING, done + place, total, "points", whole=whole)
                 alike = sum(other.base == point.base for other in missing)
                 # A known base runs again if several points start from it.
                 if point.position != WHOLE and alike > 1 and point.base not in ran:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,7 +160,8 @@ def _written(
 
     def change(step: Progress) -> Progress:
         done = draft.stat().st_size if draft.exists() else 0
-        return bytes_progress(step.phase, min(done, total), total, "write")
+        grown = bytes_progress(step.phase, min(done, total), total, "write")
+        return replace(grown, note=step.note, at=step.at)
 
     return changed(running, change)
 

@@ -22,7 +22,7 @@ from analysis.checkpoint.companions import SETTINGS_FILES, companions_of
 from analysis.checkpoint.index import CONFIG_NAME, INDEX_NAME
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
-from analysis.files.durable import PARTIAL, partial_of, sync_folder, unwritable
+from analysis.files.durable import PARTIAL, make_folder, partial_of, sync_folder, unwritable
 from analysis.files.home import from_home
 from analysis.files.own_package import tool_version
 from analysis.model.moe_model import MoEModel
@@ -254,7 +254,7 @@ def _partial_directory(prepared: PreparedExport) -> Iterator[Path]:
     """
     out = prepared.out
     partial = partial_of(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     # Not thread-local: another thread may close the generator.
     lock = FileLock(f"{partial}.lock", blocking=False, thread_local=False)
     try:

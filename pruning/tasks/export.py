@@ -23,7 +23,7 @@ from pruning.records.repair_files import content_record, stored_repair
 from pruning.records.verdict import ShipVerdict
 from pruning.requests.model import ExportRequest
 from pruning.serving.engines import Readers, contents_of, equal_cut
-from pruning.serving.gguf import Converter, converter_options, find_converter, write_gguf
+from pruning.serving.gguf import Converter, converter_options, find_converter, gguf_path, write_gguf
 from pruning.surgery.export import (
     ExportSettings,
     PreparedExport,
@@ -52,7 +52,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         written = weight_bytes(model, plan)
         amount = 3 * written + loaded_bytes(model)
         parts = Parts({"verify": _verify_costs(amount, written, written)})
-    if converter:
+    if converter and request.gguf and not gguf_path(request.out, request.gguf).exists():
         parts.expect("gguf", {"write": cost("write", weight_bytes(model, plan))})
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
@@ -152,7 +152,8 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
     if request.plan_model is not None:
         original = load_model_index(request.plan_model, revision=revision)
         plan_source = SourceRecord(original.name, original.identity, revision or "")
-    losses = stored_losses(EvaluationStore(store.directories), model.identity)
+    evaluations = EvaluationStore(store.directories).snapshot(model.identity)
+    losses = stored_losses(evaluations, model.identity)
     return ExportSettings(
         heads,
         head_ranking(model, plan, store) if ranked else None,

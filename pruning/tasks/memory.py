@@ -16,6 +16,7 @@ from pruning.requests.evaluation import (
 )
 from pruning.requests.model import WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest
+from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.tasks.evaluation import expected_tokens
 
 _LOGITS = 8  # tensors of a chunk of logits that are alive at a time
@@ -66,6 +67,11 @@ class Running:
 
         return DTYPES[resolve_dtype(self.dtype, self.model)].itemsize
 
+    @property
+    def running(self) -> int:
+        """Bytes of a forward, as in analysis/calibration/memory.py, without the terms of sums."""
+        return self.batch_size * self.longest * 12 * self.model.hidden_size * self.item
+
     def hidden(self, tokens: int) -> int:
         """Bytes of the hidden states of so many tokens between two layers; none if on disk."""
         from analysis.calibration.hidden import are_too_large
@@ -83,8 +89,7 @@ class Running:
         from pruning.engine.full_side import CHUNK_BYTES
 
         parts, batch = weights_by_part(self.model), self.batch_size * self.longest
-        # As in analysis/calibration/memory.py, without the terms of sums.
-        running = batch * 12 * self.model.hidden_size * self.item
+        running = self.running
         vocabulary = int(self.model.config.get("vocab_size", 0))
         chunk = _LOGITS * min(CHUNK_BYTES, 4 * vocabulary * batch)
         side = self.hidden(self.tokens)
@@ -101,6 +106,22 @@ class Running:
             layer, head * self.item + side + chunk
         )
 
+    def with_repairs(self, memory: int, *, repairs: bool) -> int:
+        """This memory, or that of the repairs before, if there are any and they take more.
+
+        A repair holds a layer, the hidden states of original and plan, and its least squares, at
+        most those of all experts; see `pruning.repair.estimate`.
+        """
+        if not repairs:
+            return memory
+        from pruning.repair.estimate import fitting_bytes
+
+        model, tokens = self.model, DEFAULT_REPAIR_TOKENS
+        experts = max(layer.num_experts for layer in model.layers)
+        layer = max(weights_by_part(model).values()) * self.item + self.running
+        fitting = fitting_bytes(model, tokens, experts)
+        return max(memory, layer + 2 * self.hidden(tokens) + fitting)
+
 
 def weights_memory(request: WeightsRequest) -> int:
     """Bytes of the measurement of weights, of which each thread maps a group."""
@@ -116,13 +137,16 @@ def weights_memory(request: WeightsRequest) -> int:
 def evaluation_memory(request: EvaluateRequest) -> int:
     """Bytes of an evaluation."""
     plans = max(1, len(request.plans)) * (1 + request.repair) * len(request.bits)
-    return python_memory() + Running.of(request).memory(plans)
+    running = Running.of(request)
+    return python_memory() + running.with_repairs(running.memory(plans), repairs=request.repair)
 
 
 def sweep_memory(request: SweepRequest) -> int:
     """Bytes of a sweep."""
     plans = len(request.criteria) * len(request.budgets) * (1 + request.repair) * len(request.bits)
-    return python_memory() + Running.of(request).memory(1 + plans)
+    running = Running.of(request)
+    memory = running.memory(1 + plans)
+    return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 
 def sensitivity_memory(request: SensitivityRequest) -> int:
@@ -130,7 +154,8 @@ def sensitivity_memory(request: SensitivityRequest) -> int:
     running = Running.of(request)
     points = 1 + request.levels * len(running.model.layers)
     batch = running.batch_size * running.longest
-    return python_memory() + running.memory(points, _KEPT * batch, batch)
+    memory = running.memory(points, _KEPT * batch, batch)
+    return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 
 def search_memory(request: SearchRequest) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import NOTHING, Costs, Parts, Whole, scaled
+from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, scaled
 from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
 from pruning.measurements.block import SampleSet
@@ -194,17 +194,19 @@ def _measure(
     ranking: Ranking,
     specs: list[PlanSpec],
 ) -> Steps[Measurement]:
-    from pruning.search.sensitivity import Aim, measure_curves, refine
+    from pruning.search.sensitivity import MEASURING, Aim, measure_curves, refine
 
     request, units, curves = sitting.request, sitting.order.units, list[Curves]()
     rounds = dict[str, "list[Round]"]()
     try:
-        positions = [point.position for point in curve_points(units, request.levels)]
-        expected = {str(n): work.costs.whole(positions) for n, work in enumerate(works)}
+        points = curve_points(units, request.levels)
+        expected = {str(n): work.expected(points) for n, work in enumerate(works)}
+        positions = [point.position for point in points]
         # The moves of a round are about as many as the points of the curves.
         again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
         more = scaled(again, request.refine)
         parts = Parts(expected | dict.fromkeys(request.budget_words, more))
+        yield Progress(MEASURING, 0, 0, whole=parts.whole)  # before anything is written
         for number, work in enumerate(works):
             measuring = measure_curves(work, units, request.levels, request.cost)
             curves.append((yield from parts.run(str(number), measuring)))

@@ -6,8 +6,9 @@ import pytest
 
 from analysis.drain import drain
 from analysis.pace import Pace
-from analysis.progress import NOTHING, Progress, Whole, stated_whole
+from analysis.progress import NOTHING, RATES, Progress, Whole, bytes_of, stated_whole
 from analysis.stats.rates import expected_seconds, keep_rates, known_rates, rates_file
+from pruning.actions.expected import told
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,29 @@ def test_an_estimate_is_what_is_left_at_the_last_rate_of_each_kind():
     assert known_rates() == {"multiply": 3.0, "hash": 0.25}
     usual = (3.0 + 0.25) / 2  # of what no run has measured
     assert expected_seconds(whole) == 4.0 * usual + 8.0 * 3.0
+    # The median and not the mean: one slow kind says little of another. A repair's say nothing.
+    keep_rates({"compare": 0.5, "write": 400.0, "fit": 900.0, "observe": 900.0, "gone": 900.0})
+    assert expected_seconds(whole) == 4.0 * (0.5 + 3.0) / 2 + 8.0 * 3.0
+
+
+def test_what_earlier_runs_did_is_neither_read_nor_expected():
+    part = Whole({"read": 4.0, "multiply": 0.3}, {"read": 3.0}, {"read": 3.0})
+    assert bytes_of(part) == RATES["read"]
+    assert expected_seconds(part) == 1.0 + 0.3
+    sums = 0.1 + 0.2  # not 0.3
+    for known in (
+        Whole({"multiply": 0.0, "read": 0.0}),
+        Whole({"multiply": sums}, {"multiply": 0.3}, {"multiply": 0.3}),
+    ):
+        assert known.is_known and not part.is_known
+        assert drain(stated_whole(iter_of(Progress("known", 0, 1, whole=known)))) is known
+        assert told(known, 7).numbers == {"bytes": 0, "memory_bytes": 0, "seconds": 0}
+        assert told(known, 7).sentence.startswith("all of it is known already")
+
+
+def iter_of(*steps):
+    """A task of these steps."""
+    yield from steps
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from exports import tensors_of
+from folder_tree import tree
 
 
 @pytest.fixture
@@ -66,3 +67,30 @@ def test_a_verification_reads_the_export_and_what_its_level_needs(expected, work
         # Headers are no weights.
         assert said["bytes"] == pytest.approx(times * out, rel=0.15)
         assert (said["level"], said["seconds"] > 0) == (level, True)
+
+
+@pytest.mark.parametrize("way", [(), ("--stream-layers",)], ids=["whole", "by-layers"])
+@pytest.mark.parametrize("command", ["sensitivity", "evaluate"])
+def test_what_is_measured_is_stated_before_and_then_known(
+    expected, works, tiny, corpora, here, command, way
+):
+    place = ("--stats-dir", here / "own")
+    held = ("--corpus", corpora[1], "--samples", "2", "--seq-len", "8")
+    if command == "sensitivity":
+        words = (command, tiny, "--criterion", "random", "--levels", "2", *held, *way, *place)
+    else:
+        works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", here / "plan.json")
+        words = (command, tiny, "--plan", here / "plan.json", *held, *way, *place)
+    said = expected(*words)
+    assert said["bytes"] == pytest.approx(size(tiny), rel=0.3)
+    assert said["seconds"] > 0
+    assert said["memory_bytes"] > 60 << 20
+    assert not (here / "own").exists()
+    works(*words)
+    (here / "result.json").unlink(missing_ok=True)
+    # Numbers in the table whose record is gone: a run would write it again, this one does not.
+    for record in (here / "own").rglob(f"{command[:4]}*/*.json"):
+        record.unlink()
+    before = tree(here)
+    assert expected(*words) == {"bytes": 0, "memory_bytes": 0, "seconds": 0}
+    assert tree(here) == before

@@ -181,3 +181,24 @@ def test_several_tasks_of_a_command_have_one_share():
         course.follow("third", (Progress("cached", 1, 1, whole=NOTHING) for _ in (1,)))
         assert course._pace.fraction == 1
         course.end()
+
+
+def test_what_is_known_is_not_said_to_be_expected(clock, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    expected = {"cached": 600.0, "resumed": 600.0, "run": 30.0}
+    course = Course(Parts({name: {"read": cost} for name, cost in expected.items()}))
+    course._pace = Pace(clock)
+
+    def task(before, end):
+        for done, at in ((before, clock.now), (30.0, end)):
+            clock.now = at
+            whole = Whole({"read": 30.0}, {"read": done}, {"read": before})
+            yield Progress("reading", 0, 0, whole=whole)
+
+    with speech(quiet=False, as_json=False):
+        course.follow("cached", (Progress("cached", 1, 1, whole=NOTHING) for _ in (1,)))
+        course.follow("resumed", task(30.0, 0))
+        course.follow("run", task(0.0, 60))
+        capsys.readouterr()
+        course.end()
+    assert capsys.readouterr().err == "took 60 s; 30 s were expected\n"

@@ -13,11 +13,12 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model.opening import load_model_index
+from analysis.progress import Progress
 from builders.converter import STAND_IN, write_converter
 from pruning.plan.plan import keep_all
 from pruning.requests.model import ExportRequest
 from pruning.serving.commands import CONVERTER
-from pruning.serving.gguf import find_converter, pre_tokenizer_of
+from pruning.serving.gguf import _written, find_converter, pre_tokenizer_of
 from pruning.spec.base import validated
 from pruning.tasks.export import export_run
 
@@ -29,11 +30,11 @@ def llama_cpp(tmp_path, monkeypatch):
     return write_converter(tmp_path / "llama.cpp")
 
 
-def run(out, plan=None, **fields):
+def run(out, plan=None, on_step=lambda _: None, **fields):
     model = load_model_index("demo")
     plan = plan or keeping(model, tuple(range(0, 32, 2)))
     values = {"model": "demo", "out": out, "plan": plan.to_dict(), **fields}
-    return drain(export_run(validated(ExportRequest, values)))
+    return drain(export_run(validated(ExportRequest, values)), on_step)
 
 
 def test_without_a_converter_nothing_is_written(llama_cpp, tmp_path, monkeypatch):
@@ -73,9 +74,26 @@ def test_the_record_says_what_made_the_file(llama_cpp, tmp_path):
         hashlib.sha256(content).hexdigest(),
     )
     assert str(tmp_path) not in json.dumps(record)
-    before = files_of(tmp_path)
-    assert run(out, **fields)["gguf"] == record  # the export and the file stay as they are
+    before, steps = files_of(tmp_path), []
+    # The export and the file stay as they are, and nothing is expected to be written.
+    again = run(out, on_step=steps.append, verify=True, **fields)
+    assert again["gguf"] == record
+    assert not any("write" in step.whole.total for step in steps if step.whole)
+    assert any(step.whole for step in steps)
     assert files_of(tmp_path) == before
+
+
+def test_what_the_converter_says_is_kept_while_its_file_grows(tmp_path):
+    (draft := tmp_path / "draft").write_bytes(b"12345")
+    running = iter_of(Progress("converting to GGUF", 0, 0, note="a note", at="tensor 3"))
+    (step,) = _written(running, draft, 20)
+    assert (step.note, step.at) == ("a note", "tensor 3")
+    assert (step.done, step.total, step.whole.fraction) == (5, 20, 0.25)
+
+
+def iter_of(*steps):
+    """A task of these steps."""
+    yield from steps
 
 
 def test_a_failed_conversion_says_why_and_leaves_the_export(llama_cpp, tmp_path):

@@ -248,7 +248,7 @@ class TestRecord:
         own = store([path.parents[3]])
         assert own.records(on_problem=pytest.fail) == [record]
         assert own.records(record.model.identity) == [record]
-        assert own.records("another") == []
+        assert own.records("00cd") == []
         bare = record.model_copy(update={"made": {}})
         assert own.find(bare) == record
         other = {"digest": "0" * 64}
@@ -256,15 +256,15 @@ class TestRecord:
         assert own.find(bare.model_copy(update=other)).digest == "0" * 64
 
     def test_a_store_says_when_its_files_change(self, store, sample, stored, tmp_path):
-        own = store([tmp_path / "own"])
-        empty = own.cache_key
+        own, identity = store([tmp_path / "own"]), sample.record.model.identity
+        empty = own.snapshot(identity).cache_key
         assert own.is_empty
         path = stored(sample.record)
-        written = own.cache_key
-        assert empty != written == own.cache_key
+        written = own.snapshot(identity).cache_key
+        assert empty != written == own.snapshot(identity).cache_key
         assert not own.is_empty
         path.write_text(path.read_text() + " ")
-        assert own.cache_key != written
+        assert own.snapshot(identity).cache_key != written
 
     def test_lines_of_a_file_are_read_with_the_files_which_count_first(self, store, sample, stored):
         record, other = sorted((sample.record, sample.other), key=lambda kept: kept.record_id)
@@ -290,11 +290,11 @@ class TestRecord:
         own.folder.mkdir(exist_ok=True)  # of earlier versions
         (own.folder / "cut.jsonl").write_text(sample.other.to_line()[:-9] + "\n")
         (own.folder / "cut.json").write_text(sample.other.to_file()[:-9])
-        assert own.records("another", pytest.fail) == []
+        assert own.records("00cd", pytest.fail) == []
         assert own.records(identity, problems.append) == [sample.record]
         assert len(problems) == 2
         (own.folder / "cut.json").write_text("{}\n")  # of no model
-        assert own.records("another", problems.append) == []
+        assert own.records("00cd", problems.append) == []
         assert len(problems) == 3
 
     def test_the_first_directory_decides_and_others_are_read(self, store, sample, stored):

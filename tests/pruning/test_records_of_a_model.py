@@ -1,6 +1,7 @@
 """Finding a model's records: what it gives is what filtering the records of all models gives."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.errors import StatsError
 from analysis.files.content import mentions
 from analysis.files.naming import digest_of
 from analysis.files.shipped import SHIPPED_STATS
@@ -19,6 +21,7 @@ from pruning.measurements.block import Block, SampleSet
 from pruning.measurements.shards import FOLDER
 from pruning.measurements.table import Measurements
 from pruning.measures.result import SampleSums
+from pruning.records.repair import RepairStore
 from pruning.records.variances import VarianceStore
 
 MODELS, PLANS = [digit * 64 for digit in "abc"], ("one", "two")
@@ -103,14 +106,15 @@ def test_what_is_broken_is_named_to_its_own_model(tmp_path, shipped):
 def test_caches_of_a_model_look_at_its_files_alone(tmp_path, shipped):
     store = VarianceStore([tmp_path])
     store.save(of(shipped, MODELS[0], "x"))
-    keys = [store.snapshot(MODELS[0]).cache_key, store.cache_key]
+    key = store.snapshot(MODELS[0]).cache_key
     store.save(of(shipped, MODELS[1], "y"))
-    assert store.snapshot(MODELS[0]).cache_key == keys[0]
-    assert store.snapshot(MODELS[1]).cache_key != keys[0]
-    assert store.cache_key != keys[1]
+    assert store.snapshot(MODELS[0]).cache_key == key
+    assert store.snapshot(MODELS[1]).cache_key != key
+    with pytest.raises(TypeError, match="VarianceStore of all models; take a snapshot of one"):
+        _ = store.cache_key
     assert store.snapshot(MODELS[2]).is_empty
     store.save(of(shipped, MODELS[0], "z"))
-    assert store.snapshot(MODELS[0]).cache_key != keys[0]
+    assert store.snapshot(MODELS[0]).cache_key != key
 
 
 def test_rows_of_a_model_are_those_of_the_whole_table(tmp_path):
@@ -181,3 +185,48 @@ def test_words_are_found_wherever_they_are(tmp_path, size):
             path.write_bytes(content)
             assert mentions(path, words) == (words in content)
     assert mentions(path, b"")
+
+
+@pytest.mark.parametrize(
+    "identity", ["", "../../../x", "ABCD", "a" * 15 + "/" + "b" * 48, "\u0663"]
+)
+def test_what_is_no_identity_names_no_folder(tmp_path, shipped, identity):
+    store = VarianceStore([tmp_path / "own"])
+    for use in (
+        lambda: record_folders([tmp_path], identity),
+        lambda: store.save(of(shipped, identity, "x")),
+        lambda: store.records(identity),
+        lambda: store.snapshot(identity),
+        lambda: Measurements([tmp_path]).blocks(identity, "plan", "float32"),
+    ):
+        with pytest.raises(StatsError, match=r"is no identity of a model"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("way", ["record", "rows", "repair"])
+def test_the_names_of_new_folders_are_synced(tmp_path, shipped, monkeypatch, way):
+    synced, sync, own = set(), os.fsync, tmp_path / "a" / "own"
+
+    def note(handle):
+        synced.add(Path(f"/proc/self/fd/{handle}").resolve())
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", note)
+    if way == "record":
+        VarianceStore([own]).save(of(shipped, MODELS[0], "x"))
+    elif way == "rows":
+        sums = {"nll": SampleSums(np.ones(2), np.ones(2, np.int64))}
+        where = SampleSet("text", "00", "float32", 1)
+        block = Block(MODELS[0], "plan", (1,), where, 2, ("a", "b"), sums, {})
+        table = Measurements([own])
+        with table.claimed(piece=1):  # makes a folder too
+            table.add([block])
+    else:
+        (made := tmp_path / "made").mkdir()
+        (made / "layer").write_bytes(b"")
+        record = RepairStore([SHIPPED_STATS]).records()[0]
+        RepairStore([own]).finish(record, made)
+    # A name is in the folder above: the file of the repair was there before.
+    names = [path for path in tmp_path.rglob("*") if path.name not in ("layer", "made")]
+    assert names and {path.parent for path in names} <= synced

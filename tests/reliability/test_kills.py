@@ -26,7 +26,7 @@ def line(plan, *values):
     sums = {"nll": SampleSums(np.array(values), counts)}
     where = SampleSet("text", "5e7", "float32", 42)
     ids = tuple(map(str, range(len(values))))
-    return Block("model", plan, (1,), where, len(values), ids, sums, {}).to_line()
+    return Block("00ab", plan, (1,), where, len(values), ids, sums, {}).to_line()
 
 
 def test_what_kills_must_not_do_to_the_table_is_seen():

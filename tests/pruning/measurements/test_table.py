@@ -36,7 +36,7 @@ def block(number, size=1):
     values = np.arange(1.0, size + 1) + number
     sums = {"nll": SampleSums(values, np.ones(size, dtype=np.int64))}
     ids = tuple(map(str, range(size)))
-    return Block("model", f"{name}-{number}", (1,), where, size, ids, sums, {})
+    return Block("00ab", f"{name}-{number}", (1,), where, size, ids, sums, {})
 """
 
 
@@ -48,7 +48,7 @@ def block(plan=ORIGINAL, documents=(4, 4, 7), value=0.1, *, samples=3, least=5e-
     of = documents and documents[:samples]
     sums = {"nll": SampleSums(nll, counts, of), "kl": SampleSums(kl, counts, of)}
     ids = ("s1", "s2", "s3")[:samples]
-    return Block("model", plan, (2, 3), WHERE, 3, ids, sums, {"device": "cpu"})
+    return Block("00ab", plan, (2, 3), WHERE, 3, ids, sums, {"device": "cpu"})
 
 
 def facts(row):
@@ -75,7 +75,7 @@ def plans_of(folder):
 
 
 def known(table, plan, where=WHERE):
-    return table.of_plans("model", [plan], where).get(plan)
+    return table.of_plans("00ab", [plan], where).get(plan)
 
 
 def python(script, *words):
@@ -88,13 +88,13 @@ def python(script, *words):
 def test_a_block_comes_back_to_the_bit(tmp_path, documents, samples):
     new = block("first", documents, samples=samples)
     Measurements([tmp_path]).add([new])
-    (again,) = Measurements([tmp_path]).blocks("model", "first", "float32")
+    (again,) = Measurements([tmp_path]).blocks("00ab", "first", "float32")
     assert facts(again) == facts(new) == facts(Block.from_line(new.to_line()))
     assert again.is_whole == (samples == 3)
     # A part of a set says nothing of the whole, but of its samples.
     table = Measurements([tmp_path])
     assert (known(table, "first") is not None) == again.is_whole
-    by_sample = table.by_sample("model", "first", "float32", ("nll", "kl"))
+    by_sample = table.by_sample("00ab", "first", "float32", ("nll", "kl"))
     assert by_sample["s2"] == ((1 / 3, 5e-324), 3)
     assert len(by_sample) == samples
 
@@ -167,7 +167,7 @@ print("done", flush=True)
 sys.stdin.readline()
 table.refresh()
 both = [f"{each}-{number}" for each in "ab" for number in range(50)]
-print(len(table.of_plans("model", both, where)), len(table.problems))
+print(len(table.of_plans("00ab", both, where)), len(table.problems))
 """
     writers = [python(script, tmp_path, name) for name in "ab"]
     for expected in ("ready\n", "done\n"):
@@ -190,12 +190,12 @@ def test_of_equal_rows_the_first_counts(tmp_path):
         return known(table, name).sums["nll"].sums[0]
 
     assert (value("first"), value("second")) == (1.0, 4.0)
-    assert table.by_sample("model", "first", "float32", ["nll"])["s1"] == ((1.0,), 8)
+    assert table.by_sample("00ab", "first", "float32", ["nll"])["s1"] == ((1.0,), 8)
     # What is known is not written again, nor what was measured in another way if any will do.
     first = known(table, "first")
     before = [path.read_bytes() for path in table.shards]
-    table.add_plans("model", {"first": first}, WHERE, {"device": "cpu"})
-    table.add_plans("model", {"first": first}, WHERE, {"device": "cuda"}, in_any_way=True)
+    table.add_plans("00ab", {"first": first}, WHERE, {"device": "cpu"})
+    table.add_plans("00ab", {"first": first}, WHERE, {"device": "cuda"}, in_any_way=True)
     assert [path.read_bytes() for path in table.shards] == before
 
 
@@ -226,9 +226,9 @@ try:
 except StatsError as error:
     print(error)
 assert shard.read_bytes() == before
-assert not table.of_plans("model", [f"{name}-1", f"{name}-2"], where)
+assert not table.of_plans("00ab", [f"{name}-1", f"{name}-2"], where)
 table.refresh()
-print(len(table.of_plans("model", [f"{name}-{each}" for each in range(3)], where)))
+print(len(table.of_plans("00ab", [f"{name}-{each}" for each in range(3)], where)))
 """
     said = python(script, tmp_path, "a").communicate()[0].splitlines()
     (shard,) = Measurements([tmp_path]).shards
@@ -312,14 +312,14 @@ def test_a_plan_is_compared_with_the_original_of_its_own_machine(tmp_path):
             )
             for plan, more in ((f"by {device}", 1.0), (ORIGINAL, 0.0))
         }
-        table.add_plans("model", plans, WHERE, {"device": device, "batch_size": 8})
+        table.add_plans("00ab", plans, WHERE, {"device": device, "batch_size": 8})
     for device, full in (("cpu", 1.0), ("cuda", 1.5)):
-        sums = Measurements([tmp_path]).of_plans("model", (f"by {device}", ORIGINAL), WHERE)
+        sums = Measurements([tmp_path]).of_plans("00ab", (f"by {device}", ORIGINAL), WHERE)
         assert [sum_.sums["nll"].sums[0] for sum_ in sums.values()] == [full + 1, full]
     # The same once more adds nothing.
     (shard,) = table.shards
     before = shard.read_bytes()
-    table.add_plans("model", plans, WHERE, {"device": "cuda", "batch_size": 8})
+    table.add_plans("00ab", plans, WHERE, {"device": "cuda", "batch_size": 8})
     assert shard.read_bytes() == before
 
 
