@@ -96,7 +96,7 @@ def test_the_criterion_under_a_global_schedule_is_the_cut_union(model, percent):
     solved = budget_plan(model, samples, budget)
     given = budget_plan(model, samples, budget, Cut(count=solved.count))
     # Statistics of a run whose group `dense` measured these samples.
-    manifest = SimpleNamespace(model=SimpleNamespace(layers=model.layers))
+    manifest = SimpleNamespace(kind="routed", model=SimpleNamespace(layers=model.layers))
     table = Grid(model.layers).index().assign(**dict.fromkeys(MOMENT_COLUMNS, 1.0))
     stats = ExpertStats(manifest, table, (SamplePart(lambda: samples),))
     ranking = rank_experts(pathfinder(solved.count), stats, "applied")
