@@ -26,7 +26,7 @@ from analysis.calibration.sums import GroupSums
 from analysis.errors import UnsupportedModelError
 from analysis.families.base import MoEFamily, MoELayer
 from analysis.model.forwards import listening, wrap_forward
-from analysis.model.held_experts import held_experts
+from analysis.model.loaded_block import loaded_block
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block, router_parts
 
@@ -99,14 +99,14 @@ class ExpertsLoop:
         """
         experts, routing, recorder = self._experts, self._routing, self._recorder
         damage = recorder.damage if recorder else None
-        held = held_experts(experts)
+        block = loaded_block(experts)
         weights = torch.split(self._weights_TK.reshape(-1)[routing.order_S], routing.counts)
         inputs = None
         if torch.is_grad_enabled():
             # One selection for all experts: in backward each selection costs a whole (T, D).
             inputs = torch.split(hidden_TD.index_select(0, routing.token_S), routing.counts)
-        start = sum(routing.counts[: held.start])
-        for place, expert in enumerate(held):
+        start = sum(routing.counts[: block.start])
+        for place, expert in enumerate(block):
             count = routing.counts[expert]
             span = slice(start, start + count)
             start += count
@@ -142,14 +142,14 @@ class ExpertsLoop:
 
     def add_dense(self, hidden_TD: Tensor, output_TD: Tensor) -> None:
         """Run the experts whose weights are in place on every token; the output is complete."""
-        experts, held = self._experts, held_experts(self._experts)
+        experts, block = self._experts, loaded_block(self._experts)
 
         def run(expert: int, x_RD: Tensor) -> Tensor:
-            place = expert - held.start
+            place = expert - block.start
             return expert_output(experts, place, activations(experts, place, x_RD))
 
         if self._recorder and self._recorder.dense:
-            self._recorder.dense.add_experts(run, held, hidden_TD, output_TD)
+            self._recorder.dense.add_experts(run, block, hidden_TD, output_TD)
 
 
 def _collecting_experts(

@@ -109,7 +109,9 @@ class ForwardStates:
     def put(self, name: str, tensor: Tensor) -> None:
         """Store a tensor, in place of one of that name."""
         if self._on_disk:
-            _write(self._file(name), tensor)
+            file = self._file(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(_packed(tensor))  # not durably: nothing resumes from it
         else:
             self._tensors[name] = tensor.cpu()
 
@@ -145,5 +147,10 @@ def _read(file: Path) -> Tensor:
 
 def _write(file: Path, hidden_BTD: Tensor) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(file, _packed(hidden_BTD))
+
+
+def _packed(hidden_BTD: Tensor) -> bytes:
     hidden = {_NAME: hidden_BTD.contiguous().cpu()}
-    write_durably(file, safetensors.torch.save(hidden, {"sum": content_sum(hidden)}))
+    packed: bytes = safetensors.torch.save(hidden, {"sum": content_sum(hidden)})
+    return packed

@@ -5,9 +5,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes
+from analysis.calibration.blocks import (
+    RunSizes,
+    block_bytes,
+    check_block,
+    experts_that_fit,
+    layer_sizes,
+    layers_in_blocks,
+    memory_of,
+)
 from analysis.calibration.feed import backward_options
-from analysis.calibration.free import free_memory
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
@@ -29,13 +36,17 @@ _GIB = 1 << 30
 # on a layer of 64 experts: attention, norms and routing are slower.
 _SHARE_OF_MATMUL_SPEED = 0.33
 _MEASURE_SECONDS = 0.2
+_ROUTE_BYTES = 60  # of a token and one of its experts: order, ids, gate weight
 # Backward differentiates the inputs of every product, not the weights: as much again, and the head.
 TIMES_WITH_BACKWARD = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """Estimated bytes in addition to the Python process."""
+    """Estimated bytes on the device, in addition to the Python process.
+
+    Hidden states count on a CPU only: a GPU leaves them to the memory of the CPU.
+    """
 
     whole_model: int  # with all layers on one device
     weights: int  # the part of `whole_model` for the weights, which processes share
@@ -76,56 +87,91 @@ def memory_needs(
 ) -> MemoryNeeds:
     """What the whole model and a streamed run need, and what is free."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    parts = {part: weights * item for part, weights in weights_by_part(model).items()}
-    kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
-    sums = sum(tensor.nbytes for tensor in kept_sums.values())
-    longest = max(len(row) for row in sequences.rows)
-    # Per token a dozen vectors of the hidden size, and per expert of a token some 32 float64: the
-    # terms of the sums.
-    routed = model.layers[0].top_k * 8 * 32
-    running = settings.batch_size * longest * (12 * model.hidden_size * item + routed)
-    graph = _graph_bytes(model, settings, settings.batch_size * longest)
-    hidden = hidden_bytes(model, sequences, settings)
-    device = resolve_device(settings.device)
-    # Prediction heads run with the embeddings and the last norm in memory.
-    ends = sum(n for part, n in parts.items() if not (part.isdigit() or part.endswith(OUTPUT_HEAD)))
-    head_bytes = ends if "heads" in settings.groups else 0
-    constant = head_bytes + sums + running
-    besides = Besides(
-        whole=constant + (0 if is_on_disk(hidden, settings) else hidden),
-        in_blocks=constant + _paused_bytes(model, settings, hidden),
-    )
-    at_once, sizes = experts_that_fit(model, settings, besides), layer_sizes(model, settings)
+    weights = item * sum(weights_by_part(model).values())
+    constant = _running_bytes(model, sequences, settings)
+    graph = _graph_bytes(model, settings, _tokens_at_once(sequences, settings))
+    run, sizes = run_sizes(model, sequences, settings), layer_sizes(model, settings)
+    at_once, device = experts_that_fit(model, settings, run), resolve_device(settings.device)
+    states, paused = (run.states, run.paused) if device.type == "cpu" else (0, 0)
     return MemoryNeeds(
-        whole_model=sum(parts.values()) + sums + running + graph,
-        weights=sum(parts.values()),
-        streamed=sizes.whole + besides.whole,
-        free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
+        whole_model=weights + constant + graph,
+        weights=weights,
+        streamed=sizes.whole + run.running + states,
+        free=memory_of(device),
         batch_size=settings.batch_size,
         graph=graph,
-        in_blocks=sizes.with_experts(at_once) + besides.in_blocks if at_once else 0,
+        in_blocks=block_bytes(sizes, at_once, run) + paused if at_once else 0,
         experts_at_once=at_once,
     )
 
 
-def _paused_bytes(model: MoEModel, settings: CalibrationSettings, hidden: int) -> int:
-    """What forwards that pause at experts keep, with the hidden states."""
-    # The group damage keeps the outputs of a token's experts, and of one that would enter.
-    outputs = (model.layers[0].top_k + 1) * hidden if "damage" in settings.groups else 0
-    paused = PAUSED_TIMES * hidden
-    return outputs + (0 if is_on_disk(paused, settings) else paused)
+def _tokens_at_once(sequences: TokenSequences, settings: CalibrationSettings) -> int:
+    return settings.batch_size * max(len(row) for row in sequences.rows)
+
+
+def _running_bytes(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
+) -> int:
+    """Sums, and activations without a graph."""
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
+    # Per token a dozen vectors of the hidden size, and per expert of a token some 32 float64: the
+    # terms of the sums.
+    token = 12 * model.hidden_size * item + model.layers[0].top_k * 8 * 32
+    sums = sum(tensor.nbytes for tensor in kept_sums.values())
+    return sums + _tokens_at_once(sequences, settings) * token
+
+
+def run_sizes(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
+) -> RunSizes:
+    """What a streamed run takes in addition to the weights of a layer."""
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    running = _running_bytes(model, sequences, settings)
+    if "heads" in settings.groups:  # which run with the embeddings and the last norm in memory
+        ends = weights_by_part(model).items()
+        running += item * sum(
+            weights for part, weights in ends if not (part.isdigit() or part.endswith(OUTPUT_HEAD))
+        )
+    hidden = hidden_bytes(model, sequences, settings)
+    states, paused = (
+        0 if is_on_disk(size, settings) else size for size in (hidden, PAUSED_TIMES * hidden)
+    )
+    return RunSizes(running, states, paused, kept=_kept_by_loops(model, sequences, settings))
+
+
+def _kept_by_loops(
+    model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
+) -> int:
+    """What forwards that pause at experts keep on the device, of all tokens.
+
+    Routes and gate weights; the group damage keeps also the place of each expert among the outputs
+    that it keeps, which are of a token's experts and of one that would enter.
+    """
+    tokens = sequences.num_tokens + sequences.num_padded(settings.batch_size)
+    top_k = max(layer.top_k for layer in model.layers)
+    routes = _ROUTE_BYTES * top_k * tokens
+    if "damage" not in settings.groups:
+        return routes
+    places = 8 * max(layer.num_experts for layer in model.layers) * tokens
+    return routes + places + (top_k + 1) * hidden_bytes(model, sequences, settings)
 
 
 def with_blocks(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> CalibrationSettings:
-    """The settings of a streamed run with the number of experts to load at once."""
-    at_once = memory_needs(model, sequences, settings).experts_at_once
+    """The settings of a streamed run with the number of experts to load at once.
+
+    Refuses blocks that do not fit.
+    """
+    run = run_sizes(model, sequences, settings)
+    at_once = experts_that_fit(model, settings, run)
     if at_once and not settings.placement.experts_at_once and "heads" in settings.groups:
         raise CheckpointError(
             f"A layer of {model.name} does not fit into memory, and those of prediction heads are "
             "loaded whole; leave out the group heads."
         )
+    check_block(model, settings, run, at_once)
     return replace(settings, placement=replace(settings.placement, experts_at_once=at_once))
 
 
@@ -197,7 +243,11 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     times = TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
-    work = active_params(model) * (sequences.num_tokens + padded) * times
+    active = active_params(model) * times
+    if settings.placement.stream_layers and needs.experts_at_once:  # what surrounds them runs twice
+        around = active_by_layer(model, experts=False)
+        active += sum(around[layer] for layer in layers_in_blocks(model, needs.experts_at_once))
+    work = active * (sequences.num_tokens + padded)
     by_layers = needs.in_blocks or needs.streamed
     return Estimate(
         memory_bytes=by_layers if settings.placement.stream_layers else needs.whole_model,

@@ -37,7 +37,7 @@ from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import SlotKind
 from analysis.model.forwards import decoder_stack
-from analysis.model.held_experts import hold
+from analysis.model.loaded_block import set_loaded_block
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block
 from analysis.nonuniform.loading import auto_class_of
@@ -217,34 +217,34 @@ class Skeleton:
             )
         return experts
 
-    def load_experts(self, layer: int, held: range) -> None:
+    def load_experts(self, layer: int, block: range) -> None:
         """Read the weights of some experts of a layer in place of those that were there."""
         self.drop_experts(layer)
         experts, tensors = self.experts(layer), self._tensors[layer]
         if experts is None:
             raise ValueError(f"layer {layer} has no experts")
         for name, shape in self._of_experts[layer].items():
-            self._empty(name, torch.Size((len(held), *shape[1:])))
+            self._empty(name, torch.Size((len(block), *shape[1:])))
         plain = {
             name: part
             for name, stored in tensors.plain.items()
-            if (part := self._part_with(name, stored, held)) is not None
+            if (part := self._part_with(name, stored, block)) is not None
         }
         stacks = {
-            target: {name: some[held.start : held.stop] for name, some in parts.items()}
+            target: {name: some[block.start : block.stop] for name, some in parts.items()}
             for target, parts in tensors.stacks.items()
         }
         self._fill(_Tensors(plain, stacks))
         own = self._of_experts[layer]
         self._finish({name: self.model.get_parameter(name) for name in own})
-        hold(experts, held)
+        set_loaded_block(experts, block)
 
     def drop_experts(self, layer: int) -> None:
         """Free the weights of the experts of a layer."""
         for name, shape in self._of_experts[layer].items():
             self._empty(name, shape)
         if (experts := self.experts(layer)) is not None:
-            hold(experts, None)
+            set_loaded_block(experts, None)
 
     def _empty(self, name: str, shape: torch.Size) -> None:
         """Put a parameter without values in place of one."""
@@ -258,14 +258,14 @@ class Skeleton:
         slot = self._described.slots.get(name)
         return slot is not None and slot.kind is not SlotKind.ROUTER
 
-    def _part_with(self, name: str, stored: StoredTensor, held: range) -> StoredTensor | None:
+    def _part_with(self, name: str, stored: StoredTensor, block: range) -> StoredTensor | None:
         """What a tensor has of some experts."""
         if not self._is_of_expert(name):
             return None
         expert = self._described.slots[name].expert
         if expert is None:
-            return stored.rows(held)
-        return stored if expert in held else None
+            return stored.rows(block)
+        return stored if expert in block else None
 
     def _fill(self, tensors: _Tensors) -> None:
         """Read tensors into the model."""

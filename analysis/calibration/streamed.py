@@ -6,7 +6,7 @@ that is larger than memory run in blocks. Prediction heads (MTP) follow as one m
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.blocks import blocks_of
+from analysis.calibration.blocks import blocks_note, blocks_of, layers_in_blocks
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
@@ -81,7 +81,8 @@ def stream(
         note_model(work.state, skeleton.model, settings)
         relay = Relay(skeleton.model, skeleton.layers, model.family.label)
         costs = layer_costs(model)
-        tally = _tally(costs, sequences, work, stages)
+        twice = layers_in_blocks(model, place.experts_at_once)
+        tally = _tally(costs, sequences, work, stages, twice)
         streamed = _Stream(model, sequences, settings, work, hidden, skeleton, relay, costs, tally)
         yield from streamed.run(stages, saves_each=on_disk)
         work.save()  # before the hidden states go: until then a resume needs them
@@ -90,11 +91,24 @@ def stream(
         folder.rmdir()
 
 
-def _tally(costs: LayerCosts, sequences: TokenSequences, work: Work, stages: int) -> Tally:
-    """Reading and running all stages; those that an earlier run did are done."""
+def _tally(
+    costs: LayerCosts,
+    sequences: TokenSequences,
+    work: Work,
+    stages: int,
+    twice: Collection[int],
+) -> Tally:
+    """Reading and running all stages; those that an earlier run did are done.
+
+    In the layers `twice` what surrounds experts runs twice.
+    """
     tokens = sequences.num_tokens
     total, before = (
-        {"read": costs.reading(*layers), "multiply": costs.running(tokens, *layers)}
+        {
+            "read": costs.reading(*layers),
+            "multiply": costs.running(tokens, *layers)
+            + costs.running_around(tokens, *(layer for layer in layers if layer in twice)),
+        }
         for layers in (range(stages), range(work.state.layers))
     )
     return Tally(total, before)
@@ -118,12 +132,12 @@ class _Stream:
         """Run the remaining layers and the heads; save after each, or when a save is due."""
         state, batch_size = self.work.state, self.settings.batch_size
         with collecting(self.skeleton.model, self.model, self.work.sums):
+            if at_once := self.settings.placement.experts_at_once:
+                yield self._progress(blocks_note(at_once))
             if state.layers:
                 self.hidden.resume(state.layers, -(-len(self.sequences.rows) // batch_size))
                 yield self._progress(f"resumed after {state.layers} of {stages} layers")
             else:
-                if at_once := self.settings.placement.experts_at_once:
-                    yield self._progress(f"experts of a layer at once: {at_once}")
                 self.hidden.clear()
                 self.skeleton.load(EMBEDDINGS)
                 for number, batch in enumerate(self.sequences.batches(batch_size)):
@@ -168,7 +182,9 @@ class _Stream:
             if not is_last:
                 self.hidden.put(layer + 1, number, after)
             self.work.state.tokens += int(batch.mask.sum())
-            if not paused:
+            if paused:
+                self._count_around(batch, layer)
+            else:
                 self._count(batch, layer)
             yield self._progress(layer=layer)
         self.skeleton.drop(layer)
@@ -184,18 +200,20 @@ class _Stream:
         for number, batch in self._batches():
             with torch.no_grad():
                 paused.start(partial(self._run, layer, number, batch))
+            self._count_around(batch, layer)
             yield self._progress(layer=layer)
         turns = list(product(range(paused.num_passes), blocks))
-        for at_pass, held in turns:
-            self.skeleton.load_experts(layer, held)
+        for at_pass, block in turns:
+            self.skeleton.load_experts(layer, block)
             self.tally.add("read", self.costs.reading(layer) / len(turns))
             yield self._progress(layer=layer)
             for number, batch in self._batches():
                 with torch.no_grad():
                     paused.add(number, at_pass)
-                    if (at_pass, held) == (0, blocks[-1]):
+                    if (at_pass, block) == (0, blocks[-1]):
                         paused.close(number)
                 self._count(batch, layer, 1 / len(turns))
+                self._count_around(batch, layer, -1 / len(turns))
                 yield self._progress(layer=layer)
         self.skeleton.drop_experts(layer)
 
@@ -235,6 +253,11 @@ class _Stream:
     def _count(self, batch: TokenBatch, layer: int, share: float = 1.0) -> None:
         """Count the work of a batch in a layer, or a share of it."""
         self.tally.add("multiply", share * self.costs.running(int(batch.mask.sum()), layer))
+
+    def _count_around(self, batch: TokenBatch, layer: int, share: float = 1.0) -> None:
+        """The same for what surrounds experts."""
+        around = self.costs.running_around(int(batch.mask.sum()), layer)
+        self.tally.add("multiply", share * around)
 
     def _progress(self, note: str = "", layer: int = EMBEDDINGS) -> Progress:
         at = "" if layer == EMBEDDINGS else f"layer {layer}"

@@ -20,6 +20,7 @@ class LayerCosts:
 
     num_bytes: Mapping[int, int]  # on disk
     active: Mapping[int, int]  # multiply-adds for a token
+    around: Mapping[int, int]  # the part of them outside of routed experts
 
     def reading(self, *layers: int) -> float:
         """Cost of reading the weights of some layers."""
@@ -28,6 +29,10 @@ class LayerCosts:
     def running(self, tokens: int, *layers: int) -> float:
         """Cost of running tokens through some layers."""
         return cost("multiply", tokens * sum(self.active.get(layer, 0) for layer in layers))
+
+    def running_around(self, tokens: int, *layers: int) -> float:
+        """The part of `running` for what surrounds routed experts."""
+        return cost("multiply", tokens * sum(self.around.get(layer, 0) for layer in layers))
 
 
 def layer_costs(model: MoEModel) -> LayerCosts:
@@ -40,11 +45,14 @@ def layer_costs(model: MoEModel) -> LayerCosts:
     active = active_by_layer(model)
     if in_heads:  # each is much like the last layer
         active[model.depth] = active[model.depth - 1] * len(prediction_heads(model))
-    return LayerCosts(num_bytes, active)
+    return LayerCosts(num_bytes, active, active_by_layer(model, experts=False))
 
 
-def active_by_layer(model: MoEModel) -> Counter[int]:
-    """Parameters in the matrix products of one token, by layer: top_k experts, no embeddings."""
+def active_by_layer(model: MoEModel, *, experts: bool = True) -> Counter[int]:
+    """Parameters in the matrix products of one token, by layer: top_k experts, no embeddings.
+
+    Without `experts`, those that surround routed experts.
+    """
     layers = {layer.index: layer for layer in model.layers}
     non_text = beside_text(model)
     active: Counter[int] = Counter()
@@ -54,6 +62,8 @@ def active_by_layer(model: MoEModel) -> Counter[int]:
             continue
         slot, weights = model.slots.get(entry.name), model.num_weights(entry)
         if slot and slot.kind is not SlotKind.ROUTER:
+            if not experts:
+                continue
             layer = layers[slot.layer]
             weights = weights * layer.top_k // layer.num_experts
         active[_layer_of(entry.name)] += weights

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from analysis.errors import PlanError
 from analysis.families.base import MoEFamily
-from analysis.model.held_experts import held_experts
+from analysis.model.loaded_block import loaded_block
 from pruning.engine.quantised import quantised
 from pruning.engine.repaired_weights import DOWN, new_down
 from pruning.plan.plan import PruningPlan
@@ -62,12 +62,12 @@ def _in_bits(experts: nn.Module, new: Weights, plan: PruningPlan, layer: int) ->
             f"Fewer bits cannot be simulated in layer {layer}: its experts do not use "
             "transformers' experts interface; evaluate the plan without --bits."
         )
-    neurons, held = plan.kept_neurons.get(layer, {}), held_experts(experts)
+    neurons, block = plan.kept_neurons.get(layer, {}), loaded_block(experts)
     changed = {}
     for name in ("gate_up_proj" if experts.has_gate else "up_proj", DOWN):
         stacked_EXX = new.get(name, experts.get_parameter(name).detach()).clone()
-        for expert in (kept for kept in plan.kept[layer] if kept in held):
-            matrix_XX = stacked_EXX[expert - held.start]
+        for expert in (kept for kept in plan.kept[layer] if kept in block):
+            matrix_XX = stacked_EXX[expert - block.start]
             matrix_RC = matrix_XX.T if experts.is_transposed else matrix_XX
             if name == DOWN and expert in neurons:
                 kept = list(neurons[expert])

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from analysis.errors import PlanError
-from analysis.model.held_experts import held_experts
+from analysis.model.loaded_block import loaded_block
 
 _DOWN = "down_proj"
 
@@ -45,9 +45,9 @@ def neuron_mask(
 def neurons_masked(experts: nn.Module, mask: torch.Tensor) -> Iterator[None]:
     """Inside the block, the module's down projection has zeros where `mask` is true."""
     parameters: dict[str, Any] = experts._parameters
-    down, held = parameters[_DOWN], held_experts(experts)
+    down, block = parameters[_DOWN], loaded_block(experts)
     # masked_fill keeps the graph, so gradients reach the neurons that stay.
-    parameters[_DOWN] = down.masked_fill(mask[held.start : held.stop].to(down.device), 0)
+    parameters[_DOWN] = down.masked_fill(mask[block.start : block.stop].to(down.device), 0)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from analysis.calibration.blocks import input_of, output_given
 from analysis.calibration.hidden import ForwardStates
 from analysis.errors import UnsupportedModelError
 from analysis.model.forwards import other_forwards
-from analysis.model.held_experts import held_experts
+from analysis.model.loaded_block import loaded_block
 
 _GROUPED = "grouped_mm"  # transformers' name of its products of all experts
 
@@ -54,15 +54,15 @@ class PausedPlans:
 
     def _run(self, name: str) -> None:
         """Keep what the experts give, before gate weights: each pair as a token of its own."""
-        index_TK, held = self._get(name, "index"), held_experts(self.experts)
-        pair_R = _pairs(index_TK, held)
+        index_TK, block = self._get(name, "index"), loaded_block(self.experts)
+        pair_R = _pairs(index_TK, block)
         if not len(pair_R):
             return
         x_RD = self._get(name, "hidden")[pair_R // index_TK.shape[1]]
-        id_R = index_TK.reshape(-1)[pair_R] - held.start
-        block = _Block(self.experts, int((index_TK < held.start).sum()), index_TK.numel())
-        f_RD = type(self.experts).forward(block, x_RD, id_R[:, None], x_RD.new_ones(len(id_R), 1))
-        self.states.put(f"{name}-{held.start}", f_RD.to(self._dtype))
+        id_R = index_TK.reshape(-1)[pair_R] - block.start
+        module = _Block(self.experts, int((index_TK < block.start).sum()), index_TK.numel())
+        f_RD = type(self.experts).forward(module, x_RD, id_R[:, None], x_RD.new_ones(len(id_R), 1))
+        self.states.put(f"{name}-{block.start}", f_RD.to(self._dtype))
 
     def finish(self, name: str, run: Callable[[], Tensor]) -> Tensor:
         """Run a forward again, with what the experts gave."""
@@ -73,10 +73,10 @@ class PausedPlans:
         index_TK, weights_TK = self._get(name, "index"), self._get(name, "weights")
         hidden_TD = self._get(name, "hidden")
         f_SD = hidden_TD.new_empty(index_TK.numel(), hidden_TD.shape[1], dtype=self._dtype)
-        for held in self.blocks:
-            pair_R = _pairs(index_TK, held)
+        for block in self.blocks:
+            pair_R = _pairs(index_TK, block)
             if len(pair_R):
-                f_SD[pair_R] = self._get(name, str(held.start))
+                f_SD[pair_R] = self._get(name, str(block.start))
         weighted_SD = f_SD * weights_TK.reshape(-1, 1)
         return weighted_SD.view(*index_TK.shape, -1).sum(dim=1).to(hidden_TD.dtype)
 
@@ -89,10 +89,10 @@ class PausedPlans:
         return self.states.get(f"{name}-{part}").to(self.device)
 
 
-def _pairs(index_TK: Tensor, held: range) -> Tensor:
+def _pairs(index_TK: Tensor, block: range) -> Tensor:
     """(R,) places in the flattened (T, K) arrays of pairs with an expert of a block."""
     index_S = index_TK.reshape(-1)
-    return ((index_S >= held.start) & (index_S < held.stop)).nonzero()[:, 0]
+    return ((index_S >= block.start) & (index_S < block.stop)).nonzero()[:, 0]
 
 
 class _Block:
@@ -106,7 +106,7 @@ class _Block:
         """`start`: the place of the first row, sorted by expert, among all `rows`."""
         self._experts = experts
         self._start, self._rows = start, rows
-        self.num_experts = len(held_experts(experts))
+        self.num_experts = len(loaded_block(experts))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._experts, name)

@@ -19,7 +19,7 @@ from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import MoEFamily, SlotKind
 from analysis.model.fp8_matrices import fp8_matrix
-from analysis.model.held_experts import held_experts
+from analysis.model.loaded_block import loaded_block
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import SCALE_ROLE
 
@@ -149,7 +149,7 @@ def new_down(experts: nn.Module, family: MoEFamily, path: Path) -> Tensor:
 
     Of a block of experts, if only their weights are there.
     """
-    changed, held = experts.get_parameter(DOWN).detach().clone(), held_experts(experts)
+    changed, block = experts.get_parameter(DOWN).detach().clone(), loaded_block(experts)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             is_transposed = (file.metadata() or {}).get(_TRANSPOSED) == "1"
@@ -157,13 +157,13 @@ def new_down(experts: nn.Module, family: MoEFamily, path: Path) -> Tensor:
                 slot = family.locate(name)
                 if slot is None:
                     raise CheckpointError(f"{path} holds {name}, which is no expert's.")
-                if slot.expert is not None and slot.expert not in held:
+                if slot.expert is not None and slot.expert not in block:
                     continue
                 stored = file.get_slice(name)
-                rows = stored[held.start : held.stop] if slot.expert is None else stored[:]
+                rows = stored[block.start : block.stop] if slot.expert is None else stored[:]
                 matrices = rows.to(changed)
                 matrices = matrices.transpose(-2, -1) if is_transposed else matrices
-                place = changed if slot.expert is None else changed[slot.expert - held.start]
+                place = changed if slot.expert is None else changed[slot.expert - block.start]
                 place[..., : matrices.shape[-2], : matrices.shape[-1]] = matrices
     except (safetensors.SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(f"The repair's file {path} cannot be read ({error}).") from error

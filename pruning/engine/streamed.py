@@ -8,7 +8,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,15 +20,22 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.calibration.blocks import Besides, blocks_of, experts_that_fit
+from analysis.calibration.blocks import (
+    RunSizes,
+    blocks_note,
+    blocks_of,
+    check_block,
+    experts_that_fit,
+    layers_in_blocks,
+)
 from analysis.calibration.distributed import Processes
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
-from analysis.calibration.hidden import ForwardStates, HiddenStates, are_too_large
-from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.hidden import ForwardStates, HiddenStates
+from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
-from analysis.calibration.streamed import hidden_bytes
+from analysis.calibration.streamed import hidden_bytes, is_on_disk
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, StatsError
 from analysis.files.durable import PARTIAL, make_folder, write_durably
@@ -107,6 +114,8 @@ class Pass:
         layers = len(self.skeleton.layers)
         done, branches = self._resume()
         tally = self._tally(done)
+        if self.at_once:
+            yield self._progress(tally, done, 0, 1, blocks_note(self.at_once))
         if done:
             yield self._progress(tally, done, 0, 1, f"resumed after {done} of {layers} layers")
         else:
@@ -170,17 +179,23 @@ class Pass:
     def _tally(self, done: int) -> Tally:
         """The work of all layers, of which an earlier run did some."""
         layers = range(len(self.skeleton.layers))
+        twice = layers_in_blocks(self.model, self.at_once)
         total, before = (
             {
                 "read": self.costs.reading(*some),
                 "multiply": sum(
-                    len(self._branches(layer + 1)) * self.costs.running(self._tokens, layer)
+                    len(self._branches(layer + 1)) * self._running(self._tokens, layer, twice)
                     for layer in some
                 ),
             }
             for some in (layers, layers[:done])
         )
         return Tally(total, before)
+
+    def _running(self, tokens: int, layer: int, twice: Collection[int]) -> float:
+        """Cost of a layer; in layers `twice` what surrounds experts runs twice."""
+        again = self.costs.running_around(tokens, layer) if layer in twice else 0
+        return self.costs.running(tokens, layer) + again
 
     @cached_property
     def _tokens(self) -> int:
@@ -208,16 +223,16 @@ class Pass:
             tally.add("read", self.costs.reading(layer))
         count = len(self._batches)
         for at, (parent, child) in enumerate(children):
-            changed = ChangedWeights()
+            candidate = self._candidate(child, layer)
             for number, batch in enumerate(self._batches):
                 yield self._progress(tally, layer, at * count + number, len(children) * count)
                 run = partial(self._run, layer, parent, number)
                 # Masked only while it computes: between steps the caller may do anything.
-                with torch.no_grad(), self._candidate(child, layer, changed):
+                with torch.no_grad(), candidate():
                     after = paused.finish(child.named(number), run) if paused else run()
                 self.hidden.put(layer + 1, child.slot * count + number, after)
-                if not paused:
-                    tally.add("multiply", self.costs.running(int(batch.mask.sum()), layer))
+                costs = self.costs.running_around if paused else self.costs.running
+                tally.add("multiply", costs(int(batch.mask.sum()), layer))
         self.skeleton.drop(layer)
         if paused:
             paused.states.clear()
@@ -233,30 +248,36 @@ class Pass:
         self.skeleton.load(layer, experts=False)
         count = len(self._batches)
         for parent, child in children:
-            for number in range(count):
+            candidate = self._candidate(child, layer)
+            for number, batch in enumerate(self._batches):
                 yield self._progress(tally, layer, 0, len(children) * count)
                 run = partial(self._run, layer, parent, number)
-                with torch.no_grad(), self._candidate(child, layer, ChangedWeights()):
+                with torch.no_grad(), candidate():
                     paused.start(child.named(number), run)
+                tally.add("multiply", self.costs.running_around(int(batch.mask.sum()), layer))
         share = 1 / len(paused.blocks)
-        for held in paused.blocks:
-            self.skeleton.load_experts(layer, held)
+        for block in paused.blocks:
+            self.skeleton.load_experts(layer, block)
             tally.add("read", share * self.costs.reading(layer))
             for _, child in children:
-                changed = ChangedWeights()  # of these experts
+                candidate = self._candidate(child, layer)  # with these experts
                 for number, batch in enumerate(self._batches):
                     yield self._progress(tally, layer, 0, len(children) * count)
-                    paused.add(child.named(number), self._candidate(child, layer, changed))
-                    running = self.costs.running(int(batch.mask.sum()), layer)
+                    paused.add(child.named(number), candidate())
+                    tokens = int(batch.mask.sum())
+                    running = self.costs.running(tokens, layer)
+                    running -= self.costs.running_around(tokens, layer)
                     tally.add("multiply", share * running)
         self.skeleton.drop_experts(layer)
 
-    def _candidate(
-        self, child: Branch, layer: int, changed: ChangedWeights
-    ) -> AbstractContextManager[None]:
-        """Inside the block a layer computes as for the plans of a branch."""
+    def _candidate(self, child: Branch, layer: int) -> Callable[[], AbstractContextManager[None]]:
+        """Makes contexts in which a layer computes as for the plans of a branch.
+
+        All share one plan and its changed weights, which are of the experts that first ran.
+        """
         plan = self._plan(child.plans[0], layer)
-        return candidate_of(self.skeleton.model, self.model.family, plan, changed)
+        family = self.model.family
+        return partial(candidate_of, self.skeleton.model, family, plan, ChangedWeights())
 
     def _run(self, layer: int, parent: Branch, number: int) -> Tensor:
         place = parent.slot * len(self._batches) + number
@@ -358,6 +379,23 @@ def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -
         ) from error
 
 
+def sizes_of_plans(
+    model: MoEModel, settings: CalibrationSettings, hidden: int, longest: int, *, copies: int
+) -> RunSizes:
+    """What a pass takes in addition to the weights of a layer.
+
+    `hidden`: bytes of the hidden states of all plans; `longest`: tokens of a sample; `copies` of
+    experts that plans change.
+    """
+    item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
+    # As in analysis/calibration/memory.py, without the terms of sums.
+    running = settings.batch_size * longest * 12 * model.hidden_size * item
+    # In blocks, the output of each of a token's experts is kept until all ran.
+    in_blocks = hidden * (2 + max(layer.top_k for layer in model.layers))
+    states, paused = (0 if is_on_disk(size, settings) else size for size in (hidden, in_blocks))
+    return RunSizes(running, states, paused, copies=copies)
+
+
 def run_plans(
     model: MoEModel,
     plans: EvaluationPlans,
@@ -385,12 +423,12 @@ def run_plans(
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
     nbytes *= len(distinct) + 1
-    # In blocks, the output of each of a token's experts is kept until all ran.
-    in_blocks = nbytes * (2 + max(layer.top_k for layer in model.layers))
-    kept, paused = (0 if place or are_too_large(size) else size for size in (nbytes, in_blocks))
     changes = any(plan.bits or plan.repair or plan.kept_neurons for plan in distinct)
-    at_once = experts_that_fit(model, settings, Besides(kept, paused, copies=int(changes)))
-    on_disk = not (paused if at_once else kept)
+    longest = max(samples.sequences.longest for samples in corpora)
+    run = sizes_of_plans(model, settings, nbytes, longest, copies=int(changes))
+    at_once = experts_that_fit(model, settings, run)
+    check_block(model, settings, run, at_once)
+    on_disk = not (run.paused if at_once else run.states)
     states = from_home(place) / folder.name if place else folder
     hidden = HiddenStates(states, on_disk=on_disk)
     skeleton = Skeleton(model, settings)

@@ -20,12 +20,11 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from analysis.calibration.blocks import layer_sizes, memory_of
 from analysis.calibration.distributed import Processes, join
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import HiddenStates, are_too_large
-from analysis.calibration.loading import CalibrationSettings, resolve_device, resolve_dtype
+from analysis.calibration.loading import CalibrationSettings, resolve_dtype
 from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
@@ -48,6 +47,7 @@ from pruning.engine.run import how_made
 from pruning.plan.plan import PruningPlan, changes_nothing
 from pruning.plan.repair_reference import layer_file
 from pruning.records.repair import LayerFit, RepairRecord, RepairStore
+from pruning.repair.estimate import check_memory, repair_memory
 from pruning.repair.method import method
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.solver import fit_layer
@@ -116,17 +116,6 @@ def check_repairable(model: MoEModel, plan: PruningPlan) -> None:
     if changes_nothing(plan, model):
         raise StatsError("The plan removes nothing, so there is nothing to repair.")
     down_tensors(model)
-
-
-def check_holds_layer(model: MoEModel, settings: CalibrationSettings) -> None:
-    """Refuse a layer larger than memory: the fit has all kept experts of a layer at once."""
-    whole = layer_sizes(model, settings).whole
-    free = memory_of(resolve_device(settings.device))
-    if whole > free:
-        needed, there = (f"{size / 2**30:.1f} GiB" for size in (whole, free))
-        raise cannot(
-            model, f"a repair loads a whole layer, {needed} of weights, and {there} is free"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,7 +422,8 @@ def repair_plan(
         yield Progress("cached", 1, 1, "repairs", note, whole=NOTHING)
         return known
     with processes.together():
-        check_holds_layer(model, settings)
+        memory = repair_memory(model, plan, corpora, settings, processes.world)
+        check_memory(model, memory, settings)
     started = time.monotonic()
     give_back_memory()
     with ExitStack() as stack:

@@ -26,7 +26,10 @@ from pruning.requests.ranking import PathsRequest
 from pruning.spec.base import command_line, flat_fields, option_words, repeated
 
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
-_WAYS_TO_RUN = ("device_map", "max_memory", "offload_folder", "stream_layers")
+_WAYS_TO_RUN = (
+    *("device_map", "max_memory", "offload_folder"),
+    *("stream_layers", "experts_at_once"),
+)
 _LEAST_ITEM = 2  # bytes of a weight that is computed with, however few it has on disk
 _SMALL = 1 << 29  # bytes of a model of which nobody asks whether it fits
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here

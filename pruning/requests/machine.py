@@ -16,5 +16,6 @@ class Machine(Request):
         options.BatchSize | None, Option("Sequences in one forward; default: the recipe's.")
     ] = None
     stream_layers: options.StreamLayers = False
+    experts_at_once: options.ExpertsAtOnce | None = None
     trust_remote_code: options.Trust = False
     stats_dir: options.StatsDir | None = None

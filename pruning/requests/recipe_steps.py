@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from analysis.corpora.weights import parse_corpus_weight
 from analysis.stats.groups import groups_for, ordered
 from pruning.plan.plan import PruningPlan
-from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.calibration import CalibrateRequest, check_blocks
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.machine import Machine
 from pruning.requests.model import ActionRequest, ExportRequest, WeightsRequest
@@ -28,6 +28,7 @@ def machine_of(recipe: Recipe, asked: Machine) -> Machine:
         device=asked.device or section.device,
         batch_size=asked.batch_size or section.batch_size,
         stream_layers=asked.stream_layers or section.stream_layers,
+        experts_at_once=asked.experts_at_once or section.experts_at_once,
         trust_remote_code=asked.trust_remote_code,
         stats_dir=asked.stats_dir,
     )
@@ -236,6 +237,12 @@ class SearchRequest(ActionRequest, Machine):
         if recipe_from_yaml(value).search is None:
             raise ValueError("the recipe has no key search; it needs at least search: {corpus: C}")
         return value
+
+    @model_validator(mode="after")
+    def _blocks_are_of_layers(self) -> "SearchRequest":
+        machine = self.machine
+        check_blocks(machine.experts_at_once, stream_layers=machine.stream_layers)
+        return self
 
     def parsed(self) -> Recipe:
         """The recipe."""

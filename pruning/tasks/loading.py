@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.store import RecordStore
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.records.repair_files import checked_record, with_repair_files
+from pruning.requests.machine import Machine
+from pruning.requests.recipe import Recipe
 from pruning.spec.base import Request
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ def placement_of(request: Request) -> "Placement":
     )
     limits = (limit.partition("=") for limit in options.pop("max_memory", ()))
     return Placement(max_memory=tuple((device, size) for device, _, size in limits), **options)
+
+
+def search_placement(recipe: Recipe, machine: Machine) -> "Placement":
+    """Where weights lie while the candidates of a search run."""
+    return replace(
+        placement_of(recipe.calibrate),
+        stream_layers=machine.stream_layers,
+        experts_at_once=machine.experts_at_once or 0,
+    )
 
 
 def run_settings(request: Request, seq_len: int, **more: Any) -> "CalibrationSettings":

@@ -1,6 +1,7 @@
 """The memory that tasks take, Python's own included, before they run: for `--dry-run`."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from analysis.corpora.early import within_context
 from analysis.model.moe_model import EMBEDDING, OUTPUT_HEAD, MoEModel
@@ -18,6 +19,10 @@ from pruning.requests.model import WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.tasks.evaluation import expected_tokens
+from pruning.tasks.loading import run_settings, search_placement
+
+if TYPE_CHECKING:
+    from analysis.calibration.loading import CalibrationSettings
 
 _LOGITS = 8  # tensors of a chunk of logits that are alive at a time
 # Compiled kernels, threads and their buffers: the demo takes so much more than its weights.
@@ -47,18 +52,20 @@ class Running:
     longest: int  # tokens of a sample
     tokens: int  # of all samples
     by_layers: bool
+    settings: "CalibrationSettings"
 
     @classmethod
     def of(cls, request: HeldOutRequest) -> "Running":
         """As a request says, if corpora are as long as asked for."""
         model = load_model_index(request.model, revision=request.revision)
         by_layers = isinstance(request, StreamableRequest) and request.stream_layers
-        lengths = (
+        longest = max(
             within_context(model, request.sample_settings(corpus).seq_len, request.seq_len)
             for corpus in request.corpora
         )
-        tokens = expected_tokens(request, model)
-        return cls(model, request.dtype, request.batch_size, max(lengths), tokens, by_layers)
+        tokens, settings = expected_tokens(request, model), run_settings(request, longest)
+        size = request.batch_size
+        return cls(model, request.dtype, size, longest, tokens, by_layers, settings)
 
     @property
     def item(self) -> int:
@@ -79,11 +86,13 @@ class Running:
         size = tokens * self.model.streams_size * self.item
         return 0 if are_too_large(size) else size
 
-    def memory(self, candidates: int, kept: int = 0, cached: int = 0) -> int:
+    def memory(
+        self, candidates: int, kept: int = 0, cached: int = 0, *, changes: bool = False
+    ) -> int:
         """Bytes while the original and so many candidates run.
 
         Of a whole model, the inputs of its layers are kept of so many tokens, and log-probabilities
-        of so many positions are cached.
+        of so many positions are cached. `changes`: candidates change weights of experts.
         """
         from analysis.calibration.free import free_memory
         from pruning.engine.full_side import CHUNK_BYTES
@@ -101,10 +110,23 @@ class Running:
             return weights + running + side + chunk + min(states, quarter) + min(logits, quarter)
         ends = (OUTPUT_HEAD, EMBEDDING.rpartition("model.")[2])
         head = max((size for part, size in parts.items() if part.endswith(ends)), default=0)
-        layer = max(parts.values()) * self.item + running
-        return self.hidden(self.tokens * (candidates + 1)) + max(
-            layer, head * self.item + side + chunk
-        )
+        states, layer = self._by_layers(candidates, int(changes))
+        after = self.hidden(self.tokens * (candidates + 1)) + head * self.item + side + chunk
+        return max(states + layer, after)
+
+    def _by_layers(self, candidates: int, copies: int) -> tuple[int, int]:
+        """Bytes of hidden states, and of a layer or of a block of its experts while it runs."""
+        from analysis.calibration.blocks import block_bytes, experts_that_fit, layer_sizes
+        from pruning.engine.streamed import sizes_of_plans
+
+        model, settings = self.model, self.settings
+        states = self.tokens * (candidates + 1) * model.streams_size * self.item
+        run = sizes_of_plans(model, settings, states, self.longest, copies=copies)
+        sizes = layer_sizes(model, settings)
+        if at_once := experts_that_fit(model, settings, run):
+            return run.paused, block_bytes(sizes, at_once, run)
+        experts = max(layer.num_experts for layer in model.layers) * sizes.expert
+        return run.states, sizes.whole + run.running + copies * experts
 
     def with_repairs(self, memory: int, *, repairs: bool) -> int:
         """This memory, or that of the repairs before, if there are any and they take more.
@@ -137,15 +159,19 @@ def weights_memory(request: WeightsRequest) -> int:
 def evaluation_memory(request: EvaluateRequest) -> int:
     """Bytes of an evaluation."""
     plans = max(1, len(request.plans)) * (1 + request.repair) * len(request.bits)
+    changes = request.repair or any(request.bits)
+    changes = changes or any("kept_neurons" in plan for plan in request.plans)
     running = Running.of(request)
-    return python_memory() + running.with_repairs(running.memory(plans), repairs=request.repair)
+    memory = running.memory(plans, changes=changes)
+    return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 
 def sweep_memory(request: SweepRequest) -> int:
     """Bytes of a sweep."""
     plans = len(request.criteria) * len(request.budgets) * (1 + request.repair) * len(request.bits)
+    changes = request.repair or any(request.bits)
     running = Running.of(request)
-    memory = running.memory(1 + plans)
+    memory = running.memory(1 + plans, changes=changes)
     return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 
@@ -167,6 +193,15 @@ def search_memory(request: SearchRequest) -> int:
     usual = seq_len_of(section.corpus, recipe.seq_len)
     longest = within_context(model, usual, recipe.seq_len)
     tokens, size = section.samples * longest, machine.batch_size or _BATCH
-    running = Running(model, recipe.dtype, size, longest, tokens, machine.stream_layers)
+    settings = run_settings(
+        recipe.calibrate,
+        longest,
+        dtype=recipe.dtype,
+        device=machine.device or "auto",
+        batch_size=size,
+        placement=search_placement(recipe, machine),
+    )
+    by_layers = machine.stream_layers
+    running = Running(model, recipe.dtype, size, longest, tokens, by_layers, settings)
     kept = (2 * section.elites + 1) * tokens  # parents, the best so far, and the last
     return python_memory() + running.memory(section.population, kept, tokens)

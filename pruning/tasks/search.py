@@ -45,9 +45,9 @@ from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, weights_costs, weights_run
 from pruning.tasks.evaluation import check_drawn, say_drawn
 from pruning.tasks.loading import (
-    placement_of,
     quiet_transformers,
     run_settings,
+    search_placement,
     together,
     tokenizer_loader,
 )
@@ -253,7 +253,7 @@ def _make_problem(
             device=machine.device or "auto",
             batch_size=machine.batch_size or 8,
             trust_remote_code=machine.trust_remote_code,
-            placement=replace(placement_of(recipe.calibrate), stream_layers=machine.stream_layers),
+            placement=search_placement(recipe, machine),
         ),
         recipe=recipe,
         table=Measurements(stats_store(machine.stats_dir).directories),

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
-from analysis.calibration.loading import Placement
+from analysis.calibration.blocks import layer_sizes
+from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.weights import measure_weights
 from analysis.checkpoint.fp8 import block_shape
 from analysis.drain import drain
@@ -49,6 +50,14 @@ def test_statistics_are_those_of_the_plain_weights(pair, placement, dtype, tmp_p
     first = run(fp8, tmp_path / "a", placement=placement, dtype=dtype)
     second = run(plain, tmp_path / "b", dtype=dtype)
     assert first.manifest.files == second.manifest.files
+
+
+def test_a_layer_is_expected_to_take_more_while_it_is_dequantised(pair):
+    settings = CalibrationSettings(8, dtype="bfloat16")
+    fp8, plain = (layer_sizes(load_model_index(str(path)), settings) for path in pair)
+    assert fp8.around == plain.around
+    assert fp8.expert == int(1.7 * plain.expert)
+    assert fp8.whole == pytest.approx(plain.whole + 0.7 * 7 * plain.expert, abs=1)
 
 
 def test_weights_are_those_of_the_plain_ones(pair):

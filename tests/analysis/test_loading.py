@@ -13,7 +13,7 @@ from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from analysis.calibration import free, memory
+from analysis.calibration import blocks, free, memory
 from analysis.calibration.loading import Placement, load_model, resolve_device
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
 from analysis.errors import CheckpointError, UnsupportedModelError
@@ -99,10 +99,10 @@ def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
 
 def test_a_model_larger_than_memory_names_the_way_that_fits(tmp_path, monkeypatch):
     tiny_checkpoint(tmp_path / "model", "olmoe")
-    monkeypatch.setattr(memory, "free_memory", lambda: 60_000)
     described = load_model_index(str(tmp_path / "model"))
     sequences = make_sequences(LENGTHS)
     needs = memory.memory_needs(described, sequences, make_settings(batch_size=2))
+    monkeypatch.setattr(blocks, "free_memory", lambda: needs.whole_model - 1)
     weights = sum(entry.numel for entry in described.checkpoint.tensors.values()) * 4
     layer = [e for name, e in described.checkpoint.tensors.items() if "layers.1." in name]
     assert needs.whole_model - needs.streamed == (

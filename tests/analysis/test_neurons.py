@@ -21,7 +21,7 @@ from calibrations import (
 )
 from torch.nn import functional
 
-from analysis.calibration import memory
+from analysis.calibration import blocks
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import feed_backward
 from analysis.calibration.loading import Placement, load_model
@@ -256,7 +256,7 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
     assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in described.layers)
     recomputed = replace(settings, placement=Placement(checkpoint_activations=True))
     assert 0 < memory_needs(described, make_sequences(), recomputed).graph < needs.graph
-    monkeypatch.setattr(memory, "free_memory", lambda: plain.whole_model)
+    monkeypatch.setattr(blocks, "free_memory", lambda: plain.whole_model)
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
         check_fits(described, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice

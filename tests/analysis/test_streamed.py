@@ -9,7 +9,14 @@ from calibrations import calibrated, calibration, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration import blocks, hidden, partial
-from analysis.calibration.blocks import Besides, experts_that_fit, layer_sizes
+from analysis.calibration.blocks import (
+    FreeMemory,
+    LayerSizes,
+    RunSizes,
+    experts_that_fit,
+    largest_block,
+    layer_sizes,
+)
 from analysis.calibration.experts import collecting
 from analysis.calibration.loading import Placement
 from analysis.calibration.relay import Relay
@@ -157,11 +164,11 @@ def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(tmp_path
     assert sizes.around == VOCAB * 16 * 4
     layer = [n for n in described.checkpoint.tensors if n.startswith("model.layers.1.")]
     assert sizes.whole == 4 * sum(described.checkpoint.tensors[name].numel for name in layer)
-    besides = Besides(whole=1000, in_blocks=3000)
+    sizes_of_run = RunSizes(running=200, states=800, paused=2700, kept=100)
 
     def fitting(free, **changes):
         monkeypatch.setattr(blocks, "free_memory", lambda: free)
-        return experts_that_fit(described, settings, replace(besides, **changes))
+        return experts_that_fit(described, settings, replace(sizes_of_run, **changes))
 
     whole = (sizes.whole + 1000) / 0.8
     assert fitting(whole + 2) == 0
@@ -169,11 +176,67 @@ def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(tmp_path
     five = (3000 + sizes.around + 5 * sizes.expert) / 0.8
     assert (fitting(five + 2), fitting(five - 2)) == (5, 4)
     assert fitting(five + 2, copies=1) == 2
-    assert fitting(0) == 1  # and what is too large fails as it did
+    assert fitting(0) == 1  # which is refused, see below
     asked = replace(settings, placement=replace(STREAMED, experts_at_once=4))
-    assert experts_that_fit(described, asked, besides) == 4
+    assert experts_that_fit(described, asked, sizes_of_run) == 4
     whole_layer = replace(settings, placement=replace(STREAMED, experts_at_once=7))
-    assert experts_that_fit(described, whole_layer, besides) == 0
+    assert experts_that_fit(described, whole_layer, sizes_of_run) == 0
+
+
+def test_a_gpu_has_room_for_weights_whatever_the_hidden_states_take():
+    """Hand arithmetic: 10 experts of 10 bytes and 20 around them; 80% of 125 and of 1,000 count."""
+    sizes = LayerSizes(whole=120, around=20, expert=10)
+    run = RunSizes(running=5, states=700, paused=790, kept=15)
+    assert largest_block(sizes, 10, run, FreeMemory(device=157, host=1000)) == 0
+    assert largest_block(sizes, 10, run, FreeMemory(device=125, host=1000)) == 6
+    assert largest_block(sizes, 10, run, FreeMemory(device=125)) == 1
+    for free, fits in (
+        (FreeMemory(device=100, host=790), True),
+        (FreeMemory(device=99, host=790), False),
+        (FreeMemory(device=100, host=789), False),
+        (FreeMemory(device=890), True),
+        (FreeMemory(device=889), False),
+    ):
+        assert free.holds(100, 790) == fits
+
+
+@pytest.mark.parametrize("at_once", [0, 2])
+def test_blocks_that_do_not_fit_are_refused_before_anything_runs(tmp_path, monkeypatch, at_once):
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = load_model_index(str(tmp_path / "model"))
+    monkeypatch.setattr(blocks, "free_memory", lambda: 8000)
+    place = replace(STREAMED, experts_at_once=at_once)
+    refused = rf"not even with {at_once or 1} of a layer's experts at once: it needs about .* free"
+    with pytest.raises(CheckpointError, match=refused) as error:
+        run(described, tmp_path / "stats", place)
+    assert "\n" not in str(error.value)
+
+
+def test_forwards_that_pause_are_written_without_waiting_for_the_disk(tmp_path, monkeypatch):
+    """Nothing resumes from them."""
+    synced = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    states = hidden.ForwardStates(hidden.HiddenStates(tmp_path, on_disk=True))
+    for value in (1.0, 2.0):
+        states.put("a", torch.full((2, 3), value))
+    assert torch.equal(states.get("a"), torch.full((2, 3), 2.0))
+    assert not synced
+
+
+def test_what_surrounds_experts_counts_twice_in_blocks(tmp_path):
+    """And what is done adds up to what was stated."""
+    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = load_model_index(str(tmp_path / "model"))
+    wholes = []
+    for number, place in enumerate((STREAMED, IN_BLOCKS)):
+        steps = list(calibration(described, tmp_path / str(number), placement=place))
+        shown = [step.whole for step in steps if step.whole]
+        assert shown[-1].done == pytest.approx(shown[-1].total)
+        assert shown[-2].done["multiply"] < shown[-1].total["multiply"]
+        wholes.append(shown[-1].total["multiply"])
+    around = layer_costs(described).running_around(make_sequences().num_tokens, 0, 1, 2)
+    assert wholes[1] - wholes[0] == pytest.approx(around)
+    assert around > 0
 
 
 def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):

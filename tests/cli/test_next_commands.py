@@ -109,7 +109,11 @@ def test_a_model_larger_than_memory_runs_by_layers_next_and_others_as_before(wor
     evaluated, _ = following(works("plan", tiny, "--criterion", "random", "--remove", 3, "--force"))
     assert "--stream-layers" not in evaluated
     model = load_model_index(str(tiny))
-    ways = {"--stream-layers": {"stream_layers": True}, "--device-map cpu": {"device_map": "cpu"}}
+    ways = {
+        "--stream-layers": {"stream_layers": True},
+        "--stream-layers --experts-at-once 2": {"stream_layers": True, "experts_at_once": 2},
+        "--device-map cpu": {"device_map": "cpu"},
+    }
     for way, fields in ways.items():
         asked = validated(
             EvaluateRequest, {"model": str(tiny), "corpora": ("red.jsonl",), **fields}

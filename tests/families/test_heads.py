@@ -7,11 +7,12 @@ import pytest
 from calibrations import calibrated, calibration, make_settings, watched
 from exports import verified
 
+from analysis.calibration import blocks
 from analysis.calibration.loading import Placement
-from analysis.calibration.memory import memory_needs
+from analysis.calibration.memory import memory_needs, with_blocks
 from analysis.calibration.skeleton import StoredTensor
 from analysis.drain import drain
-from analysis.errors import UnsupportedModelError
+from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.head_parts import runnable_heads
 from analysis.model.opening import load_model_index
 from analysis.stats.merging import merge_runs
@@ -151,6 +152,13 @@ def test_streamed_heads_load_no_output_head(glm, tmp_path, monkeypatch):
     assert "lm_head.weight" not in read
 
 
+def test_heads_are_refused_where_a_layer_does_not_fit(glm, monkeypatch):
+    monkeypatch.setattr(blocks, "free_memory", lambda: 1000)
+    settings = make_settings(groups=WITH_HEADS, placement=Placement(stream_layers=True))
+    with pytest.raises(CheckpointError, match=r"does not fit into memory, .* the group heads"):
+        with_blocks(glm.described, SEQUENCES, settings)
+
+
 def test_streamed_heads_need_memory_for_embeddings(glm):
     needs = [
         memory_needs(glm.described, SEQUENCES, make_settings(groups=groups)).streamed
@@ -158,5 +166,10 @@ def test_streamed_heads_need_memory_for_embeddings(glm):
     ]
     tensors = glm.described.checkpoint.tensors
     ends = sum(tensors[name].nbytes for name in ("model.embed_tokens.weight", "model.norm.weight"))
+    # A head is loaded whole, and is larger than a layer.
+    head, layer = (
+        sum(entry.nbytes for name, entry in tensors.items() if f".layers.{number}." in name)
+        for number in (glm.described.depth, glm.described.depth - 1)
+    )
     # The sums of the head's layer, 7 experts: 8 shards of 15 sums, a vector and a maximum.
-    assert needs[1] - needs[0] == ends + 7 * 8 * (120 + HIDDEN + 1)
+    assert needs[1] - needs[0] == ends + head - layer + 7 * 8 * (120 + HIDDEN + 1)

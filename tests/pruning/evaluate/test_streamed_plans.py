@@ -14,7 +14,7 @@ from analysis.model.opening import load_model_index
 from families.built import HAND_ON_MORE
 from families.configs import BY_NAME, DISTINCT
 from families.tiny_models import tiny_model
-from pruning.engine import streamed
+from pruning.engine import changed_weights, streamed
 from pruning.engine.run import run_evaluations
 from pruning.engine.streamed import Branch, split
 from pruning.plan.experts_per_token import possible_top_k
@@ -127,6 +127,23 @@ def test_each_weight_is_read_once_for_all_plans(mixtral, at_once, ask_streamed, 
     monkeypatch.setattr(StoredTensor, "read_into", noted)
     drain(run_evaluations(ask_streamed(mixtral, plans, "stats", experts_at_once=at_once)))
     assert sorted(read) == sorted(mixtral.checkpoint.tensors)
+
+
+@pytest.mark.parametrize(("at_once", "blocks"), [(0, 1), (2, 3)])
+def test_changed_weights_are_made_once_for_all_batches(
+    mixtral, at_once, blocks, ask_streamed, monkeypatch
+):
+    made, change = [], changed_weights._changed
+    monkeypatch.setattr(
+        changed_weights, "_changed", lambda *given: made.append(given) or change(*given)
+    )
+    plans = [replace(keep_all(mixtral), bits="4")]
+    asked = ask_streamed(mixtral, plans, "stats", experts_at_once=at_once)
+    steps = []
+    drain(run_evaluations(asked), steps.append)
+    assert len(made) == blocks * len(mixtral.layers)
+    said = [step.note for step in steps if "experts at once" in step.note]
+    assert len(said) == bool(at_once)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -197,7 +197,7 @@ def test_a_layer_larger_than_memory_is_refused_before_anything_is_read(
     model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(blocks, "free_memory", lambda: 1000)
-    refused = r"cannot be repaired: a repair loads a whole layer, .* GiB is free; prune without"
+    refused = r"cannot be repaired: a repair loads a whole layer and .* GiB is free; prune without"
     with pytest.raises(UserError, match=refused) as error:
         drain(repair(model, tmp_path))
     says(error)
