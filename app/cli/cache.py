@@ -86,7 +86,7 @@ def import_runs(
 ) -> None:
     """Count the experts that a server chose for live traffic: a run that frequency ranks by.
 
-    Example: moeprune runs import monday.jsonl --model my-model
+    Example: moeprune runs import monday.jsonl --model demo
     """
     from analysis.model.opening import load_model_index
     from analysis.traffic.importing import (

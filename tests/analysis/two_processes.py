@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from analysis.calibration import memory, partial
+from analysis.calibration import blocks, partial
 from analysis.calibration.distributed import join
 from analysis.calibration.line import Line
 from analysis.calibration.loading import CalibrationSettings
@@ -75,12 +75,12 @@ def failing_backward():
 
 def without_room():
     """Why a run with so little free memory is refused, without and with backward."""
-    free_memory, memory.free_memory = memory.free_memory, lambda: 1000
+    free_memory, blocks.free_memory = blocks.free_memory, lambda: 1000
     outcomes = [
         refused(lambda groups=groups: drain(task("qwen3_moe", ROOT / "small", groups)))
         for groups in (SETTINGS, replace(SETTINGS, groups=GROUPS["neurons"]))
     ]
-    memory.free_memory = free_memory
+    blocks.free_memory = free_memory
     return outcomes
 
 

@@ -17,8 +17,11 @@ from typer.models import OptionInfo
 
 import app
 import app.cli
+from analysis.files.shipped import DEMO_CHECKPOINT
+from analysis.model.opening import load_model_index
 from app.cli import COMMANDS, find
 from app.cli.help import paragraphs
+from builders.traffic import write_traces
 from tests.reliability.faults import full_at
 from tools.reference.commands import all_commands, options_of
 
@@ -194,6 +197,7 @@ def test_the_examples_of_help_run(works, here):
     shown = {words: paragraphs(function.__doc__)[1] for words, function in all_commands()}
     first = ("recipe init", "plan", "repair", "export")  # what others read
     servers, others = ("app", "demo"), ("search", "runs merge", "runs remove")
+    write_traces(here / "monday.jsonl", load_model_index(str(DEMO_CHECKPOINT)).layers)
     for words in (*first, *(name for name in shown if name not in first)):
         if words not in (*servers, *others) and not words.startswith("jobs"):
             works(*shlex.split(shown[words])[1:])

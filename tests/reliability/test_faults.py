@@ -75,7 +75,7 @@ def write_record(folder, version, _model):
 def write_measurements(folder, version, _model):
     sums = PlanSums((4,) * 3, tuple("abcdefgh"), {"nll": summed(range(8))})
     where = SampleSet("text", "d" * 64, "float32", 42)
-    Measurements([folder]).add_plans("model", {version: sums}, where, {})
+    Measurements([folder]).add_plans("a" * 64, {version: sums}, where, {})
 
 
 def write_csv_table(folder, version, _model):
