@@ -23,6 +23,7 @@ from pruning.measures.curves import Sensitivity
 from pruning.measures.store import Kept, RecordStore, readable_records
 from pruning.measures.sum_error import SumError
 from pruning.plan.budget import Budget, sparsity_budget
+from pruning.plan.parallel import parallel_note
 from pruning.plan.plan import PruningPlan
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note
@@ -196,7 +197,11 @@ class Study:
     def neurons(self, spec: PlanSpec, scope: NeuronScope) -> Units:
         """The neurons that can go under the limits of a spec, with the pools of a scope."""
         spread = SpreadSpec(neuron_scope=str(scope))
-        free = spec.model_copy(update={"budget": BudgetSpec(), "spread": spread})
+        # Of the budget, processes that serve it read how widths are rounded.
+        budget = BudgetSpec()
+        if spec.parallel:
+            budget = BudgetSpec(width_multiple_of=spec.budget.width_multiple_of)
+        free = spec.model_copy(update={"budget": budget, "spread": spread})
         return self.cached(neuron_units_of, self.scores(spec), free)
 
     def ranking_of_search(self, search: KnownSearch) -> Ranking:
@@ -236,7 +241,9 @@ class Study:
         if not spec.by_neuron:
             plan = with_further_notes(plan, ranking, spec)
         odd = source_notes(self.model, plan.kept)
-        notes = (*plan.notes, super_note(plan, self.model, self.store), *odd)
+        limits = spec.constraints_for(self.model)
+        over = parallel_note(spec.parallel, limits, self.model, by_neuron=spec.by_neuron)
+        notes = (*plan.notes, over, super_note(plan, self.model, self.store), *odd)
         return replace(plan, notes=tuple(filter(None, notes))), ranking
 
     def budget(self, spec: PlanSpec, *, by_hand: bool = False) -> tuple[Units, Budget]:
@@ -244,7 +251,7 @@ class Study:
         if spec.limits.keep_super:
             spec = self.ranking(spec).settled(spec)
         if by_hand and spec.budget.sparsity:
-            units = expert_units(self.model.layers, spec.constraints)
+            units = expert_units(self.model.layers, spec.constraints_for(self.model))
             return units, sparsity_budget(units, spec.budget.sparsity, even=False)
         units = experts_of(spec, self.model)
         return units, budget_of(spec, units, self.model, file_evidence(spec, self.model))

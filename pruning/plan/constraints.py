@@ -69,8 +69,13 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, frozenset) else value
 
 
-def check_multiple(layers: Sequence[MoELayer], constraints: Constraints) -> None:
-    """Refuse a floor or a multiple that no layer can keep, and name what works."""
+def check_multiple(
+    layers: Sequence[MoELayer], constraints: Constraints, serve_on: object = None
+) -> None:
+    """Refuse a floor or a multiple that no layer can keep, and name what works.
+
+    `serve_on`: the processes that ask for the multiple, if they do.
+    """
 
     def lets_go(number: int) -> bool:
         steps = [math.lcm(number, layer.num_groups) for layer in layers]
@@ -86,9 +91,11 @@ def check_multiple(layers: Sequence[MoELayer], constraints: Constraints) -> None
     if multiple == 1 or lets_go(multiple):
         return
     works = [number for number in range(2, multiple) if most % number == 0 and lets_go(number)]
-    hint = f"give --multiple-of {works[-1]}" if works else "leave it out"
+    asked, option = (f"--serve-on {serve_on}", "ep=") if serve_on else ("", "--multiple-of ")
+    hint = f"give {option}{works[-1]}" if works else "leave it out"
     raise PlanError(
-        f"--multiple-of {multiple} lets no expert go: layers have at most {most} experts; {hint}."
+        f"{asked or f'{option}{multiple}'} lets no expert go: layers have at most {most} experts; "
+        f"{hint}."
     )
 
 

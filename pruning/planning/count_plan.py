@@ -9,6 +9,7 @@ from analysis.model.outline import without_weights
 from analysis.model.widths import expert_widths
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import smaller_cut
+from pruning.plan.parallel import parallel_note
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.planning.make import budget_of, experts_of, file_evidence
@@ -46,6 +47,7 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> CountPlan:
     notes = [*_caveats(model), *allocation_notes(schedule, units, budget, allocation, evidence)]
     if (target := spec.budget.size_target) and spec.is_even:
         notes.append(smaller_cut(model, target, units.limits, allocation.removed))
+    notes.append(parallel_note(spec.parallel, units.limits, model))
     return CountPlan(allocation, size_report(model, plan), tuple(filter(None, notes)))
 
 

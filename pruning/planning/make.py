@@ -82,9 +82,9 @@ def units_of(ranking: Ranking, spec: PlanSpec) -> Units:
 
 def experts_of(spec: PlanSpec, model: MoEModel) -> Units:
     """The experts that can go under the limits of a spec."""
-    asked, limits = spec.budget, spec.constraints
+    asked, limits = spec.budget, spec.constraints_for(model)
     if asked.remove != 0 and not (asked.sparsity and asked.fraction == 0):
-        check_multiple(model.layers, limits)
+        check_multiple(model.layers, limits, spec.parallel)
     return expert_units(model.layers, limits)
 
 
@@ -97,8 +97,9 @@ def neuron_units_of(ranking: Ranking, spec: PlanSpec) -> Units:
 
 def neuron_units_for(model: MoEModel, spec: PlanSpec, saliency: NeuronScores) -> Units:
     """The same of saliency by layer and expert."""
-    kept_experts(model.layers, spec.constraints)  # refuses
-    return neuron_units(expert_widths(model), spec.constraints, spec.spread.scope, saliency)
+    limits = spec.constraints_for(model)
+    kept_experts(model.layers, limits)  # refuses
+    return neuron_units(expert_widths(model), limits, spec.spread.scope, saliency)
 
 
 def budget_of(spec: PlanSpec, units: Units, model: MoEModel, evidence: Evidence) -> Budget:
@@ -215,7 +216,9 @@ def with_further_notes(plan: PruningPlan, ranking: Ranking, spec: PlanSpec) -> P
         notes.insert(0, ranking.curves_for(spec).note(removed))
     notes.append(uneven_note(kept))
     if (target := spec.budget.size_target) and spec.is_even:
-        notes.append(smaller_cut(model, target, ranking.settled(spec).constraints, removed))
+        notes.append(
+            smaller_cut(model, target, ranking.settled(spec).constraints_for(model), removed)
+        )
     return replace(plan, notes=tuple(filter(None, notes)))
 
 

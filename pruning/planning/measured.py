@@ -81,7 +81,8 @@ def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> 
 
 
 def _experts(ranking: Ranking, spec: PlanSpec) -> Order:
-    limits, layers = spec.constraints, ranking.model.layers
+    model = ranking.model
+    limits, layers = spec.constraints_for(model), model.layers
     fixed = Constraints(pinned=limits.pinned, dropped=limits.dropped)
     table, digest = ranking.table, order_digest(ranking.table)
     if fixed.held:

@@ -42,7 +42,7 @@ from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.spec import FREQUENCY, PlanSpec, RankingSpec
 
-_OF_LIMITS = ("multiple_of", "floor", "pin", "drop", "keep_super")
+_OF_LIMITS = ("multiple_of", "serve_on", "floor", "pin", "drop", "keep_super")
 _OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)
 
 

@@ -56,7 +56,7 @@ PANELS = {
         "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
         "top_k with_sparsity",
         "Layers": "schedule schedule_file kept_experts measured_on cost across levels refine",
-        "Constraints": "multiple_of floor protect pin drop keep_super set lock",
+        "Constraints": "multiple_of serve_on floor protect pin drop keep_super set lock",
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples windows_per_document questions stops template_args "

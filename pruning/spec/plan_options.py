@@ -13,6 +13,7 @@ from pruning.measures.names import CostName
 from pruning.plan.budget import TargetDtype as TargetDtypeName
 from pruning.plan.budget import parse_gib
 from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges
+from pruning.plan.parallel import parse_parallel
 from pruning.plan.units import parse_scope
 from pruning.schedules import SCHEDULES, get_schedule
 from pruning.spec.base import Option, checked, checked_by
@@ -153,6 +154,15 @@ MultipleOf = Annotated[
     Whole,
     Field(ge=1, le=4096),
     Option("Layers keep a multiple of this many; a sparsity is rounded down to fit.", takes="N"),
+]
+ServeOn = Annotated[
+    Text,
+    checked_by(parse_parallel),
+    Option(
+        "Processes that will serve it: tp=8,ep=8. Layers keep a multiple of ep experts, neurons a "
+        "multiple that tp divides; heads that do not divide are refused.",
+        takes="tp=N,ep=N",
+    ),
 ]
 Floor = Annotated[
     Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.", takes="N")

@@ -7,7 +7,7 @@ plans, searches and measurements record them. Every rule on how they go together
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
@@ -17,6 +17,7 @@ from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints
+from pruning.plan.parallel import Parallel, divided, parse_parallel
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
 from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
@@ -35,6 +36,9 @@ from pruning.spec.base import (
     value_words,
     written,
 )
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
 
 FREQUENCY: Final = "frequency"
 BUDGETS: Final = ("shrink", "sparsity", "remove", "target_size", "params_share")
@@ -216,6 +220,7 @@ class LimitsSpec(Section):
     """
 
     multiple_of: plan_options.MultipleOf = 1
+    serve_on: plan_options.ServeOn | None = None
     floor: plan_options.Floor = 0
     protect: plan_options.Protect = ()
     pin: plan_options.Pin = Field(default_factory=dict)
@@ -286,7 +291,10 @@ class PlanSpec(Section):
         if spread.is_measured:
             fields.remove("schedule")
         if fields:
-            kinds = ("neuron_scope", "protect", "pin", "drop", "keep_super", "floor", "multiple_of")
+            kinds = (
+                *("neuron_scope", "protect", "pin", "drop", "keep_super", "floor"),
+                *("multiple_of", "serve_on"),
+            )
             raise Misfit(
                 fields[0],
                 f"{name(fields[0])} is for plans of whole experts; a plan of neurons takes "
@@ -341,10 +349,18 @@ class PlanSpec(Section):
         """The corpora that rank, with their weights in the blend."""
         return tuple(map(parse_corpus_weight, self.ranking.corpora))
 
+    def constraints_for(self, model: "MoEModel") -> Constraints:
+        """What schedules must respect; a PlanError for processes that cannot divide the model."""
+        limits = self.limits.constraints(self.spread.lock)
+        if (parallel := self.parallel) is None:
+            return limits
+        neurons = self.budget.width_multiple_of if self.by_neuron else 0
+        return divided(limits, parallel, model, neurons=neurons)
+
     @property
-    def constraints(self) -> Constraints:
-        """What schedules must respect."""
-        return self.limits.constraints(self.spread.lock)
+    def parallel(self) -> Parallel | None:
+        """The processes that will serve it, if they were named."""
+        return parse_parallel(self.limits.serve_on) if self.limits.serve_on else None
 
     @property
     def reads_text(self) -> bool:
