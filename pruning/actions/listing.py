@@ -47,6 +47,7 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Ship": {
         "export": "Write the pruned checkpoint; the model is never loaded.",
+        "placement": "Choose the experts that stay on a device; nothing is deleted.",
     },
 }
 SENTENCES: Final = {name: words for actions in STEPS.values() for name, words in actions.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,22 @@ def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
     neurons = plan.kept_neurons.get(layer, {})
     widths = computed_widths(model)[layer]
     kept = [len(neurons.get(expert, range(widths[expert]))) for expert in plan.kept[layer]]
+    return _bytes_of_widths(model, layer, kept, plan.bits)
+
+
+@lru_cache(maxsize=1024)
+def expert_bytes_in_bits(model: MoEModel, layer: int, width: int, bits: str) -> int:
+    """Bytes of an expert of this layer with so many neurons, in fewer bits."""
+    return _bytes_of_widths(model, layer, [width], bits)
+
+
+def _bytes_of_widths(model: MoEModel, layer: int, kept: Sequence[int], bits: str) -> int:
+    """Bytes of experts of a layer with these numbers of neurons."""
+    widths = computed_widths(model)[layer]
     slots = [item for item in model.located[layer] if item.slot.kind is not SlotKind.ROUTER]
     # Matrices of a neuron's input: gate and up, or up alone.
     inner = 2 if any("gate" in str(item.slot.projection) for item in slots) else 1
-    columns, form = model.expert_output_size, FORMATS[plan.bits]
+    columns, form = model.expert_output_size, FORMATS[bits]
     biases = sum(item.entry.nbytes for item in slots if item.slot.role == "bias")
     nbytes = biases * sum(kept) // max(sum(widths), 1)
     for width, experts in Counter(kept).items():

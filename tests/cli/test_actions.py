@@ -48,6 +48,7 @@ ASKED = {
     "variance": {**_TEXT, "plans": ("{plan}",)},
     "ask": {"model": "demo", "prompt": "A room is 7 m by", "max_new_tokens": 2},
     "export": {"plan": "{plan}", "out": "smaller"},
+    "placement": {"budget": "100KiB", "calibrated_on": ("{red}",)},
     "traffic": {"plan": "{plan}", "traces": ("{traces}",)},
 }
 _RECIPE = """model: {model}

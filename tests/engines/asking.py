@@ -38,13 +38,14 @@ Answer = Mapping[str, Any]
 
 
 def ask_engine(
-    engine: str, folders: Sequence[Path], scratch: Path, *, drafts: bool = False
+    engine: str, folders: Sequence[Path], scratch: Path, **more: object
 ) -> tuple[str, list[Answer]]:
     """The engine's versions, and its answer on every checkpoint.
 
-    With `drafts` vLLM drafts by the prediction head, and says how many tokens it accepts.
+    `more`: with `drafts` vLLM drafts by the prediction head, and says how many tokens it accepts;
+    `override_tensor` is that option of llama.cpp, whose log then lies at `answers.log`.
     """
-    question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB, "drafts": drafts}
+    question = {"prompts": PROMPTS, "tokens": TOKENS, "vocabulary": VOCAB, "drafts": False, **more}
     asked, answered = scratch / "asked.json", scratch / "answers.json"
     questions = [
         {

@@ -15,6 +15,8 @@ from answering import UnknownArchitecture, answer_all
 # Before the processes fork, each of which would import it again.
 from transformers import AutoConfig, AutoTokenizer  # noqa: F401
 
+_DEBUG = 5  # verbosity of the log that names overridden tensors
+
 
 def check(config):
     """Whether the converter has a class for the architecture, and looks for prediction heads."""
@@ -26,14 +28,19 @@ def check(config):
         ) from error
 
 
-def serve(gguf):
-    """A server of the library, in this process; computes in float32 throughout."""
+def serve(gguf, override_tensor=""):
+    """A server of the library, in this process; computes in float32 throughout.
+
+    `override_tensor`: see that option of llama.cpp; the log then names what it matches.
+    """
     params = xllamacpp.CommonParams()
     params.model.path = str(gguf)
     params.n_ctx, params.n_parallel, params.warmup = 256, 1, False
     params.cpuparams.n_threads = 1
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    if override_tensor:
+        params.tensor_buft_overrides, params.verbosity = override_tensor, _DEBUG
     return xllamacpp.Server(params)
 
 
@@ -66,7 +73,7 @@ def answer(asked):
     with tempfile.TemporaryDirectory() as folder:
         gguf = Path(folder) / "model.gguf"
         convert(asked["checkpoint"], gguf)
-        server = serve(gguf)
+        server = serve(gguf, asked.get("override_tensor", ""))
         return [
             continued(server, prompt, asked["tokens"], asked["vocabulary"])
             for prompt in asked["prompts"]
