@@ -258,7 +258,7 @@ def _notes(request: PlacementRequest, placed: Placements) -> list[str]:
             "choices: only bytes tell layers apart, so the last that fit stay"
         )
     if form := FORMATS.get(request.bits):
-        notes.append(f"experts in {form.label}, near {LLAMA_CPP}'s {form.near}")
+        notes.append(f"experts in {form.label}, near {LLAMA_CPP}'s {form.near}; all else as stored")
     verdict = next(v for v in verdicts(contents_of(model)) if v.engine == LLAMA_CPP)
     if verdict.reads in (Reads.FAILS, Reads.WRONG):
         notes.append(f"{LLAMA_CPP}, {verdict.reads} on this checkpoint: {verdict.reason}")

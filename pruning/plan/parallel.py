@@ -87,7 +87,8 @@ def parallel_note(
         for key, words in _HEADS.items()
         if type(model.config.get(key)) is int
     ]
-    checked = f"; {' and '.join(heads)} divide by {parallel.tp}" if heads else ""
+    has_heads = bool(heads) and parallel.tp > 1
+    checked = f"; {' and '.join(heads)} divide by {parallel.tp}" if has_heads else ""
     return f"For {parallel} {kept}{checked}."
 
 
