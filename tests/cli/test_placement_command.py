@@ -10,6 +10,7 @@ from safetensors import safe_open
 from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore
+from builders.traffic import write_traces
 from pruning.planning.placement import place_layers
 
 LAYERS = (0, 2, 3)
@@ -121,6 +122,16 @@ def test_another_criterion_tells_the_share_of_the_counts(placed, counts, corpora
     unknown = placed(6 * EXPERT, *weights, folder=tmp_path / "nothing")
     assert (unknown["served"], unknown["counted_in"]) == (None, [])
     assert unknown["llama_cpp"]["served"] == pytest.approx(1 / 3)
+
+
+def test_live_traffic_chooses_as_well(works, tiny, placed, here):
+    layers = load_model_index(str(tiny)).layers
+    traces = write_traces(here / "monday.jsonl", layers)
+    works("runs", "import", traces, "--model", tiny, "--stats-dir", here / "live")
+    found = placed(9 * EXPERT, "--calibrated-on", "monday", folder=here / "live")
+    # Low ids come more often in these answers: half of the experts serve more than half.
+    assert 0.6 < found["served"] < 1
+    assert "monday" in found["counted_in"][0]
 
 
 def test_bits_make_experts_smaller(placed, corpora, others):
