@@ -333,7 +333,7 @@ class Study:
 
         Curves predict none of repaired plans; sums need what the plan loses in its own bits.
         """
-        if plan.bits:
+        if plan.named_bits:
             return self.cached(predicted_in_bits, plan, self.model, self.evaluations)
         if plan.repair or (error := self.sum_error(ranking)) is None:
             return None

@@ -1,9 +1,9 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from analysis.errors import ExportError
 from analysis.files.shipped import DEMO_MODEL
@@ -16,6 +16,8 @@ from analysis.ranking.choose import Choice
 from analysis.stats.manifest import COUNTS_ALONE, Run
 from app.console import finish, note, note_command, out, ranges_of_rows, show_table
 from pruning.plan.active import Routing
+from pruning.plan.bit_sizes import fits_k_types
+from pruning.plan.bits import FORMATS
 from pruning.plan.experts_per_token import top_k_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -32,15 +34,17 @@ from pruning.plan.widths import WidthChoice
 from pruning.planning.count_plan import CountPlan
 from pruning.requests.following import commands_after_checks, with_weights
 from pruning.requests.plan import SpecRequest
-from pruning.serving.commands import serve_commands, serve_gguf, served_by
+from pruning.serving.commands import LLAMA_CPP, serve_commands, serve_gguf, served_by
 from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
 from pruning.serving.gguf import gguf_path
+from pruning.serving.tensor_types import REST, quantise_command, tensor_types
 from pruning.spec.base import command_line, option_words
 from pruning.surgery.manifest import read_manifest
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
+_UNQUANTISED: Final = ("bf16", "f16", "f32")  # types of --gguf
 _RARE = ("pinned", "dropped", "held", "empty")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),
@@ -270,7 +274,11 @@ def say_export(
     removes = equal_cut(manifest.plan, padded=manifest.padded)
     found = verdicts(replace(contents, removes=removes))
     note(summary(found))
-    serving = serve_commands(served_by(found, str(folder), exported.dtype, tried_only=True))
+    bits = {int(layer): bits for layer, bits in result.get("bits_by_layer", {}).items()}
+    served = served_by(found, str(folder), exported.dtype, tried_only=True, bits_by_layer=bits)
+    serving = serve_commands(served)
+    if any(engine.verdict.engine == LLAMA_CPP for engine in served):
+        say_notes(_bits_words(exported, bits))
     for line in serving:
         note_command(line)
     numbers = {**result, "folder": str(folder), "serve": serving}
@@ -293,9 +301,28 @@ def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
     """Print what the GGUF file of an export is, if it was asked for."""
     if (record := result.get("gguf")) is None:
         return
-    path = gguf_path(folder, record["type"])
+    path, kind = gguf_path(folder, record["type"]), record["type"]
     words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
-    finish(words, {"gguf": record}, serve_gguf(path))
+    bits = {int(layer): bits for layer, bits in result.get("bits_by_layer", {}).items()}
+    if kind in _UNQUANTISED and (types := tensor_types(bits, kind)):
+        small = gguf_path(folder, "by-layer")
+        lines = [quantise_command(types, path, small), serve_gguf(small)]
+    else:
+        lines = [serve_gguf(path)]
+    finish(words, {"gguf": record}, *lines)
+
+
+def _bits_words(exported: MoEModel, bits: Mapping[int, str]) -> Iterator[str]:
+    """What llama.cpp makes of the bits of a plan, which the export itself has not."""
+    if not bits:
+        return
+    yield (
+        f"the export has the weights as they are; llama-quantize gives its experts their bits, and "
+        f"all else {REST}"
+    )
+    types = {FORMATS[name].tensor_type for name in bits.values() if name in FORMATS}
+    if any("_k" in name for name in types) and not fits_k_types(exported):
+        yield "types of K need rows of 256 weights: llama-quantize takes larger ones here"
 
 
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:

@@ -103,6 +103,8 @@ def why_not_shown(loaded: Loaded, loss: PlanLoss) -> str:
 
 
 def _asked(facts: PlanFacts, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
+    if facts.layer_bits:
+        raise not_here("bits by layer")
     if facts.asked is not None:
         return facts.asked
     if facts.removed or facts.repair:

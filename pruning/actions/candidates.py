@@ -43,7 +43,7 @@ def candidate_names(
     candidates: dict[str, int] = {}
     for index, (name, plan) in enumerate(plans.items()):
         repairs = 2 if repair and takes_repair(plan, model) else 1
-        for _ in range(repairs * (1 if plan.bits else bits)):
+        for _ in range(repairs * (1 if plan.named_bits else bits)):
             candidates[name + _variant(plan, made[len(candidates)])] = index
     return candidates
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import floor
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -12,7 +13,7 @@ from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.plan.bit_sizes import fits_k_types
-from pruning.plan.bits import FORMATS
+from pruning.plan.bits import BY_LAYER, FORMATS, OWN
 from pruning.plan.budget import GIB, parse_gib
 from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import format_bytes
@@ -32,6 +33,7 @@ from pruning.requests.following import export_command, pruned_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
+from pruning.serving.tensor_types import quantise_command, tensor_types
 from pruning.spec import options, plan_options
 from pruning.spec.base import Option
 from pruning.tasks import Steps
@@ -109,7 +111,7 @@ def _caveats(
         words = "Where layers or experts differ in size, only load_pruned loads it this small"
         rest = "; the commands are of the best that are alike." if any(alike) else "."
         notes.append(f"{words}{rest}")
-    near = FORMATS[way["bits"]].near if way["bits"] else ""
+    near = FORMATS[way["bits"]].near if way["bits"] in FORMATS else ""
     if "_K" in near and not fits_k_types(model):
         notes.append(
             f"{near} needs rows of 256 weights: llama-quantize takes a larger type for this model."
@@ -157,10 +159,21 @@ def _commands(
         words = ("--plan", plan, "--verify", *(place if loss.is_repaired else ()))
         commands.append(export_command(request.model, *words))
     if way["bits"] and converts:
-        near = FORMATS[way["bits"]].near
         commands.append(f"python convert_hf_to_gguf.py {folder} --outfile {_GGUF} --outtype bf16")
-        commands.append(f"llama-quantize {_GGUF} model-{near}.gguf {near}")
+        commands.append(_quantise(request, loss.facts, way["bits"]))
     return commands
+
+
+def _quantise(request: FitRequest, facts: PlanFacts, bits: str) -> str:
+    """The command that gives a GGUF file the bits of a way."""
+    if bits != BY_LAYER:
+        near = FORMATS[bits].near
+        return f"llama-quantize {_GGUF} model-{near}.gguf {near}"
+    layers = load_model_index(request.model, revision=request.revision).layers
+    by_layer = {layer.index: facts.layer_bits.get(str(layer.index), OWN) for layer in layers}
+    return quantise_command(
+        tensor_types(by_layer, "bf16"), Path(_GGUF), Path("model-by-layer.gguf")
+    )
 
 
 def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:

@@ -29,6 +29,8 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "search": "Search for the best allocation of a budget; interrupt it, and the best so far "
         "is kept.",
         "fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.",
+        "allocate": "Spread experts and bits over the layers within a size, by measured "
+        "sensitivities.",
         "repair": "Refit what a plan keeps to take over part of what it removes; writes "
         "repaired.json.",
     },

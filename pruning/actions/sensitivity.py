@@ -9,6 +9,7 @@ from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.actions.expected import expected_cost
 from pruning.measures.curves import Sensitivity, from_cost
 from pruning.measures.result import MEASURES
+from pruning.plan.bits import BITS, FORMATS
 from pruning.plan.repair_reference import repaired_name
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.following import next_plan
@@ -24,6 +25,7 @@ _SPEC = ("granularity", "criterion", "gate", "cost", "across", "target_dtype")  
 def _tell(call: Call[SensitivityRequest], measurement: Measurement) -> Outcome:
     """The curves, what plans were predicted to cost and do, and the plan that comes next."""
     request, count = call.request, len(measurement.corpora)
+    measured_all = (*measurement.corpora, *measurement.bits)
     names = (*_SPEC, *LimitsSpec.model_fields, "revision", "stats_dir")
     measured_on = request.corpora if len(request.corpora) > 1 else ()
     words = [*option_words(request, only=names)]
@@ -32,7 +34,7 @@ def _tell(call: Call[SensitivityRequest], measurement: Measurement) -> Outcome:
     words += (request.budget_words or ["--sparsity 50%"])[0].split(" ", 1)
     return Outcome(
         f"{count} {'corpus' if count == 1 else 'corpora'} measured",
-        {"records": [measured.record.record_id for measured in measurement.corpora]},
+        {"records": [measured.record.record_id for measured in measured_all]},
         tuple(_shown(measurement, request)),
         (next_plan(request.model, *words),),
     )
@@ -41,6 +43,8 @@ def _tell(call: Call[SensitivityRequest], measurement: Measurement) -> Outcome:
 def _shown(measurement: Measurement, request: SensitivityRequest) -> Iterator[Section]:
     for measured in measurement.corpora:
         yield from _curves(measured, request)
+    for measured in measurement.bits:
+        yield _in_bits(measured, request)
     yield from _rounds(measurement, request)
     if measurement.evaluations:
         tokens = max(record.plan.repair_tokens for record in measurement.evaluations)
@@ -79,6 +83,21 @@ def _curves(measurement: CorpusMeasurement, request: SensitivityRequest) -> Iter
         spent = Sensitivity((measurement.curves,), request.cost).solution(units, total)
         value = from_cost(request.cost, spent.cost)
         yield f"{share:.0%}: predicted {label} {value:.4f}"
+
+
+def _in_bits(measurement: CorpusMeasurement, request: SensitivityRequest) -> Table:
+    """What each layer alone loses in each format."""
+    label, record = MEASURES[request.cost].label, measurement.record
+    formats = [name for name in FORMATS if name in request.bits]
+    rows = [
+        (
+            layer,
+            *(f"{from_cost(request.cost, curve.at(BITS.index(name))):.4f}" for name in formats),
+        )
+        for (layer, _), curve in zip(record.layers, measurement.curves.layers, strict=True)
+    ]
+    title = f"{label} on {record.corpus['name']} if one layer alone has fewer bits"
+    return Table(title, ("layer", *(FORMATS[name].label for name in formats)), rows)
 
 
 def _rounds(measurement: Measurement, request: SensitivityRequest) -> Iterator[str]:

@@ -37,7 +37,8 @@ class ChangedWeights:
         repaired = {n for n in plan.kept if repair is not None and repair.file(n).is_file()}
         return {
             layer: partial(self._of, family, plan, layer)
-            for layer in (plan.kept if plan.bits else sorted(repaired))
+            for layer in plan.kept
+            if layer in repaired or plan.bits_in(layer)
         }
 
     def _of(self, family: MoEFamily, plan: PruningPlan, layer: int, experts: nn.Module) -> Weights:
@@ -52,7 +53,7 @@ def _changed(experts: nn.Module, family: MoEFamily, plan: PruningPlan, layer: in
     new: dict[str, Tensor] = {}
     if plan.repair and (path := plan.repair.file(layer)).is_file():
         new[DOWN] = new_down(experts, family, path)
-    return {**new, **_in_bits(experts, new, plan, layer)} if plan.bits else new
+    return {**new, **_in_bits(experts, new, plan, layer)} if plan.bits_in(layer) else new
 
 
 def _in_bits(experts: nn.Module, new: Weights, plan: PruningPlan, layer: int) -> Weights:
@@ -62,7 +63,8 @@ def _in_bits(experts: nn.Module, new: Weights, plan: PruningPlan, layer: int) ->
             f"Fewer bits cannot be simulated in layer {layer}: its experts do not use "
             "transformers' experts interface; evaluate the plan without --bits."
         )
-    neurons, block = plan.kept_neurons.get(layer, {}), loaded_block(experts)
+    bits, block = plan.bits_in(layer), loaded_block(experts)
+    neurons = plan.kept_neurons.get(layer, {})
     changed = {}
     for name in ("gate_up_proj" if experts.has_gate else "up_proj", DOWN):
         stacked_EXX = new.get(name, experts.get_parameter(name).detach()).clone()
@@ -71,9 +73,9 @@ def _in_bits(experts: nn.Module, new: Weights, plan: PruningPlan, layer: int) ->
             matrix_RC = matrix_XX.T if experts.is_transposed else matrix_XX
             if name == DOWN and expert in neurons:
                 kept = list(neurons[expert])
-                matrix_RC[:, kept] = quantised(matrix_RC[:, kept], plan.bits)
+                matrix_RC[:, kept] = quantised(matrix_RC[:, kept], bits)
             else:
-                matrix_RC.copy_(quantised(matrix_RC, plan.bits))
+                matrix_RC.copy_(quantised(matrix_RC, bits))
         changed[name] = stacked_EXX
     return changed
 

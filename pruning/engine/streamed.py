@@ -170,7 +170,7 @@ class Pass:
             kept, neurons = plan.kept.get(layer, ()), plan.kept_neurons.get(layer, {})
             repaired = plan.repair is not None and plan.repair.file(layer).is_file()
             repair = plan.repair.digest if plan.repair and repaired else ""
-            bits = plan.bits if count else ""
+            bits = plan.bits_in(layer) if count else ""
             top_k = plan.top_k if count else 0
             cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits, top_k)
             cuts.append(cut if any(cut) else None)
@@ -423,7 +423,7 @@ def run_plans(
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
     nbytes *= len(distinct) + 1
-    changes = any(plan.bits or plan.repair or plan.kept_neurons for plan in distinct)
+    changes = any(plan.named_bits or plan.repair or plan.kept_neurons for plan in distinct)
     longest = max(samples.sequences.longest for samples in corpora)
     run = sizes_of_plans(model, settings, nbytes, longest, copies=int(changes))
     at_once = experts_that_fit(model, settings, run)

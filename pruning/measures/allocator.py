@@ -87,6 +87,14 @@ class Solutions:
             raise no_allocation(total, self.totals)
         return Solution(total, tuple(self._removed_at(place).tolist()), float(self.costs[place]))
 
+    def at_least(self, total: int) -> Solution:
+        """The cheapest allocation of this budget or any larger one, of equal ones the smallest."""
+        totals = self.totals[self.totals >= total]
+        if not len(totals):
+            raise no_allocation(total, self.totals)
+        costs = self.costs[(totals - self.least) // self.unit]
+        return self.at(int(totals[costs.argmin()]))
+
     def all_removed(self) -> IntArray:
         """(totals, layers): the cheapest allocation of each of `totals`."""
         return self._removed_at((self.totals - self.least) // self.unit)

@@ -25,7 +25,7 @@ def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
     neurons = plan.kept_neurons.get(layer, {})
     widths = computed_widths(model)[layer]
     kept = [len(neurons.get(expert, range(widths[expert]))) for expert in plan.kept[layer]]
-    return _bytes_of_widths(model, layer, kept, plan.bits)
+    return _bytes_of_widths(model, layer, kept, plan.bits_in(layer))
 
 
 @lru_cache(maxsize=1024)

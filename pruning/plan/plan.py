@@ -21,7 +21,12 @@ from analysis.files.text_file import read_text_file
 from analysis.lazy import np, pd
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.allocation import Allocation, check_kept
-from pruning.plan.bits import FORMATS
+from pruning.plan.bits import (
+    BitsMixin,
+    fit_layer_bits,
+    layer_bits_from_json,
+    ordered_layer_bits,
+)
 from pruning.plan.constraints import MOST_DIGITS, Constraints, ranges
 from pruning.plan.experts_per_token import check_top_k
 from pruning.plan.kept_neurons import (
@@ -93,7 +98,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, repr=False)
-class PruningPlan(DisplayMixin):
+class PruningPlan(BitsMixin, DisplayMixin):
     """The kept experts of each layer, and the kept neurons of experts."""
 
     model: ModelRef
@@ -108,6 +113,9 @@ class PruningPlan(DisplayMixin):
     # Name of the format that evaluations simulate for the experts' weights; empty: as they are.
     # Exports ignore it.
     bits: str = ""
+    # The same for layers that differ: decoder index -> format; layers that are absent stay as they
+    # are. Either this or `bits`.
+    layer_bits: Mapping[int, str] = field(default_factory=dict, hash=False)
     # Experts per token that routers select, fewer than the model's own; 0: as many as those.
     top_k: int = 0
     notes: tuple[str, ...] = field(default=(), compare=False)  # of its making, for people; no file
@@ -123,15 +131,12 @@ class PruningPlan(DisplayMixin):
                 "The plan names neurons in 'kept_neurons', but its granularity is "
                 f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
             )
-        if self.bits not in ("", *FORMATS):
-            raise PlanError(
-                f"The plan's 'bits' is {self.bits!r}; this version simulates {', '.join(FORMATS)}."
-            )
         if type(self.top_k) is not int or self.top_k < 0:
             raise PlanError(
                 f"The plan's 'top_k' is {self.top_k!r}; give experts per token, 1 or more."
             )
         object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
+        object.__setattr__(self, "layer_bits", ordered_layer_bits(self.layer_bits, self.bits))
         for layer, ids in self.kept.items():
             _check_ids(layer, ids)
         in_order = {layer: tuple(self.kept[layer]) for layer in sorted(self.kept)}
@@ -151,7 +156,7 @@ class PruningPlan(DisplayMixin):
             "granularity": self.granularity,
             "experts_kept": f"{sum(kept)} in {len(kept)} layers",
             "repaired": self.repair is not None,
-            "bits": self.bits or "as they are",
+            "bits": self.named_bits or "as they are",
             "experts_per_token": self.top_k or "the model's own",
             "digest": self.digest[:8],
         }
@@ -166,7 +171,7 @@ class PruningPlan(DisplayMixin):
             "kept": {str(layer): list(ids) for layer, ids in self.kept.items()},
             **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
             **({"repair": self.repair.digest} if self.repair else {}),
-            **({"bits": self.bits} if self.bits else {}),
+            **self.bits_to_json(),
             **({"top_k": self.top_k} if self.top_k else {}),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
@@ -184,7 +189,7 @@ class PruningPlan(DisplayMixin):
     @property
     def in_own_bits(self) -> PruningPlan:
         """The same with weights as the checkpoint has them, as exports write it."""
-        return replace(self, bits="") if self.bits else self
+        return replace(self, bits="", layer_bits={}) if self.named_bits else self
 
     def of_layer(self, layer: int) -> PruningPlan:
         """What it does to one layer; all others stay whole."""
@@ -194,7 +199,8 @@ class PruningPlan(DisplayMixin):
         """What it does to some layers; all others stay whole."""
         kept = {layer: ids for layer, ids in self.kept.items() if layer in layers}
         neurons = {layer: of for layer, of in self.kept_neurons.items() if layer in layers}
-        return replace(self, kept=kept, kept_neurons=neurons)
+        bits = {layer: name for layer, name in self.layer_bits.items() if layer in layers}
+        return replace(self, kept=kept, kept_neurons=neurons, layer_bits=bits)
 
     def _neurons(self) -> dict[str, Any]:
         """`kept_neurons` as JSON; empty in a plan of whole experts."""
@@ -216,7 +222,7 @@ class PruningPlan(DisplayMixin):
                 if key not in ("spec", "rows", "tokens") or value
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
-            **({"bits": self.bits} if self.bits else {}),
+            **self.bits_to_json(),
             **({"top_k": self.top_k} if self.top_k else {}),
         }
 
@@ -283,7 +289,9 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
         check_kept(layer, ids)
     all_experts = {index: tuple(range(layer.num_experts)) for index, layer in layers.items()}
     kept = {**all_experts, **plan.kept}
-    return replace(plan, kept=kept, kept_neurons=fit_neurons(plan.kept_neurons, kept, model))
+    neurons = fit_neurons(plan.kept_neurons, kept, model)
+    bits, layer_bits = fit_layer_bits(plan.bits, plan.layer_bits, layers)
+    return replace(plan, kept=kept, kept_neurons=neurons, bits=bits, layer_bits=layer_bits)
 
 
 def model_ref(model: MoEModel) -> ModelRef:
@@ -317,7 +325,7 @@ def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
 
     Such a file is the export of a plan that changes something, and any model in fewer bits.
     """
-    is_source = changes_nothing(plan, model) and not plan.bits
+    is_source = changes_nothing(plan, model) and not plan.named_bits
     return None if is_source else model.tied_embedding
 
 
@@ -418,8 +426,11 @@ def plan_from_dict(raw: object) -> PruningPlan:
         what = f"at {error}" if isinstance(error, KeyError) else "in its model, kept or how it came"
         raise PlanError(f"The plan is malformed {what}.") from error
     repair = repair_from_json(raw.get("repair"))
-    neurons, bits, top_k = neurons_from_json(neurons), raw.get("bits", ""), raw.get("top_k", 0)
-    return PruningPlan(model, kept, provenance, granularity, neurons, repair, bits, top_k)
+    bits, layer_bits = raw.get("bits", ""), layer_bits_from_json(raw.get("layer_bits", {}))
+    neurons, top_k = neurons_from_json(neurons), raw.get("top_k", 0)
+    return PruningPlan(
+        *(model, kept, provenance, granularity, neurons, repair, bits, layer_bits), top_k=top_k
+    )
 
 
 def _provenance(raw: Mapping[str, Any]) -> Provenance:

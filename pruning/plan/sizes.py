@@ -276,11 +276,12 @@ def _plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
     for layer, sizes in tensors.experts.items():
         kept = list(plan.kept[layer])
         if layer in plan.kept_neurons:
-            experts += shapes[layer].size(len(kept), sum(widths[layer].values()))
+            size = np.array(shapes[layer].size(len(kept), sum(widths[layer].values())))
         else:
-            experts += sizes[kept].sum(0)
-    if plan.bits:
-        experts[BYTES] = sum(bytes_in_bits(model, plan, layer) for layer in tensors.experts)
+            size = sizes[kept].sum(0)
+        if plan.bits_in(layer):
+            size[BYTES] = bytes_in_bits(model, plan, layer)
+        experts += size
     counts = [len(plan.kept[layer]) for layer in tensors.experts]
     return tensors.parts(counts, experts, is_untied=untied_embedding(model, plan) is not None)
 

@@ -37,6 +37,7 @@ class Order(IdentityKey):
     plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
     # Bytes of all weights under that plan; of neurons without padding.
     bytes_of: Callable[[Removed], int]
+    kept: tuple[int, ...] = ()  # experts of each layer, if it takes none
 
     def removed_by(self, plan: str, kept: Sequence[int]) -> Removed | None:
         """What each layer loses under a plan of this digest; None if it is not in this order.

@@ -20,6 +20,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.ranking.leaderboard import pareto_front
 from pruning.measures.result import interval_of
 from pruning.plan.bit_sizes import fewer_bits
+from pruning.plan.bits import BY_LAYER
 from pruning.plan.plan import NEURON_GRANULARITY, keep_all
 from pruning.plan.sizes import BYTES, ModelPart, size_report, size_up
 from pruning.records.evaluation import EvaluationStore
@@ -69,8 +70,8 @@ class Front:
 
     @property
     def plans(self) -> dict[str, PlanLoss]:
-        """Digest -> loss of a plan in the checkpoint's own bits."""
-        return {loss.plan: loss for loss in self.losses if not loss.facts.bits}
+        """Digest -> loss of a plan in the checkpoint's own bits, or in bits by layer."""
+        return {loss.plan: loss for loss in self.losses if loss.facts.bits in ("", BY_LAYER)}
 
     def has(self, digest: str, bits: str) -> bool:
         """Whether a plan, by the digest of its export, has a row in these bits."""
@@ -113,7 +114,7 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
 
     Of plans that remove the same share, the one that loses least competes, of experts and of
     neurons, repaired and not, and all that were measured in fewer bits. Draws of Random do not. On
-    the front is only what was measured.
+    the front is only what was measured. Plans with bits by layer are rows of their own.
     """
     plans: defaultdict[tuple[object, ...], dict[str, PlanLoss]] = defaultdict(dict)
     measured = tuple(
@@ -123,14 +124,15 @@ def front_of(model: MoEModel, losses: Iterable[PlanLoss]) -> Front:
         if not (loss.way or loss.missing or loss.is_random or loss.facts.top_k)
     )
     for plan_loss in measured:
-        plans[_plan_of(plan_loss.facts)][plan_loss.facts.bits] = plan_loss
+        if plan_loss.facts.bits != BY_LAYER:
+            plans[_plan_of(plan_loss.facts)][plan_loss.facts.bits] = plan_loss
     cells = [cell for cell in plans.values() if "" in cell]
     original = next((cell for cell in cells if not cell[""].facts.removed), None)
     if original is None:
         cells = [cell for cell in cells if cell[""].facts.removed]
         original = {"": _original_beside(model, measured)}
     saved = _bytes_saved(model)
-    rows: list[dict[str, Any]] = []
+    rows = [_row(loss, loss) for loss in measured if loss.facts.bits == BY_LAYER]
     errors: list[float] = []
     for cell in [original, *_rivals(cells)]:
         rows.append(_row(cell[""], cell[""]))

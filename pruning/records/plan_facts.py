@@ -40,7 +40,8 @@ class PlanFacts(RecordPart):
     repaired_on: tuple[str, ...] = ()  # corpora that it was fitted on
     repair_tokens: Count = 0  # of these together; 0 without a repair
     # The format in which the experts' weights were simulated; empty: as they are.
-    bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2"] = ""
+    bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2", "by layer"] = ""
+    layer_bits: Mapping[str, str] = {}  # decoder index -> format, where layers have their own
     top_k: Count = 0  # experts per token, if fewer than the model's own; else 0
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
@@ -160,7 +161,7 @@ class PlanRecord(RecordOfPlan):
         `settings` are those that change the numbers; for `routing` see `plan_facts`.
         """
         facts = plan_facts(plan, model, routing)
-        if plan.granularity == NEURON_GRANULARITY and not plan.bits:
+        if plan.granularity == NEURON_GRANULARITY and not plan.named_bits:
             facts = facts.model_copy(update={"bytes_in_bits": bytes_in_formats(model, plan)})
         return cls.begun_with(
             model,
@@ -187,7 +188,8 @@ class PlanRecord(RecordOfPlan):
 def made_facts(plan: PruningPlan) -> PlanFacts:
     """How a plan was made, without its sizes."""
     facts = PlanFacts.model_validate(plan.provenance, from_attributes=True)
-    named = {"bits": plan.bits, "top_k": plan.top_k}
+    by_layer = {str(layer): name for layer, name in plan.layer_bits.items()}
+    named = {"bits": plan.named_bits, "layer_bits": by_layer, "top_k": plan.top_k}
     changes: dict[str, Any] = {name: value for name, value in named.items() if value}
     if plan.repair:
         changes |= {

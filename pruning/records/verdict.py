@@ -221,7 +221,7 @@ def ship_verdict(plan: PruningPlan, model: MoEModel, evidence: Evidence) -> Ship
     None for weights in fewer bits, which no export has, and for a plan that changes nothing.
     """
     complete = fit_plan(plan, model)
-    if complete.bits or changes_nothing(complete, model):
+    if complete.named_bits or changes_nothing(complete, model):
         return None
     return ShipVerdict(
         (

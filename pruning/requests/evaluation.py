@@ -253,6 +253,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     limits: LimitsSpec = LimitsSpec()
     samples: options.Samples = SENSITIVITY_SAMPLES
     levels: plan_options.Levels = DEFAULT_LEVELS
+    bits: options.LayerBits = ()
     refine: plan_options.Refine = 0
     repair: options.Repair = False
     cost: Annotated[plan_options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"

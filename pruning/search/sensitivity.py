@@ -64,6 +64,7 @@ class Measuring:
     made: Mapping[str, Any] = field(default_factory=dict)  # how numbers are, see `how_made`
     costs: RunCosts = field(default_factory=RunCosts)  # on all samples
     layers: int = 0  # layer evaluations so far, each on one batch
+    kept: tuple[int, ...] = ()  # experts of each layer, if no point removes any
     _runs: Runs | None = field(default=None, init=False)
     _tally: Tally = field(default_factory=lambda: Tally({}), init=False)
     _asked: dict[Point, str] = field(default_factory=dict, init=False)  # digests of their plans
@@ -245,7 +246,8 @@ class Measuring:
         return Block(
             self.record.model.identity,
             self._digest(point.removed),
-            tuple(size - gone for size, gone in zip(sizes, point.removed, strict=True)),
+            self.kept
+            or tuple(size - gone for size, gone in zip(sizes, point.removed, strict=True)),
             self.where,
             len(self.samples),
             samples,

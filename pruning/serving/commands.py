@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pruning.serving.engines import Reads, Verdict
+from pruning.serving.tensor_types import QUANTISER, REST, named_types, tensor_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Serving:
     """How an engine serves a checkpoint."""
 
     # In order; the last one serves. `{out}`: the folder; `{copy}`: one beside it, in float32;
-    # `{outtype}`: see `outtype_of`; `{options}`: what this checkpoint needs besides.
+    # `{outtype}`: see `outtype_of`; `{options}`: what this checkpoint needs besides; `{types}`:
+    # see `named_types`.
     commands: tuple[str, ...]
     port: int
 
@@ -27,6 +29,7 @@ def serve_gguf(path: Path) -> str:
     return f"llama-server --model {shlex.quote(str(path))} --port 8080"
 
 
+_QUANTISED: Final = Path(f"model-{REST}.gguf")
 CONVERTER: Final = "convert_hf_to_gguf.py"  # of llama.cpp's source
 LLAMA_CPP: Final = "llama.cpp"
 SERVING: Final[Mapping[str, Serving]] = {
@@ -37,8 +40,8 @@ SERVING: Final[Mapping[str, Serving]] = {
     LLAMA_CPP: Serving(
         (
             f"python {CONVERTER} {{out}} --outfile model.gguf --outtype {{outtype}}{{options}}",
-            "llama-quantize model.gguf model-Q8_0.gguf Q8_0",
-            serve_gguf(Path("model-Q8_0.gguf")),
+            f"{QUANTISER}{{types}} model.gguf {_QUANTISED} {REST}",
+            serve_gguf(_QUANTISED),
         ),
         8080,
     ),
@@ -83,13 +86,19 @@ class Served:
 
 
 def served_by(
-    verdicts: Iterable[Verdict], path: str, dtype: str, *, tried_only: bool = False
+    verdicts: Iterable[Verdict],
+    path: str,
+    dtype: str,
+    *,
+    tried_only: bool = False,
+    bits_by_layer: Mapping[int, str] | None = None,
 ) -> list[Served]:
     """The engines that serve the folder, and how.
 
     Not those that fail or compute wrong results, and with `tried_only` no others than were tried.
-    `dtype` is that of most weights, see `outtype_of`.
+    `dtype` is that of most weights, see `outtype_of`. llama.cpp's file has these bits by layer.
     """
+    types = tensor_types(bits_by_layer or {}, outtype_of(dtype))
     names = {"out": shlex.quote(path), "copy": shlex.quote(f"{path}-float32")}
     others = () if tried_only else tuple(set(Reads) - {Reads.FAILS, Reads.WRONG})
     return [
@@ -100,6 +109,7 @@ def served_by(
                     **names,
                     options=f" {verdict.options}" if verdict.options else "",
                     outtype=outtype_of(dtype),
+                    types=named_types(types),
                 )
                 for line in serving.commands
             ),

@@ -31,7 +31,7 @@ from analysis.stats.groups import ordered
 from analysis.stats.places import FOLDER_HELP
 from pruning.measures.names import MeasureName
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS, Scored
-from pruning.plan.bits import OWN, BitsName
+from pruning.plan.bits import OWN, BitsName, FormatName
 from pruning.plan.sizes import parse_size
 from pruning.spec.base import Option, checked, checked_by
 
@@ -438,6 +438,17 @@ Bits = Annotated[
     ],
     SEVERAL,
     Field(min_length=1),
+    EACH_ONCE,
+]
+LayerBits = Annotated[
+    tuple[
+        Annotated[
+            FormatName,
+            Option("Bits in which each layer's experts are also measured alone; repeatable."),
+        ],
+        ...,
+    ],
+    SEVERAL,
     EACH_ONCE,
 ]
 SearchFolder = Annotated[

@@ -137,10 +137,11 @@ def in_bits(
         check_fewer(model, name)
     candidates: list[PruningPlan] = []
     for plan in plans:
-        own = (plan.bits,) if plan.bits else bits
-        candidates += [
-            replace(fit_plan(plan, model), bits="" if name == OWN else name) for name in own
-        ]
+        complete = fit_plan(plan, model)
+        if complete.named_bits:
+            candidates.append(complete)
+            continue
+        candidates += [replace(complete, bits="" if name == OWN else name) for name in bits]
     return candidates
 
 

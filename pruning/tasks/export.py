@@ -12,7 +12,7 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_in_words
-from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, with_top_k
+from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, plan_from_dict, with_top_k
 from pruning.plan.sizes import parse_size, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.ship_verdict import recorded_verdict
@@ -67,6 +67,9 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         "heads": _heads_in_words(model, manifest),
         "repair": stored_repair(plan.repair).outcome if plan.repair else "",
     }
+    simulated = fit_plan(plan_from_dict(request.plan), model)
+    if simulated.named_bits:
+        result["bits_by_layer"] = {str(n): bits for n, bits in simulated.bits_by_layer.items()}
     if verifies:
         checking = verify_result(
             request.out, model, request.stats_dir, stream_layers=request.stream_layers
@@ -101,7 +104,7 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
     plan = open_plan(request.plan, model, stats_store(request.stats_dir))
-    return replace(with_top_k(plan, model, request.top_k), bits="")  # only simulated
+    return with_top_k(plan, model, request.top_k).in_own_bits  # fewer are only simulated
 
 
 def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:

@@ -178,9 +178,9 @@ def sweep_memory(request: SweepRequest) -> int:
 def sensitivity_memory(request: SensitivityRequest) -> int:
     """Bytes of the measurement of curves."""
     running = Running.of(request)
-    points = 1 + request.levels * len(running.model.layers)
+    points = 1 + (request.levels + len(request.bits)) * len(running.model.layers)
     batch = running.batch_size * running.longest
-    memory = running.memory(points, _KEPT * batch, batch)
+    memory = running.memory(points, _KEPT * batch, batch, changes=bool(request.bits))
     return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 

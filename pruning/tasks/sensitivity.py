@@ -11,13 +11,15 @@ from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, scaled
 from analysis.stats.manifest import Part
 from analysis.stats.store import stats_store
 from pruning.measurements.block import SampleSet
-from pruning.measures.curves import Curves, Sensitivity
+from pruning.measures.curves import Curves, Sensitivity, curves_of
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.points import WHOLE, curve_points
+from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.units import Units
 from pruning.planning.files import check_spec
 from pruning.planning.make import budget_of, units_of
 from pruning.planning.measured import Order, order_of
+from pruning.planning.measured_bits import bits_order, bits_points
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
@@ -58,6 +60,7 @@ class Measurement:
     corpora: tuple[CorpusMeasurement, ...]
     # Budget, as options -> the plan over all corpora and its improvements.
     rounds: Mapping[str, "list[Round]"]
+    bits: tuple[CorpusMeasurement, ...] = ()  # of layers in fewer bits, see `bits_order`
     # Of the plans as they are and repaired, by corpus and then by plan; if repairs are asked for.
     evaluations: Sequence[EvaluationRecord] = ()
 
@@ -84,8 +87,12 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
         sitting = _LazyModel(request, model, order_of(ranking, specs[0]), settings, offload)
         curves = SensitivityStore(store.directories)
         yield from curves.table.notes(model.identity)
-        works = [sitting.work(draw, curves) for draw in draws]
-        measuring = _measure(works, sitting, ranking, specs)
+        works = [sitting.work(draw, curves, sitting.order) for draw in draws]
+        for name in request.bits:
+            check_fewer(model, name)
+        in_bits = bits_order(model)
+        lighter = [sitting.work(draw, curves, in_bits) for draw in draws if request.bits]
+        measuring = _measure(works, lighter, sitting, ranking, specs)
         if not request.repair:
             return (yield from measuring)
         whole = Parts(_parts(request, model))
@@ -113,7 +120,8 @@ def sensitivity_costs(request: SensitivityRequest, model: MoEModel) -> tuple[Cos
 
     tokens, layers = expected_tokens(request, model), range(len(model.layers))
     costs = RunCosts.of(model, tokens, tokens, by_layers=request.stream_layers)
-    positions = [WHOLE, *(layer for layer in layers for _ in range(request.levels))]
+    levels = request.levels + len(request.bits)
+    positions = [WHOLE, *(layer for layer in layers for _ in range(levels))]
     # The moves of a round are about as many as the points of the curves.
     return costs.whole(positions), costs.runs(positions)
 
@@ -133,8 +141,8 @@ class _LazyModel:
         self._settings, self._offload = settings, offload
         self._loaded: PreTrainedModel | None = None
 
-    def work(self, draw: DrawnSamples, store: SensitivityStore) -> "Measuring":
-        """The measurement on the samples of a corpus."""
+    def work(self, draw: DrawnSamples, store: SensitivityStore, order: Order) -> "Measuring":
+        """The measurement of an order on the samples of a corpus."""
         from analysis.calibration.distributed import Processes, join
         from analysis.calibration.loading import resolve_dtype
         from pruning.engine.candidate import MeasureSettings
@@ -146,8 +154,8 @@ class _LazyModel:
         # A pass through streamed layers has its batches from the start.
         processes = join() if self.request.stream_layers else Processes()
         samples = make_samples(draw.sequences, self.request.batch_size, processes)
-        dtype, plan_of = resolve_dtype(self._settings.dtype, self.model), self.order.plan_of
-        record = SensitivityRecord.new(self.model, self.order.ref, self.order.sizes, draw, dtype)
+        dtype, plan_of = resolve_dtype(self._settings.dtype, self.model), order.plan_of
+        record = SensitivityRecord.new(self.model, order.ref, order.sizes, draw, dtype)
 
         def load() -> "Steps[Runs]":
             from pruning.search.fitness import MaskedRuns, StreamedRuns, subject_of
@@ -171,6 +179,7 @@ class _LazyModel:
             load,
             how_made(self._settings),
             costs=self._costs(samples),
+            kept=order.kept,
         )
 
     def _costs(self, samples: "Samples") -> "RunCosts":
@@ -190,6 +199,7 @@ class _LazyModel:
 
 def _measure(
     works: "Sequence[Measuring]",
+    lighter: "Sequence[Measuring]",
     sitting: _LazyModel,
     ranking: Ranking,
     specs: list[PlanSpec],
@@ -197,10 +207,12 @@ def _measure(
     from pruning.search.sensitivity import MEASURING, Aim, measure_curves, refine
 
     request, units, curves = sitting.request, sitting.order.units, list[Curves]()
-    rounds = dict[str, "list[Round]"]()
+    rounds, in_bits = dict[str, "list[Round]"](), list[Curves]()
     try:
         points = curve_points(units, request.levels)
         expected = {str(n): work.expected(points) for n, work in enumerate(works)}
+        formats = bits_points(sitting.model, request.bits)
+        expected |= {f"bits {n}": work.expected(formats) for n, work in enumerate(lighter)}
         positions = [point.position for point in points]
         # The moves of a round are about as many as the points of the curves.
         again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
@@ -216,13 +228,20 @@ def _measure(
         for words, spec in zip(request.budget_words, specs, strict=False):
             aim = Aim(*_budget(ranking, spec, spread), request.refine, request.cost, request.across)
             rounds[words] = yield from parts.run(words, refine(works, curves, aim))
+        for number, work in enumerate(lighter):
+            yield from parts.run(f"bits {number}", work.measure(formats))
+            work.release()
+            own = curves_of(work.points, len(units.sizes), request.cost, work.samples)
+            in_bits += [own] if own else []
     finally:
-        records = [work.finish() for work in works]
-    measured = (
+        records = [work.finish() for work in (*works, *lighter)]
+    measured = [
         CorpusMeasurement(record, curve, units, work.layers, len(work.batches))
-        for record, curve, work in zip(records, curves, works, strict=True)
-    )
-    return Measurement(tuple(measured), rounds)
+        for record, curve, work in zip(
+            records, (*curves, *in_bits), (*works, *lighter), strict=True
+        )
+    ]
+    return Measurement(tuple(measured[: len(works)]), rounds, tuple(measured[len(works) :]))
 
 
 def _budget(ranking: Ranking, spec: PlanSpec, spread: Sensitivity) -> tuple[Units, int]:

@@ -36,6 +36,7 @@ ASKED = {
     "sensitivity": {**_ORDER, "levels": 2},
     "search": {"recipe": "{recipe}", "out": "found"},
     "fit": {"model": "demo", "target_size": "3.5MiB"},
+    "allocate": {"target_size": "1GiB", "plans": ("{plan}",)},
     "repair": {"plan": "{plan}", "corpora": ("{red}",), "tokens": 64, "seq_len": 8},
     "evaluate": {**_TEXT, "plans": ("{plan}",)},
     "sweep": {
@@ -80,7 +81,7 @@ def plan(works, tiny, corpora, stats, here):
 
 
 @pytest.fixture
-def asked(tiny, corpora, stats, plan):
+def asked(tiny, corpora, stats, plan, works):
     """The values of an action's request; plans by their content."""
     traces = write_traces(plan.with_name("monday.jsonl"), load_model_index(str(tiny)).layers)
     places = {"red": str(corpora[0]), "blue": str(corpora[1]), "traces": str(traces)}
@@ -97,6 +98,10 @@ def asked(tiny, corpora, stats, plan):
         return value.format(**places) if isinstance(value, str) else value
 
     def values(name):
+        if name == "allocate":  # by what sensitivity measures
+            words = ("--criterion", "random", "--levels", "2", "--bits", "4", "--seq-len", "8")
+            where = ("--corpus", corpora[0], "--samples", "2", "--stats-dir", stats)
+            works("sensitivity", tiny, *words, *where)
         own = {field: fill(value) for field, value in ASKED[name].items()}
         model = {"model": str(tiny)} if "model" in flat_fields(action(name).request) else {}
         return {**model, "stats_dir": str(stats), **own}

@@ -1,6 +1,7 @@
 """sensitivity MODEL, and the plans by the schedule measured that follow from it."""
 
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,8 +12,9 @@ from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from pruning.measurements.table import Measurements
 from pruning.measures.curves import curves_of
-from pruning.plan.plan import load_plan
+from pruning.plan.plan import keep_all, load_plan
 from pruning.plan.sizes import weight_bytes
+from pruning.planning.measured_bits import bits_costs
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.search.store import load_search
@@ -57,6 +59,38 @@ def esap(tiny, corpus, made, stats, folder):
     own_stats = without_measurements(stats, folder)
     request = EvaluateRequest(**asked, samples=5, measures="esap", stats_dir=own_stats)
     return drain(evaluate_run(request))[0].metrics["esap"].mean
+
+
+@pytest.mark.parametrize("how", [(), ("--stream-layers",)], ids=["whole", "streamed"])
+def test_a_layer_in_fewer_bits_costs_what_an_evaluation_says(
+    how, works, tiny, corpora, stats, tmp_path
+):
+    own = without_measurements(stats, tmp_path / "own")
+    bits, words = ("4", "2"), ("--criterion", "random", "--levels", "2", "--cost", "nll")
+    where = ("--corpus", corpora[0], "--samples", "5", "--stats-dir", own)
+    said = works("sensitivity", tiny, *where, *words, *how, "--bits", "4", "--bits", "2")
+    model = load_model_index(str(tiny))
+    original = keep_all(model)
+    plans = [original]
+    plans += [
+        replace(original, layer_bits={layer.index: name}) for layer in model.layers for name in bits
+    ]
+    asked = {"model": str(tiny), "corpora": (str(corpora[0]),), "samples": 5, "measures": "nll"}
+    raw = tuple(plan.to_dict() for plan in plans)
+    other = without_measurements(stats, tmp_path / "other")
+    evaluated = drain(evaluate_run(EvaluateRequest(**asked, plans=raw, stats_dir=other)))
+    full, *losses = (record.metrics["nll"].mean for record in evaluated)
+    (costs,) = bits_costs(model, SensitivityStore([own]), "nll").values()
+    measured = [costs[place][name] for place in range(len(model.layers)) for name in bits]
+    assert measured == pytest.approx([loss - full for loss in losses], abs=1e-9)
+    assert len({*measured}) == 2 * len(model.layers)
+    assert all(by_format["16"] == 0 for by_format in costs)
+    table = said.split("if one layer alone has fewer bits")[1]
+    assert f"{losses[0] - full:.4f}" in table
+    # What evaluations read of these plans from the same table keeps all experts.
+    again = drain(evaluate_run(EvaluateRequest(**asked, plans=raw, stats_dir=own)))
+    assert [record.metrics["nll"].mean for record in again] == [full, *losses]
+    assert not any(record.plan.removed for record in again)
 
 
 def test_the_measured_plan_has_the_best_of_what_was_measured(

@@ -157,7 +157,7 @@ def test_equal_tokens_do_not_hide_a_fault_that_another_cut_shows():
 
 def test_the_commands_are_those_of_the_guide():
     guide = GUIDE.read_text("utf-8").splitlines()
-    names = {"out": "OUT", "copy": "OUT-float32", "outtype": "bf16", "options": ""}
+    names = {"out": "OUT", "copy": "OUT-float32", "outtype": "bf16", "options": "", "types": ""}
     for engine, serving in SERVING.items():
         for line in serving.commands:
             assert line.format(**names) in guide

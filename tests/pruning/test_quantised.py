@@ -1,5 +1,8 @@
 """Fewer bits: weights against llama.cpp's own quantisers and numpy, bytes against both."""
 
+import json
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from oracles import logits_of, physically_pruned
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from analysis.errors import PlanError
 from analysis.families.listing import FAMILIES
+from analysis.model.opening import load_model_index
 from builders import MODEL_TYPES, SPARSE_LAYERS, tiny_model
+from families import tiny_models
+from families.configs import BY_NAME
 from pruning.engine.masking import masked
 from pruning.engine.quantised import quantised
 from pruning.plan.bits import BITS, FORMATS, GROUP, OWN, bits_words
-from pruning.plan.plan import PruningPlan, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan.sizes import BYTES, ModelPart, size_report, weight_bytes
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.spec.base import validated
 from tests.pruning.test_masking import REF, plan_of
@@ -139,6 +148,93 @@ def test_bits_belong_to_the_plan():
     assert "bits" not in plan.to_dict()
     with pytest.raises(PlanError, match="'bits' is '7'"):
         plan_from_dict({**plan.to_dict(), "bits": "7"})
+
+
+def rounded_on_disk(source, target, layer_bits):
+    """Copy a checkpoint with each layer's experts rounded, group by group; bytes that they take."""
+    shutil.copytree(source, target)
+    tensors, nbytes = load_file(target / "model.safetensors"), 0
+    for name, tensor in tensors.items():
+        at = re.search(r"layers\.(\d+)\..*experts\.(\d+\.)?(gate|up|down|gate_up)_proj", name)
+        if not at or tensor.ndim < 2 or name.endswith("bias"):
+            nbytes += tensor.numel() * 4 if at else 0
+            continue
+        bits = layer_bits.get(int(at[1]))
+        # Fused: (experts, inputs, outputs); else a matrix (outputs, inputs) for each expert.
+        matrices = tensor.mT.reshape(-1, tensor.shape[1]) if tensor.ndim == 3 else tensor
+        if bits is None:
+            nbytes += tensor.numel() * 4
+            continue
+        rows = [
+            [with_numpy(row[at : at + GROUP], bits) for at in range(0, len(row), GROUP)]
+            for row in matrices.numpy()
+        ]
+        code, scales = (int(bits), 2 if bits == "5" else 4)
+        nbytes += sum(-(-len(group) * code // 8) + scales for row in rows for group in row)
+        new = torch.tensor(np.array([np.concatenate(row) for row in rows]))
+        tensors[name] = new.reshape(tensor.mT.shape).mT.contiguous() if tensor.ndim == 3 else new
+    save_file(tensors, target / "model.safetensors", {"format": "pt"})
+    return nbytes
+
+
+def loaded(folder):
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, experts_implementation="eager"
+    )
+
+
+def logits_in_float64(model):
+    with torch.no_grad():
+        return model(torch.arange(24)[None], use_cache=False).logits
+
+
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss"])  # a tensor for each expert; fused
+def test_layers_have_bits_of_their_own(name, tmp_path):
+    case = BY_NAME[name]
+    tiny_models.tiny_model(case).save_pretrained(tmp_path / "source")
+    first, second = case.sparse[:2]
+    layer_bits = {second: "2", first: "5"}
+    nbytes = rounded_on_disk(tmp_path / "source", tmp_path / "rounded", layer_bits)
+    described = load_model_index(str(tmp_path / "source"))
+    plan = fit_plan(replace(keep_all(described), layer_bits=layer_bits), described)
+    model = loaded(tmp_path / "source")
+    with masked(model, FAMILIES[case.model_type], plan):
+        inside = logits_in_float64(model)
+    assert torch.equal(inside, logits_in_float64(loaded(tmp_path / "rounded")))
+    assert not torch.equal(inside, logits_in_float64(model))
+    report = size_report(described, plan)
+    assert report.after[ModelPart.EXPERTS][BYTES] == nbytes
+    # Of a whole: the bytes that each layer saves alone.
+    full = weight_bytes(described, replace(keep_all(described), layer_bits={first: "5"}))
+    other = weight_bytes(described, replace(keep_all(described), layer_bits={second: "2"}))
+    head = described.tied_embedding.nbytes if described.tied_embedding else 0
+    assert report.bytes_after == full + other - described.checkpoint.nbytes - head
+    words = plan_from_dict(json.loads(plan.to_json()))
+    assert words == plan and words.digest == plan.digest
+    assert plan.bits_by_layer == dict.fromkeys(case.sparse, OWN) | layer_bits
+
+
+def test_bits_of_layers_belong_to_the_plan():
+    model = load_model_index("demo")
+    plan, layers = keep_all(model), [layer.index for layer in model.layers]
+    mixed = replace(plan, layer_bits={layers[1]: "4", layers[0]: "8"})
+    assert [*mixed.layer_bits] == layers[:2] and mixed.in_own_bits == plan
+    other = replace(plan, layer_bits={layers[0]: "4", layers[1]: "8"})
+    assert len({one.digest for one in (plan, mixed, other, replace(plan, bits="4"))}) == 4
+    # One format of all layers is the plan's.
+    alike = fit_plan(replace(plan, layer_bits=dict.fromkeys(layers, "4")), model)
+    assert (alike.bits, alike.layer_bits) == ("4", {})
+    raw = mixed.to_dict()
+    for wrong, message in (
+        ({"bits": "4"}, "give one for all layers"),
+        ({"layer_bits": {"0": "16"}}, "Leave out a layer that stays as it is"),
+        ({"layer_bits": {"x": "4"}}, "names 'x'"),
+        ({"layer_bits": ["4"]}, "no object"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            plan_from_dict({**raw, **wrong})
+    with pytest.raises(PlanError, match="names layer 99"):
+        fit_plan(replace(plan, layer_bits={99: "4"}), model)
 
 
 def test_a_list_of_bits():

@@ -62,7 +62,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "evaluation": "id of the record",
     "model": "name of the model",
     "plan": "digest of the plan",
-    "bits": "format in which the experts' weights were simulated, see `--bits`; empty: as they are",
+    "bits": "format in which the experts' weights were simulated, see `--bits`; empty: as they "
+    "are; `by layer`: see `layer_bits`",
     "repaired_on": "corpora that the repair was fitted on, joined by +; empty without one",
     "repair_tokens": "tokens that the repair was fitted on, of all these corpora; 0 without one",
     "calibrated_on": "corpora that the criterion ranked by",

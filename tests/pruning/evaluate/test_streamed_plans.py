@@ -37,10 +37,13 @@ def saved(path, case, **options):
 
 
 def plans_for(described, case):
-    """The original, experts of all layers, of the last alone, neurons; in bits, a smaller top-k."""
+    """The original, experts of all layers, of the last, neurons; bits also by layer, a top-k."""
     plan = plan_of(described, case, keeps_of(case))
     last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
-    bits = [replace(plan, bits="4"), replace(keep_all(described), bits="2")]
+    bits = [
+        replace(plan, bits="4"),
+        replace(keep_all(described), layer_bits={case.sparse[-1]: "2"}),
+    ]
     least = possible_top_k(described)[-1]
     fewer = [replace(fit_plan(last, described), top_k=least)] if least else []
     return [keep_all(described), plan, last, neuron_plan(described, case), *bits, *fewer]

@@ -1,0 +1,180 @@
+"""Experts kept and bits of every layer within a size, at the least cost: by the exact allocator.
+
+A layer has one option for each number of experts it may lose, in each format. Its cost is the sum
+of what removal costs in this layer alone and of what the format does, as far as both were measured;
+costs of layers add up, see `pruning.measures.allocator`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from analysis.errors import PlanError
+from pruning.measures.allocator import LayerChoices, solve
+from pruning.plan.bit_sizes import bytes_in_bits
+from pruning.plan.bits import FORMATS, OWN
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.sizes import BYTES, format_bytes, size_up, tensors_of, weight_bytes
+
+if TYPE_CHECKING:
+    from analysis.model.moe_model import MoEModel
+    from pruning.plan.units import Removed
+
+# Layers times steps of bytes: finer steps would take seconds, and change less than 0.1% of a size.
+_MOST_CELLS: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOption:
+    """What a layer may become."""
+
+    removed: int  # experts
+    bits: str  # format, or OWN
+    nbytes: int  # of its experts and their router rows
+    cost: float
+
+
+Options = Sequence[Sequence[LayerOption]]  # of each layer, in order of the layers
+
+
+def layer_options(
+    model: MoEModel,
+    plan_of: Callable[[Removed], PruningPlan],
+    removal: Sequence[Mapping[int, float]],
+    in_bits: Sequence[Mapping[str, float]],
+) -> tuple[tuple[LayerOption, ...], ...]:
+    """The options of each layer.
+
+    Args:
+        plan_of: removed from each layer -> plan.
+        removal: of each layer, number of experts that it may lose -> cost.
+        in_bits: of each layer, format or OWN -> cost.
+    """
+    layers = [layer.index for layer in model.layers]
+    depth = max(map(len, removal))
+    options: list[list[LayerOption]] = [[] for _ in layers]
+    numbers = [sorted(costs) for costs in removal]
+    for place in range(depth):
+        # One plan has the place-th number of every layer; those with fewer repeat their last.
+        removed = tuple(own[min(place, len(own) - 1)] for own in numbers)
+        plan = fit_plan(plan_of(removed), model)
+        for bits in in_bits[0]:
+            sizes = layer_bytes(model, replace(plan, bits="" if bits == OWN else bits))
+            for at, own in enumerate(numbers):
+                if place < len(own):
+                    cost = removal[at][own[place]] + in_bits[at][bits]
+                    option = LayerOption(own[place], bits, sizes[layers[at]], cost)
+                    options[at].append(option)
+    return tuple(map(tuple, options))
+
+
+def cheapest(layers: Options, nbytes: int, besides: int = 0) -> tuple[LayerOption, ...]:
+    """The option of each layer that cost least together and take at most so many bytes.
+
+    `besides` are bytes of what has no options.
+
+    Exact where bytes divide into at most 4 million steps of all layers together; else bytes saved
+    count in coarser steps, rounded down, so that the size holds.
+
+    Raises:
+        PlanError: even the smallest options take more.
+    """
+    rivals = [_rivals(options) for options in layers]
+    smallest = [options[-1] for options in rivals]
+    if (least := _bytes_of(smallest) + besides) > nbytes:
+        raise PlanError(
+            f"No allocation takes at most {format_bytes(nbytes)}; the smallest takes "
+            f"{format_bytes(least)}. Give --target-size {size_up(least)} or more."
+        )
+    saved = [[options[0].nbytes - option.nbytes for option in options] for options in rivals]
+    step = math.gcd(*(number for row in saved for number in row)) or 1
+    total = sum(row[-1] for row in saved)
+    if len(rivals) * total > step * _MOST_CELLS:
+        step = -(-len(rivals) * total // _MOST_CELLS)
+    choices, places = [], []
+    for options, row in zip(rivals, saved, strict=True):
+        # Of options in one step the first costs least.
+        steps, firsts = np.unique(np.array(row) // step, return_index=True)
+        places.append(dict(zip(steps.tolist(), firsts.tolist(), strict=True)))
+        choices.append(LayerChoices(steps, np.array([options[at].cost for at in firsts])))
+    needed = -(-max(_bytes_of([options[0] for options in rivals]) + besides - nbytes, 0) // step)
+    solutions = solve(choices)
+    if needed > solutions.totals[-1]:
+        return tuple(smallest)  # between two steps
+    removed = solutions.at_least(needed).removed
+    rows = zip(rivals, places, removed, strict=True)
+    return tuple(options[by_steps[steps]] for options, by_steps, steps in rows)
+
+
+def _rivals(options: Sequence[LayerOption]) -> list[LayerOption]:
+    """Those that no other of at most their size undercuts, the largest and cheapest first."""
+    best: list[LayerOption] = []
+    for option in sorted(options, key=lambda option: (option.nbytes, option.cost)):
+        if not best or option.cost < best[-1].cost:
+            best.append(option)
+    return best[::-1]
+
+
+def cheapest_alike(
+    layers: Options, nbytes: int, besides: int = 0
+) -> tuple[LayerOption, ...] | None:
+    """The same with one format and, to their order, one number of all layers; None if none fits."""
+    depth = min(map(len, layers))
+    alike = [tuple(options[at] for options in layers) for at in range(depth)]
+    fitting = [
+        row
+        for row in alike
+        if _bytes_of(row) + besides <= nbytes
+        and len({(option.bits, option.removed) for option in row}) == 1
+    ]
+    return min(fitting, key=cost_of, default=None)
+
+
+def cost_of(options: Sequence[LayerOption]) -> float:
+    """The cost of all layers together."""
+    return math.fsum(option.cost for option in options)
+
+
+def _bytes_of(options: Sequence[LayerOption]) -> int:
+    return sum(option.nbytes for option in options)
+
+
+def bytes_besides(model: MoEModel, plan: PruningPlan) -> int:
+    """Bytes of all weights but experts and their router rows, in a file of a changed model."""
+    light = replace(fit_plan(plan, model), bits=next(reversed(FORMATS)), layer_bits={})
+    return weight_bytes(model, light) - sum(layer_bytes(model, light).values())
+
+
+def layer_bytes(model: MoEModel, plan: PruningPlan) -> dict[int, int]:
+    """Layer -> bytes of the whole experts that a complete plan keeps, with their router rows."""
+    tensors = tensors_of(model)
+    rows = zip(tensors.experts.items(), tensors.routers[:, BYTES].tolist(), strict=True)
+    return {
+        layer: len(kept := list(plan.kept[layer])) * row
+        + (
+            bytes_in_bits(model, plan, layer)
+            if plan.bits_in(layer)
+            else int(sizes[kept].sum(0)[BYTES])
+        )
+        for (layer, sizes), row in rows
+    }
+
+
+def check_size(model: MoEModel, plan: PruningPlan, nbytes: int) -> None:
+    """Refuse a plan that is larger: a ValueError, as allocations within a size are not."""
+    if (size := weight_bytes(model, plan)) > nbytes:
+        raise ValueError(f"the plan takes {size_up(size)}, which is more than asked")
+
+
+def plan_with_bits(
+    model: MoEModel, plan: PruningPlan, chosen: Sequence[LayerOption]
+) -> PruningPlan:
+    """The plan with the bits that were chosen."""
+    pairs = zip(model.layers, chosen, strict=True)
+    layer_bits = {layer.index: option.bits for layer, option in pairs if option.bits != OWN}
+    return fit_plan(replace(plan, bits="", layer_bits=layer_bits), model)
