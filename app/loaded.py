@@ -74,7 +74,7 @@ class CurrentPlan:
         )
         words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
         name = self.file or ", ".join(filter(None, words))
-        repair, changes = self.plan.repair, (self.plan.bits, self.plan.top_k)
+        repair, changes = self.plan.repair, (self.plan.bits, self.plan.per_token)
         if repair is None or not name:
             return name + variant_words("", "", *changes)
         if self.file and self.repaired_by is None:

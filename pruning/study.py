@@ -24,7 +24,7 @@ from pruning.measures.store import Kept, RecordStore, readable_records
 from pruning.measures.sum_error import SumError
 from pruning.plan.budget import Budget, sparsity_budget
 from pruning.plan.parallel import parallel_note
-from pruning.plan.plan import PruningPlan
+from pruning.plan.plan import PruningPlan, keep_all
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note
 from pruning.plan.units import NeuronScope, Units, expert_units
@@ -44,11 +44,13 @@ from pruning.planning.measured import (
     order_sensitivity,
     without_budget,
 )
+from pruning.planning.per_token import with_mean_top_k
 from pruning.planning.predicted import PredictedLoss, predicted_in_bits, predicted_loss, sum_error
 from pruning.planning.ranking import (
     Place,
     Ranking,
     neuron_choice,
+    recorded,
     scores_of_neurons,
     weights_measured,
 )
@@ -221,25 +223,40 @@ class Study:
 
     def plan(self, spec: PlanSpec) -> PruningPlan:
         """What a spec keeps."""
-        return self.plan_of(self.ranking(spec))
+        return self._keeping_all(spec) if spec.keeps_all else self.plan_of(self.ranking(spec))
 
     def plan_of(self, ranking: Ranking) -> PruningPlan:
         """What the spec of a ranking keeps."""
         spec = ranking.spec
         units = (self.neurons(spec, spec.spread.scope),) if spec.by_neuron else ()
-        return self.cached(make_plan, ranking, spec, *units)
+        return self._selecting(self.cached(make_plan, ranking, spec, *units), spec)
+
+    def _keeping_all(self, spec: PlanSpec) -> PruningPlan:
+        whole = keep_all(self.model)
+        made = replace(whole.provenance, spec=recorded(spec))
+        return self._selecting(replace(whole, provenance=made), spec)
+
+    def _selecting(self, plan: PruningPlan, spec: PlanSpec) -> PruningPlan:
+        """The plan with the experts per token of a mean, if its spec has one."""
+        if spec.budget.mean_top_k is None:
+            return plan
+        return self.cached(with_mean_top_k, plan, self.model, spec, self.curves, self.place)
 
     def make(
         self, spec: PlanSpec, parts: Sequence[Part] = ()
     ) -> Generator[Progress, None, tuple[PruningPlan, Ranking | None]]:
         """The plan of a spec with all notes, and its ranking; None if a file names what stays."""
         if spec.spread.full_file:
-            plan = plan_of_file(spec, self.model)
-            return replace(plan, notes=tuple(source_notes(self.model, plan.kept))), None
+            plan = self._selecting(plan_of_file(spec, self.model), spec)
+            odd = source_notes(self.model, plan.kept)
+            return replace(plan, notes=(*plan.notes, *odd)), None
+        if spec.keeps_all:
+            return self._keeping_all(spec), None
         ranking = yield from self.rank(spec, parts)
         plan = make_plan(ranking, spec)
         if not spec.by_neuron:
             plan = with_further_notes(plan, ranking, spec)
+        plan = self._selecting(plan, spec)
         odd = source_notes(self.model, plan.kept)
         limits = spec.constraints_for(self.model)
         over = parallel_note(spec.parallel, limits, self.model, by_neuron=spec.by_neuron)

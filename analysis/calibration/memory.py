@@ -117,7 +117,7 @@ def _running_bytes(
     kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
     # Per token a dozen vectors of the hidden size, and per expert of a token some 32 float64: the
     # terms of the sums.
-    token = 12 * model.hidden_size * item + model.layers[0].top_k * 8 * 32
+    token = 12 * model.hidden_size * item + max(layer.top_k for layer in model.layers) * 8 * 32
     sums = sum(tensor.nbytes for tensor in kept_sums.values())
     return sums + _tokens_at_once(sequences, settings) * token
 
@@ -186,7 +186,7 @@ def _graph_bytes(model: MoEModel, settings: CalibrationSettings, tokens: int) ->
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
     width = max(max(widths) for widths in computed_widths(model).values())
     pair = 3 * width + 2 * model.expert_output_size
-    layer = 14 * model.hidden_size + model.layers[0].top_k * pair
+    layer = 14 * model.hidden_size + max(layer.top_k for layer in model.layers) * pair
     # The graph begins at the first layer with experts.
     layers = model.depth - model.layers[0].index
     if settings.placement.checkpoint_activations:

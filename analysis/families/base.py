@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.checkpoint.index import Config
 from analysis.errors import CheckpointError
-from analysis.families.rules import count_of, every_layer, per_layer_counts, whole_number
+from analysis.families.rules import count_of, every_layer, per_layer_counts, top_ks_of, whole_number
 
 PROJECTIONS = ("gate", "up", "down")
 # Number of routed experts of each layer, 0 for a dense one; the scalar count is then the maximum.
@@ -192,7 +192,7 @@ class MoEFamily:
     aliases: Mapping[str, str] = field(default_factory=dict)
     # Values of keys that a configuration may leave out.
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    allows_lists: bool = False  # counts may be lists with one number per layer, all equal
+    allows_lists: bool = False  # counts may be lists, a number a layer; those of experts are equal
     # Configuration -> number of layers.
     depth: Callable[[Config], int] = lambda config: whole_number(config, "num_hidden_layers")
     # (config, decoder index) -> whether that layer has experts.
@@ -280,13 +280,10 @@ class MoEFamily:
                     f"config.json gives {self.num_experts(config)} experts, but "
                     f"{self.num_experts(part)} in {key}; keep the number that matches the weights."
                 )
-        top_k = self.fixed_top_k or self._count(config, self.top_k_key)
         count = self.num_experts(config)
-        if top_k > count:
-            raise CheckpointError(
-                f"config.json selects {self.top_k_key} = {top_k} experts per token, but the model "
-                f"has {count}."
-            )
+        top_ks = [self.fixed_top_k] * depth
+        if not self.fixed_top_k:
+            top_ks = top_ks_of(config, self.top_k_key, (depth, count), lists=self.allows_lists)
         if count > _MOST_EXPERTS:
             raise CheckpointError(
                 f"config.json gives layers of {count} experts; no model has more than "
@@ -295,7 +292,7 @@ class MoEFamily:
         counts = dict.fromkeys(indices, count)
         if config.get(PER_LAYER_KEY) is not None:
             counts = per_layer_counts(config, PER_LAYER_KEY, depth, counts)
-        always = self.always_selected(top_k)
+        always = self.always_selected(max(top_ks))
         for index, num in counts.items():
             if num < always:
                 raise CheckpointError(
@@ -303,8 +300,9 @@ class MoEFamily:
                     f"{self.label} always selects {always}."
                 )
         return tuple(
-            MoELayer(index, num, min(top_k, num), *self._groups(config, num, min(top_k, num)))
+            MoELayer(index, num, top_k, *self._groups(config, num, top_k))
             for index, num in counts.items()
+            for top_k in (min(top_ks[index], num),)
         )
 
     def always_selected(self, top_k: int) -> int:
@@ -374,8 +372,10 @@ class MoEFamily:
 
         return self._with_number(config, count, self.count_keys, self.write_count_keys)
 
-    def config_with_top_k(self, config: Config, top_k: int) -> dict[str, Any]:
-        """A copy of a whole configuration whose router selects `top_k` experts per token."""
+    def config_with_top_k(self, config: Config, top_k: int | list[int]) -> dict[str, Any]:
+        """A copy of a whole configuration whose routers select `top_k` experts; a list by layer."""
+        if isinstance(top_k, list):
+            return self.edited(config, **{self.top_k_key: top_k})
         return self._with_number(config, top_k, (self.top_k_key,), (self.top_k_key,))
 
     def _with_number(

@@ -41,6 +41,20 @@ def count_of(config: Config, key: str) -> int:
     return whole_number({key: value[0]}, key)
 
 
+def top_ks_of(config: Config, key: str, shape: tuple[int, int], *, lists: bool) -> list[int]:
+    """Experts per token of each decoder layer; `shape` is their number, and that of experts."""
+    (depth, count), value = shape, config.get(key)
+    if lists and isinstance(value, list) and len(value) == depth:
+        top_ks = [whole_number({key: number}, key) for number in value]
+    else:
+        top_ks = [count_of(config, key) if lists else whole_number(config, key)] * depth
+    if (top_k := max(top_ks)) > count:
+        raise CheckpointError(
+            f"config.json selects {key} = {top_k} experts per token, but the model has {count}."
+        )
+    return top_ks
+
+
 def check_per_layer(counts: object, key: str, depth: int, sparse: Collection[int]) -> None:
     """Refuse what is no list with a number for each layer, 0 for those that are not in `sparse`."""
     if not isinstance(counts, list) or not all(

@@ -205,7 +205,7 @@ def series_name(row: Mapping[Any, object], way: str = "") -> str:
         str(row["repaired_on"]),
         str(row["calibrated_on"]),
         str(row.get("bits", "")),
-        int(str(row.get("top_k", 0))),
+        str(row.get("top_k", "")),
         int(str(row.get("repair_tokens", 0))),
     )
     return ", ".join(filter(None, (plan, way)))

@@ -56,7 +56,7 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     table = pool_draws(table.assign(series=kind, way=""))
     wide = table.pivot_table(index="evaluation", columns="measure", values="mean")
     rows = table[(table["measure"] == "nll") & (table["removed"] > 0)]
-    rows = rows[(rows["bits"] == "") & (rows["top_k"] == 0)]
+    rows = rows[(rows["bits"] == "") & (rows["top_k"] == "")]
     rows = rows[(rows["calibrated_on"] == rows["corpus"]) | (rows["calibrated_on"] == "")]
     ranked = rows.loc[rows["calibrated_on"] != "", "corpus"]
     rows = rows[rows["corpus"].isin(ranked)] if len(ranked) else rows

@@ -140,7 +140,7 @@ def show(
     title = f"{path}: {how or 'made by hand'}"
     if loaded.repair:
         title += f"; repaired, {loaded.repair.words}"
-    title += top_k_words(loaded.top_k)
+    title += top_k_words(loaded.per_token)
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
         show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))

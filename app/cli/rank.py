@@ -50,7 +50,6 @@ from pruning.planning.comparing import (
     plan_held,
     with_counts_of,
 )
-from pruning.planning.make import make_plan
 from pruning.planning.neurons_compared import compare_neurons
 from pruning.planning.ranking import Ranking
 from pruning.requests.following import free_name, plan_command, usual_budget
@@ -70,7 +69,7 @@ def score(request: ScoreRequest, *, out_file: options.OutTable = Path("scores.cs
 
     Example: moeprune score demo --criterion reap --calibrated-on demo-code
     """
-    ranking = follow(_ranking(request.into(SpecRequest, sparsity="0")))
+    ranking = follow(_ranked(request.into(SpecRequest, sparsity="0")))
     write_table(ranking.table, out_file)
     say_choice(ranking.choice)
     ranked, count = ranking.criterion, len(ranking.table)
@@ -284,17 +283,21 @@ def blend(
     )
 
 
-def _ranking(request: SpecRequest) -> Generator[Progress, None, Ranking]:
-    """What a request ranks; weights are measured first if needed."""
+def _study(request: SpecRequest) -> Study:
     model = load_model_index(request.model, revision=request.revision)
-    store = stats_store(request.stats_dir)
-    return (yield from Study.of(request, model, store).rank(request.plan))
+    return Study.of(request, model, stats_store(request.stats_dir))
+
+
+def _ranked(request: SpecRequest) -> Generator[Progress, None, Ranking]:
+    """What a request ranks; weights are measured first if needed."""
+    return (yield from _study(request).rank(request.plan))
 
 
 def _planned(request: SpecRequest) -> tuple[Ranking, PruningPlan]:
-    """A ranking, and its plan."""
-    ranking = follow(_ranking(request))
-    return ranking, make_plan(ranking, request.plan)
+    """A ranking, for which weights are measured first if needed, and its plan."""
+    study = _study(request)
+    ranking = follow(study.rank(request.plan))
+    return ranking, study.plan_of(ranking)
 
 
 def _compare_neurons(a: PruningPlan, b: PruningPlan, model: MoEModel, out_file: Path) -> None:
@@ -347,7 +350,7 @@ def compare(
         if request.plan.by_neuron:
             _compare_neurons(a, b, model, out_file)
             return
-        second = follow(_ranking(asked.model_copy(update={"plan": order_asked_of(b, model)})))
+        second = follow(_ranked(asked.model_copy(update={"plan": order_asked_of(b, model)})))
         following = [command_line("plans", "show", str(plans[0]), "--model", request.model)]
     comparison, sides = Comparison(decision(first, a), decision(second, b)), (first, second)
     write_table(comparison.table(), out_file)

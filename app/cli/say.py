@@ -18,7 +18,7 @@ from app.console import finish, note, note_command, out, ranges_of_rows, show_ta
 from pruning.plan.active import Routing
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import FORMATS
-from pruning.plan.experts_per_token import top_k_words
+from pruning.plan.experts_per_token import is_written, top_k_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import growth_words, less_in_words
@@ -84,23 +84,25 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
     report, budget = size_report(model, plan), plan.provenance.budget
     target = _ASKED.get(str(budget.get("kind")), "").format(budget.get("asked"))
     result = {"file": str(path), "digest": plan.digest, **_sizes(report)}
-    warn_of_growth(report.bytes_before, report.bytes_after)
+    if is_written(plan.top_k, model.family):
+        warn_of_growth(report.bytes_before, report.bytes_after)
+    fewer = top_k_words(plan.per_token)
     if plan.granularity == NEURON_GRANULARITY:
         kept, of = count_neurons(plan.kept_neurons, plan.kept, model)
         words = f"{path}: keeps {kept} of {of} neurons ({1 - kept / of:.2%} sparsity)"
-        words += f"{top_k_words(plan.top_k)}, {target}" if target else top_k_words(plan.top_k)
+        words += f"{fewer}, {target}" if target else fewer
         result |= {"neurons_before": of, "neurons_after": kept}
         finish(f"{words}, digest {plan.digest[:8]}", result, *following)
         return
     summary = plan_summary(plan, model)
     counts = {layer: len(ids) for layer, ids in fit_plan(plan, model).kept.items()}
-    if len(set(counts.values())) > 1 or plan.provenance.constraints:
+    if len(set(counts.values())) > 1 or plan.provenance.constraints or "top_k" in summary:
         show_summary(summary, "")
     count, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
         f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
         f"({count} of {sizes} per layer), {_change(report, target)}"
-        f"{top_k_words(plan.top_k)}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
+        f"{fewer}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
     finish(words, {**result, "kept_per_layer": counts}, *following)
 

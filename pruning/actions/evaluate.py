@@ -47,6 +47,11 @@ def _tell(call: Call[EvaluateRequest], records: Sequence[EvaluationRecord]) -> O
     )
     names = list(candidates)
     best, loss_words = _least_loss(records, names)
+    following: tuple[str, ...] = ()
+    by_layer = bool(plans) and facts[names.index(best)].differs_by_layer
+    if model.family.allows_lists or not by_layer:  # else no export holds that
+        best_file = call.plans[candidates[best]] if plans else None
+        following = (_next_command(request, model, best_file),)
     store = EvaluationStore(stats_store(request.stats_dir).directories)
     losses = stored_losses(store, model.identity)
     warnings = random_warnings(dict(zip(names, records, strict=False)), losses)
@@ -54,7 +59,7 @@ def _tell(call: Call[EvaluateRequest], records: Sequence[EvaluationRecord]) -> O
         f"{counted(len(records), 'evaluation')}{loss_words}",
         {"evaluations": [_numbers(record) for record in records]},
         (*evaluation_tables(records, names * len(request.corpora)), *map(Note, warnings)),
-        (_next_command(request, model, call.plans[candidates[best]] if plans else None),),
+        following,
         result_json(records),
     )
 

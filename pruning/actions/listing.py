@@ -20,6 +20,7 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "weights": "Measure the expert weights (AIMER, Magnitude, Hoyer), streamed from disk, and "
         "cache them.",
         "sensitivity": "Measure how much quality falls when experts are removed from one layer.",
+        "topk": "Measure what fewer experts per token cost in each layer.",
         "bins": "Score against true loss: experts or neurons in bins by saliency, each bin removed "
         "alone.",
         "subsets": "Quality against calibration size: plans by parts of each run's tokens, and "

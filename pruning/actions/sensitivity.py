@@ -7,6 +7,7 @@ from analysis.numbers.words import counted
 from pruning.actions.action import Action, Call, Outcome, Section, Table
 from pruning.actions.evaluation_tables import evaluation_tables
 from pruning.actions.expected import expected_cost
+from pruning.actions.rounds import rounds_told
 from pruning.measures.curves import Sensitivity, from_cost
 from pruning.measures.result import MEASURES
 from pruning.plan.bits import BITS, FORMATS
@@ -45,7 +46,7 @@ def _shown(measurement: Measurement, request: SensitivityRequest) -> Iterator[Se
         yield from _curves(measured, request)
     for measured in measurement.bits:
         yield _in_bits(measured, request)
-    yield from _rounds(measurement, request)
+    yield from rounds_told(measurement, request)
     if measurement.evaluations:
         tokens = max(record.plan.repair_tokens for record in measurement.evaluations)
         pairs = ((words, repaired_name(words, tokens)) for words in request.budget_words)
@@ -98,22 +99,6 @@ def _in_bits(measurement: CorpusMeasurement, request: SensitivityRequest) -> Tab
     ]
     title = f"{label} on {record.corpus['name']} if one layer alone has fewer bits"
     return Table(title, ("layer", *(FORMATS[name].label for name in formats)), rows)
-
-
-def _rounds(measurement: Measurement, request: SensitivityRequest) -> Iterator[str]:
-    """What was predicted and measured of the plans that were asked for."""
-    label, count = MEASURES[request.cost].label, len(measurement.corpora)
-    where = f", {request.across} of {count} corpora" if count > 1 else ""
-    for budget, rounds in measurement.rounds.items():
-        for number, done in enumerate(rounds):
-            which = "first plan" if number == 0 else f"refined {counted(number, 'time')}"
-            predicted, measured = (
-                from_cost(request.cost, cost) for cost in (done.predicted, done.cost)
-            )
-            yield (
-                f"{budget}, {which}: predicted {label} {predicted:.4f}, measured {measured:.4f}"
-                f"{where}"
-            )
 
 
 ACTION: Final = Action(

@@ -5,7 +5,8 @@ mapped back, so the result equals that of a physically pruned model bit for bit.
 when their module is called, as accelerate puts offloaded weights in place only then.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from analysis.model.routing import Holder, RouterParts, cut, find_block, router_
 from pruning.engine.changed_weights import ChangedWeights, weights_replaced
 from pruning.engine.neuron_masking import neuron_mask, neurons_masked
 from pruning.plan.allocation import check_kept
+from pruning.plan.experts_per_token import TopK
 from pruning.plan.plan import PruningPlan
 
 _MARK = "_moeprune_masked"
@@ -35,12 +37,13 @@ def masked(
     original model. On exit, also by an exception, everything is as before. The transformers model
     is in memory or offloaded by accelerate. The plan is checked against it, not its identity, which
     a loaded model lacks. `changed` keeps the weights that a repair or fewer bits change for the
-    next block of the same plan. Fewer experts per token apply to the layers that the plan names.
+    next block of the same plan.
     """
     if _MARK in model.__dict__:
         raise RuntimeError("The model is masked already; leave that block before masking again.")
     routings = {
-        layer: router_parts(_block(model, family, layer), family, layer) for layer in plan.kept
+        layer: router_parts(_block(model, family, layer), family, layer)
+        for layer in {**plan.kept, **plan.top_k}
     }
     config: Any = model.config
     layers = family.layers(config.to_dict()) if family.groups else ()
@@ -62,7 +65,7 @@ def masked(
         model.__dict__[_MARK] = True
         restore.callback(model.__dict__.pop, _MARK)
         _silence_balancing_loss(model, restore)
-        _select_fewer(routings.values() if plan.top_k else (), family, plan.top_k, restore)
+        _select_fewer(routings, family, plan.top_k, restore)
         for layer, ids in plan.kept.items():
             if len(ids) < routings[layer].num_experts:
                 _prune(routings[layer], torch.tensor(ids), restore)
@@ -76,19 +79,22 @@ def masked(
 
 
 def _select_fewer(
-    routers: Iterable[RouterParts], family: MoEFamily, top_k: int, restore: ExitStack
+    routings: Mapping[int, RouterParts], family: MoEFamily, top_k: TopK, restore: ExitStack
 ) -> None:
-    """Let routers select at most so many experts."""
-    for parts in routers:
+    """Let routers select at most as many experts as a plan says, by layer."""
+    for layer, most in top_k.items():
+        parts, key = routings[layer], "top_k"
         modules = {parts.block, *parts.router.modules()}
-        named = (module for module in modules if "top_k" in module.__dict__)
-        holders: list[tuple[Any, str]] = [(module, "top_k") for module in named]
-        if family.shares_top_k:
-            holders = [(parts.router.config, family.top_k_key)]
-        for holder, name in holders:
-            own = getattr(holder, name)
-            restore.callback(setattr, holder, name, own)
-            setattr(holder, name, min(own, top_k))
+        holders: list[Any] = [module for module in modules if key in module.__dict__]
+        if family.shares_top_k:  # it reads a configuration that all layers share
+            router: Any = parts.router
+            restore.callback(setattr, router, "config", router.config)
+            router.config, key = copy.copy(router.config), family.top_k_key
+            holders = [router.config]
+        for holder in holders:
+            own = getattr(holder, key)
+            restore.callback(setattr, holder, key, own)
+            setattr(holder, key, min(own, most))
 
 
 def _silence_balancing_loss(model: nn.Module, restore: ExitStack) -> None:

@@ -171,7 +171,7 @@ class Pass:
             repaired = plan.repair is not None and plan.repair.file(layer).is_file()
             repair = plan.repair.digest if plan.repair and repaired else ""
             bits = plan.bits_in(layer) if count else ""
-            top_k = plan.top_k if count else 0
+            top_k = plan.top_k.get(layer, 0)
             cut = (kept if len(kept) < count else (), tuple(neurons.items()), repair, bits, top_k)
             cuts.append(cut if any(cut) else None)
         return cuts

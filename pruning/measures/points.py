@@ -137,6 +137,13 @@ def curve_points(units: Units, levels: int) -> list[Point]:
     return points
 
 
+def fewer_points(units: Units, levels: int) -> list[Point]:
+    """The same of experts per token: also one less in each layer, whatever the levels."""
+    points, nothing = curve_points(units, levels), (0,) * len(units.sizes)
+    ones = (Point(nothing, row, 1) for row, most in enumerate(units.most) if most)
+    return list(dict.fromkeys([*points, *ones]))
+
+
 def moved_points(units: Units, base: Removed, scale: Fraction = Fraction(1)) -> list[Point]:
     """A plan, and the plan with one layer moved by each of MOVES, within its bounds.
 

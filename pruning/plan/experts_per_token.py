@@ -1,18 +1,26 @@
-"""Fewer experts per token than a model selects: the bound, and the words. No torch.
+"""Fewer experts per token than a model selects, a number a layer: bounds, and the words. No torch.
 
 A router that selects fewer computes as one whose configuration says so. Memory stays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import floor
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
 
 if TYPE_CHECKING:
-    from analysis.families.base import MoELayer
+    from analysis.families.base import MoEFamily, MoELayer
     from analysis.model.moe_model import MoEModel
+
+# Decoder index -> experts per token of every layer; empty: as many as the model selects.
+TopK = Mapping[int, int]
+_MOST = 10**4
 
 
 def check_top_k(model: MoEModel, top_k: int) -> None:
@@ -50,11 +58,129 @@ def possible_top_k(model: MoEModel) -> tuple[int, ...]:
     return (0, *range(own - 1, 0, -1))
 
 
-def selecting(layer: MoELayer, top_k: int) -> MoELayer:
-    """The layer with a router that selects at most so many; 0 leaves it as it is."""
-    return replace(layer, top_k=min(layer.top_k, top_k)) if top_k else layer
+def even_top_k(model: MoEModel, top_k: int) -> dict[int, int]:
+    """At most this number in every layer."""
+    check_top_k(model, top_k)
+    return {layer.index: min(top_k, layer.top_k) for layer in model.layers}
 
 
-def top_k_words(top_k: int) -> str:
-    """What follows the name of a plan that selects fewer experts per token; else empty."""
-    return f", top-{top_k}" if top_k else ""
+def parse_mean(text: str) -> Fraction:
+    """An exact number of experts per token, from 1 up."""
+    try:
+        mean = Fraction(Decimal(text))
+    except (InvalidOperation, ValueError, OverflowError):
+        mean = Fraction(0)
+    if not 1 <= mean <= _MOST:
+        raise PlanError(f"{text!r} is no mean of experts per token; give 1 or more, such as 5.5.")
+    return mean
+
+
+def fewer_in_all(model: MoEModel, mean: str) -> int:
+    """How many fewer all layers select together, so that they select at most this on average."""
+    own = [layer.top_k for layer in model.layers]
+    check_top_k(model, 1)
+    fewer = sum(own) - floor(parse_mean(mean) * len(own))
+    if fewer < 1:
+        raise PlanError(
+            f"{model.name} selects {sum(own) / len(own):.4g} experts per token; choose a smaller "
+            "mean."
+        )
+    return fewer
+
+
+def fit_top_k(top_k: TopK, model: MoEModel) -> TopK:
+    """The numbers of a plan checked against its model, with absent layers filled in."""
+    if not top_k:
+        return top_k
+    own = {layer.index: layer.top_k for layer in model.layers}
+    if unknown := sorted(top_k.keys() - own.keys()):
+        raise PlanError(
+            f"The plan's 'top_k' names layer {unknown[0]}, which has no routed experts in "
+            f"{model.name}; leave it out."
+        )
+    check_top_k(model, min(top_k.values()))
+    if (most := max(top_k.values())) > max(own.values()):
+        check_top_k(model, most)
+    return {layer: min(number, top_k.get(layer, number)) for layer, number in own.items()}
+
+
+def selecting(layer: MoELayer, top_k: TopK) -> MoELayer:
+    """The layer with a router that selects as many as a plan says."""
+    return replace(layer, top_k=min(layer.top_k, top_k.get(layer.index, layer.top_k)))
+
+
+def has_one_top_k(top_k: TopK) -> bool:
+    """Whether all layers select one number of experts, which a configuration can say."""
+    return len(set(top_k.values())) < 2
+
+
+def is_written(top_k: TopK, family: MoEFamily) -> bool:
+    """Whether a configuration of the family can say these numbers."""
+    return has_one_top_k(top_k) or family.allows_lists
+
+
+def written_top_k(top_k: TopK, family: MoEFamily, depth: int) -> int | list[int]:
+    """What config.json says: one number, or a list for families that read one; else refused."""
+    least, most = min(top_k.values()), max(top_k.values())
+    if has_one_top_k(top_k):
+        return most
+    if not is_written(top_k, family):
+        raise PlanError(
+            f"The plan selects {least} to {most} experts per token, by layer, and config.json has "
+            f"one number for all layers, {family.top_k_key}; give one, such as "
+            f"--top-k {sum(top_k.values()) // len(top_k)}."
+        )
+    return [top_k.get(layer, most) for layer in range(depth)]
+
+
+def ordered_top_k(top_k: object) -> dict[int, int]:
+    """The numbers by layer, ascending; a PlanError if they are none."""
+    numbers = top_k if isinstance(top_k, Mapping) else {0: top_k}
+    for layer, number in numbers.items():
+        if type(layer) is not int or layer < 0:
+            raise PlanError(f"The plan's 'top_k' names layer {layer!r}; give decoder indices.")
+        if type(number) is not int or number < 1:
+            where = f" of layer {layer}" if isinstance(top_k, Mapping) else ""
+            raise PlanError(
+                f"The plan's 'top_k'{where} is {number!r}; give experts per token, 1 or more."
+            )
+    return dict(sorted(numbers.items()))
+
+
+def top_k_to_json(top_k: TopK, layers: Collection[int]) -> int | dict[str, int]:
+    """One number, if all of the plan's layers have it; else a number a layer."""
+    numbers = set(top_k.values())
+    if len(numbers) == 1 and top_k.keys() == set(layers):
+        return numbers.pop()
+    return {str(layer): number for layer, number in top_k.items()}
+
+
+def top_k_from_json(raw: Any, layers: Collection[int]) -> dict[int, int]:
+    """The numbers in a plan.json; one number is that of all layers that the plan names."""
+    if not isinstance(raw, dict):
+        number = ordered_top_k(raw)[0] if raw != 0 or type(raw) is not int else 0
+        if number and not layers:
+            raise PlanError(
+                f"The plan's 'top_k' is {number}, and its 'kept' names no layers; give 'top_k' "
+                "by layer."
+            )
+        return dict.fromkeys(layers, number) if number else {}
+    return ordered_top_k({int(key) if key.isdecimal() else key: n for key, n in raw.items()})
+
+
+def top_k_text(top_k: TopK) -> str:
+    """Experts per token as records have them: 3, or 4.3.3.2 where layers differ; or empty."""
+    numbers = list(top_k.values())
+    return ".".join(map(str, numbers if len(set(numbers)) > 1 else numbers[:1]))
+
+
+def top_k_words(text: str) -> str:
+    """What follows the name of a plan that selects fewer experts per token; else empty.
+
+    `text` is that of `top_k_text`. Of layers that differ the mean is said.
+    """
+    if not text:
+        return ""
+    numbers = [int(number) for number in text.split(".")]
+    mean = sum(numbers) / len(numbers)
+    return f", top-{mean:.4g}" + (" by layer" if len(numbers) > 1 else "")

@@ -28,7 +28,15 @@ from pruning.plan.bits import (
     ordered_layer_bits,
 )
 from pruning.plan.constraints import MOST_DIGITS, Constraints, ranges
-from pruning.plan.experts_per_token import check_top_k
+from pruning.plan.experts_per_token import (
+    TopK,
+    even_top_k,
+    fit_top_k,
+    ordered_top_k,
+    top_k_from_json,
+    top_k_text,
+    top_k_to_json,
+)
 from pruning.plan.kept_neurons import (
     KeptNeurons,
     counts_by_layer,
@@ -116,8 +124,8 @@ class PruningPlan(BitsMixin, DisplayMixin):
     # The same for layers that differ: decoder index -> format; layers that are absent stay as they
     # are. Either this or `bits`.
     layer_bits: Mapping[int, str] = field(default_factory=dict, hash=False)
-    # Experts per token that routers select, fewer than the model's own; 0: as many as those.
-    top_k: int = 0
+    # Decoder index -> experts per token; empty: as many as the model's routers select.
+    top_k: TopK = field(default_factory=dict, hash=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # of its making, for people; no file
 
     def __post_init__(self) -> None:
@@ -131,10 +139,7 @@ class PruningPlan(BitsMixin, DisplayMixin):
                 "The plan names neurons in 'kept_neurons', but its granularity is "
                 f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
             )
-        if type(self.top_k) is not int or self.top_k < 0:
-            raise PlanError(
-                f"The plan's 'top_k' is {self.top_k!r}; give experts per token, 1 or more."
-            )
+        object.__setattr__(self, "top_k", MappingProxyType(ordered_top_k(self.top_k)))
         object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
         object.__setattr__(self, "layer_bits", ordered_layer_bits(self.layer_bits, self.bits))
         for layer, ids in self.kept.items():
@@ -157,9 +162,14 @@ class PruningPlan(BitsMixin, DisplayMixin):
             "experts_kept": f"{sum(kept)} in {len(kept)} layers",
             "repaired": self.repair is not None,
             "bits": self.named_bits or "as they are",
-            "experts_per_token": self.top_k or "the model's own",
+            "experts_per_token": self.per_token or "the model's own",
             "digest": self.digest[:8],
         }
+
+    @property
+    def per_token(self) -> str:
+        """Experts per token as records have them: 3, or 4.3.3.2 by layer; empty: the model's."""
+        return top_k_text(self.top_k)
 
     @cached_property
     def digest(self) -> str:
@@ -172,7 +182,7 @@ class PruningPlan(BitsMixin, DisplayMixin):
             **({"kept_atoms": neurons_to_json(self.kept_neurons)} if by_neuron else {}),
             **({"repair": self.repair.digest} if self.repair else {}),
             **self.bits_to_json(),
-            **({"top_k": self.top_k} if self.top_k else {}),
+            **self._top_k(),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -200,7 +210,12 @@ class PruningPlan(BitsMixin, DisplayMixin):
         kept = {layer: ids for layer, ids in self.kept.items() if layer in layers}
         neurons = {layer: of for layer, of in self.kept_neurons.items() if layer in layers}
         bits = {layer: name for layer, name in self.layer_bits.items() if layer in layers}
-        return replace(self, kept=kept, kept_neurons=neurons, layer_bits=bits)
+        top_k = {layer: number for layer, number in self.top_k.items() if layer in layers}
+        return replace(self, kept=kept, kept_neurons=neurons, layer_bits=bits, top_k=top_k)
+
+    def _top_k(self) -> dict[str, Any]:
+        """`top_k` as JSON; empty where routers select as many as the model's."""
+        return {"top_k": top_k_to_json(self.top_k, self.kept)} if self.top_k else {}
 
     def _neurons(self) -> dict[str, Any]:
         """`kept_neurons` as JSON; empty in a plan of whole experts."""
@@ -223,7 +238,7 @@ class PruningPlan(BitsMixin, DisplayMixin):
             },
             **({"repair": self.repair.to_dict()} if self.repair else {}),
             **self.bits_to_json(),
-            **({"top_k": self.top_k} if self.top_k else {}),
+            **self._top_k(),
         }
 
     def to_json(self) -> str:
@@ -271,8 +286,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
             f"{model.name} (identity {model.identity[:8]}). Make a plan for {model.name}; if it is "
             f"a quantised copy, export it with --plan-model {plan.model.name}."
         )
-    if plan.top_k:
-        check_top_k(model, plan.top_k)
+    top_k = fit_top_k(plan.top_k, model)
     layers = {layer.index: layer for layer in model.layers}
     for index, ids in plan.kept.items():
         if index not in layers:
@@ -291,7 +305,9 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
     kept = {**all_experts, **plan.kept}
     neurons = fit_neurons(plan.kept_neurons, kept, model)
     bits, layer_bits = fit_layer_bits(plan.bits, plan.layer_bits, layers)
-    return replace(plan, kept=kept, kept_neurons=neurons, bits=bits, layer_bits=layer_bits)
+    return replace(
+        plan, kept=kept, kept_neurons=neurons, bits=bits, layer_bits=layer_bits, top_k=top_k
+    )
 
 
 def model_ref(model: MoEModel) -> ModelRef:
@@ -330,16 +346,15 @@ def untied_embedding(model: MoEModel, plan: PruningPlan) -> TensorEntry | None:
 
 
 def with_top_k(plan: PruningPlan, model: MoEModel, top_k: int | None) -> PruningPlan:
-    """The plan with this many experts per token; None leaves it as it is."""
-    if top_k is None or top_k == plan.top_k:
+    """The plan with this many experts per token in every layer; None leaves it as it is."""
+    if top_k is None or (numbers := even_top_k(model, top_k)) == plan.top_k:
         return plan
-    check_top_k(model, top_k)
     if plan.repair:
         raise PlanError(
             "The plan's repair was fitted with other experts per token; plan with --top-k, and "
             "repair that plan."
         )
-    return replace(plan, top_k=top_k)
+    return replace(plan, top_k=numbers)
 
 
 def keep_all(model: MoEModel) -> PruningPlan:
@@ -427,7 +442,7 @@ def plan_from_dict(raw: object) -> PruningPlan:
         raise PlanError(f"The plan is malformed {what}.") from error
     repair = repair_from_json(raw.get("repair"))
     bits, layer_bits = raw.get("bits", ""), layer_bits_from_json(raw.get("layer_bits", {}))
-    neurons, top_k = neurons_from_json(neurons), raw.get("top_k", 0)
+    neurons, top_k = neurons_from_json(neurons), top_k_from_json(raw.get("top_k", 0), kept)
     return PruningPlan(
         *(model, kept, provenance, granularity, neurons, repair, bits, layer_bits), top_k=top_k
     )

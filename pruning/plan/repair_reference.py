@@ -112,7 +112,7 @@ class StoredRepair(Protocol):
 
 
 def variant_words(
-    repaired_on: str, calibrated_on: str, bits: str = "", top_k: int = 0, tokens: int = 0
+    repaired_on: str, calibrated_on: str, bits: str = "", top_k: str = "", tokens: int = 0
 ) -> str:
     """What follows the name of a plan that is repaired, in fewer bits, or selects fewer; or empty.
 

@@ -10,7 +10,7 @@ from analysis.model.widths import expert_widths
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import smaller_cut
 from pruning.plan.parallel import parallel_note
-from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref, with_top_k
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.planning.make import budget_of, experts_of, file_evidence
 from pruning.schedules import allocate, allocation_notes
@@ -43,7 +43,7 @@ def count_plan(spec: PlanSpec, model: MoEModel) -> CountPlan:
         )
         for layer, keep in zip(allocation.layers, allocation.keep, strict=True)
     }
-    plan = PruningPlan(model_ref(model), kept, top_k=spec.budget.top_k or 0)
+    plan = with_top_k(PruningPlan(model_ref(model), kept), model, spec.budget.top_k)
     notes = [*_caveats(model), *allocation_notes(schedule, units, budget, allocation, evidence)]
     if (target := spec.budget.size_target) and spec.is_even:
         notes.append(smaller_cut(model, target, units.limits, allocation.removed))

@@ -8,7 +8,7 @@ from analysis.files.own_package import tool_version
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
-from pruning.plan.experts_per_token import check_top_k
+from pruning.plan.experts_per_token import check_top_k, fewer_in_all
 from pruning.plan.keep_list import read_keep_list
 from pruning.plan.kept_neurons import check_cuttable, neurons_from_json
 from pruning.plan.plan import (
@@ -74,6 +74,10 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
     """Refuse what is impossible whatever the statistics, before any are made."""
     if spec.budget.top_k:
         check_top_k(model, spec.budget.top_k)
+    if spec.budget.mean_top_k:
+        fewer_in_all(model, spec.budget.mean_top_k)
+    if spec.keeps_all:
+        return
     if spec.by_neuron:
         check_neurons(spec, model)
         return

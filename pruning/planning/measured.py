@@ -37,7 +37,8 @@ class Order(IdentityKey):
     plan_of: Callable[[Removed], PruningPlan]  # the plan in which each layer loses this many
     # Bytes of all weights under that plan; of neurons without padding.
     bytes_of: Callable[[Removed], int]
-    kept: tuple[int, ...] = ()  # experts of each layer, if it takes none
+    # Experts that stay in each layer, where layers lose none of them, but experts per token.
+    stay: Removed | None = None
 
     def removed_by(self, plan: str, kept: Sequence[int]) -> Removed | None:
         """What each layer loses under a plan of this digest; None if it is not in this order.
@@ -175,7 +176,12 @@ def find_sensitivity(
     ranking: Ranking, spec: PlanSpec, known: SensitivityStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on the corpora asked for, else on all measured ones."""
-    every, spread = order_sensitivity(ranking, spec, known), spec.spread
+    every = order_sensitivity(ranking, spec, known)
+    return sensitivity_of(every, spec.spread)
+
+
+def sensitivity_of(every: Sensitivity | None, spread: SpreadSpec) -> Sensitivity | None:
+    """The curves on the corpora asked for, else on all measured ones; None if some are missing."""
     by_corpus = {curve.corpus: curve for curve in every.curves} if every else {}
     names = tuple(name_among(by_corpus, corpus) for corpus in spread.measured_on)
     corpora = names or tuple(sorted(by_corpus))
@@ -189,9 +195,15 @@ def order_sensitivity(
     ranking: Ranking, spec: PlanSpec, known: SensitivityStore
 ) -> Sensitivity | None:
     """The sensitivity of an order on every measured corpus, the latest first; None without any."""
-    digest, cost = order_of(ranking, spec).ref.digest, spec.spread.cost
+    return every_curve(order_of(ranking, spec), ranking.model, spec.spread.cost, known)
+
+
+def every_curve(
+    order: Order, model: MoEModel, cost: CostName, known: SensitivityStore
+) -> Sensitivity | None:
+    """The same of an order."""
     by_corpus: dict[str, Curves] = {}
-    for record in known.of_order(ranking.model.identity, digest):
+    for record in known.of_order(model.identity, order.ref.digest):
         corpus = str(record.corpus["name"])
         if corpus not in by_corpus and (curves := _curves(known, record, cost)):
             by_corpus[corpus] = curves

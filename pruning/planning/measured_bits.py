@@ -40,8 +40,8 @@ def bits_order(model: MoEModel) -> Order:
     sizes = dict.fromkeys(layers, _MOST)
     units = Units(tuple(sizes.values()), (0,) * len(layers), (_MOST,) * len(layers))
     ref = OrderRef(_BITS, _BITS, digest_of({"formats": BITS}))
-    kept = tuple(layer.num_experts for layer in model.layers)
-    return Order(ref, sizes, units, plan_of, bytes_of, kept)
+    stay = tuple(layer.num_experts for layer in model.layers)
+    return Order(ref, sizes, units, plan_of, bytes_of, stay)
 
 
 def bits_points(model: MoEModel, bits: Sequence[str]) -> list[Point]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from analysis.criteria.base import Granularity
 from analysis.model.moe_model import MoEModel
@@ -24,6 +24,11 @@ VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_toke
 # How a plan was made: equal plans made differently have separate records. Runs are not part of it:
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
+_COUNTS = r"^([1-9]\d{0,3}(\.[1-9]\d{0,3})*)?$"
+
+
+def _text_of(top_k: object) -> object:
+    return str(top_k or "") if type(top_k) is int else top_k
 
 
 class PlanFacts(RecordPart):
@@ -42,7 +47,9 @@ class PlanFacts(RecordPart):
     # The format in which the experts' weights were simulated; empty: as they are.
     bits: Literal["", "8", "6", "5", "4", "mxfp4", "3", "2", "by layer"] = ""
     layer_bits: Mapping[str, str] = {}  # decoder index -> format, where layers have their own
-    top_k: Count = 0  # experts per token, if fewer than the model's own; else 0
+    # Experts per token, if fewer than the model's own, see `PruningPlan.per_token`; in records of
+    # before a number.
+    top_k: Annotated[str, BeforeValidator(_text_of), Field(pattern=_COUNTS)] = ""
     granularity: Granularity | Literal[""] = ""
     experts_before: Count | None = None  # routed experts of all layers
     experts_after: Count | None = None
@@ -80,6 +87,11 @@ class PlanFacts(RecordPart):
     def is_plain(self) -> bool:
         """Whether it only removes: weights have their own bits, and as many experts are chosen."""
         return not (self.bits or self.top_k)
+
+    @property
+    def differs_by_layer(self) -> bool:
+        """Whether its layers select different numbers of experts per token."""
+        return "." in self.top_k
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -189,7 +201,7 @@ def made_facts(plan: PruningPlan) -> PlanFacts:
     """How a plan was made, without its sizes."""
     facts = PlanFacts.model_validate(plan.provenance, from_attributes=True)
     by_layer = {str(layer): name for layer, name in plan.layer_bits.items()}
-    named = {"bits": plan.named_bits, "layer_bits": by_layer, "top_k": plan.top_k}
+    named = {"bits": plan.named_bits, "layer_bits": by_layer, "top_k": plan.per_token}
     changes: dict[str, Any] = {name: value for name, value in named.items() if value}
     if plan.repair:
         changes |= {

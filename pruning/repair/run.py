@@ -44,6 +44,7 @@ from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.masking import masked
 from pruning.engine.repaired_weights import cannot, down_tensors, read_source
 from pruning.engine.run import how_made
+from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import PruningPlan, changes_nothing
 from pruning.plan.repair_reference import layer_file
 from pruning.records.repair import LayerFit, RepairRecord, RepairStore
@@ -147,13 +148,12 @@ class RepairPass:
     @cached_property
     def first(self) -> int:
         """The first layer that loses something, or selects fewer experts per token."""
-        sizes = {layer.index: layer.num_experts for layer in self.model.layers}
         return min(
-            layer
-            for layer, size in sizes.items()
-            if len(self.plan.kept[layer]) < size
-            or self.plan.kept_neurons.get(layer)
-            or self.plan.top_k
+            layer.index
+            for layer in self.model.layers
+            if len(self.plan.kept[layer.index]) < layer.num_experts
+            or self.plan.kept_neurons.get(layer.index)
+            or selecting(layer, self.plan.top_k) != layer
         )
 
     def run(self) -> Generator[Progress, None, list[LayerFit]]:

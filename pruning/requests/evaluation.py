@@ -311,3 +311,30 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
             )
             for budget in self.budgets or [{"sparsity": "0"}]
         ]
+
+
+class TopKRequest(StreamableRequest):
+    """What fewer experts per token cost in each layer alone, on corpora."""
+
+    asked_by = "topk"
+    samples: options.Samples = SENSITIVITY_SAMPLES
+    levels: Annotated[
+        plan_options.Levels,
+        Option("Numbers to measure in each layer at most: fewer by one, and spread to top-1."),
+    ] = DEFAULT_LEVELS
+    means: Annotated[
+        tuple[plan_options.MeanTopK, ...],
+        options.EACH_ONCE,
+        Option("Also measure the plan of this mean of experts per token; repeatable."),
+    ] = ()
+    refine: plan_options.Refine = 0
+    cost: Annotated[plan_options.Cost, Option("Cost to show and to minimise.")] = "esap"
+    across: Annotated[
+        plan_options.Across, Option("With several corpora, minimise their mean or the worst.")
+    ] = "mean"
+
+    @model_validator(mode="after")
+    def _refines_plans(self) -> "TopKRequest":
+        if self.refine and not self.means:
+            raise ValueError("--refine is of plans; name their --mean-top-k")
+        return self

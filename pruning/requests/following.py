@@ -19,6 +19,7 @@ from analysis.stats.manifest import Run
 from analysis.stats.store import stats_store
 from pruning.plan.budget import possible_share
 from pruning.plan.constraints import Constraints
+from pruning.plan.experts_per_token import is_written
 from pruning.plan.plan import PruningPlan
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
@@ -40,10 +41,11 @@ def commands_after_plan(
 ) -> tuple[str, ...]:
     """The commands that measure a plan, if the model can be run, and that write its checkpoint."""
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
-    write = export_command(request.model, *shared)
+    is_exported = is_written(plan.top_k, model.family)
+    write = (export_command(request.model, *shared),) if is_exported else ()
     if model.unloadable:
-        return (write,)
-    return evaluate_command(request, model, {path: plan}), write
+        return write
+    return evaluate_command(request, model, {path: plan}), *write
 
 
 def evaluate_command(

@@ -34,7 +34,7 @@ class SpecRequest(ModelRequest):
     def _says_what_ranks(self) -> "SpecRequest":
         if self.config_only:
             self._check_counts()
-        elif self.plan.spread.kept_experts is None:
+        elif self.plan.spread.kept_experts is None and not self.plan.keeps_all:
             check_criterion(self.plan.ranking, self.asked_by)
         return self
 
@@ -47,6 +47,8 @@ class SpecRequest(ModelRequest):
             flags.append("--keep-super")
         if self.plan.spread.kept_experts is not None:
             flags.append("--keep-list")
+        if self.plan.budget.mean_top_k is not None:
+            flags.append("--mean-top-k")
         schedule = self.plan.spread.schedule
         if not get_schedule(schedule).needs <= {"counts"}:
             flags.append(f"--schedule {schedule}")

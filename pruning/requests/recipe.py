@@ -195,7 +195,7 @@ class Recipe(Request):
             raise ValueError("kept_experts says all that stays, so nothing is left to search")
         if value is not None and plan and plan.by_neuron:
             raise ValueError("a search spreads whole experts; leave it out of a plan of neurons")
-        if value is not None and plan and plan.budget.top_k:
+        if value is not None and plan and (plan.budget.top_k or plan.budget.mean_top_k):
             raise ValueError(
                 "a search measures with the model's own experts per token; leave top_k out, and "
                 "give --top-k to evaluate and export"

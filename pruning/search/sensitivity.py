@@ -29,7 +29,6 @@ from pruning.measures.points import (
     MOVES,
     WHOLE,
     Point,
-    curve_points,
     moved_points,
     sample_ids,
     whole_point,
@@ -63,8 +62,8 @@ class Measuring:
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
     made: Mapping[str, Any] = field(default_factory=dict)  # how numbers are, see `how_made`
     costs: RunCosts = field(default_factory=RunCosts)  # on all samples
+    stay: Removed | None = None  # see `Order.stay`
     layers: int = 0  # layer evaluations so far, each on one batch
-    kept: tuple[int, ...] = ()  # experts of each layer, if no point removes any
     _runs: Runs | None = field(default=None, init=False)
     _tally: Tally = field(default_factory=lambda: Tally({}), init=False)
     _asked: dict[Point, str] = field(default_factory=dict, init=False)  # digests of their plans
@@ -246,8 +245,7 @@ class Measuring:
         return Block(
             self.record.model.identity,
             self._digest(point.removed),
-            self.kept
-            or tuple(size - gone for size, gone in zip(sizes, point.removed, strict=True)),
+            self.stay or tuple(n - gone for n, gone in zip(sizes, point.removed, strict=True)),
             self.where,
             len(self.samples),
             samples,
@@ -286,11 +284,16 @@ class Aim:
 
 
 def measure_curves(
-    work: Measuring, units: Units, levels: int, measure: CostName = "esap"
+    work: Measuring, points: Sequence[Point], measure: CostName = "esap"
 ) -> Generator[Progress, None, Curves]:
-    """The curves of an order; `units` are those of the order, without constraints of a plan."""
-    yield from work.measure(curve_points(units, levels))
-    curves = curves_of(work.points, len(units.sizes), measure, work.samples)
+    """The curves of an order; `points` are those of its layers alone, see `curve_points`."""
+    yield from work.measure(points)
+    return known_curves(work, points, measure)
+
+
+def known_curves(work: Measuring, points: Sequence[Point], measure: CostName) -> Curves:
+    """The curves of points that were measured."""
+    curves = curves_of(work.points, len(points[0].base), measure, work.samples)
     if curves is None:
         raise ValueError("a layer has no levels, so there is nothing to measure")
     return curves

@@ -12,6 +12,7 @@ from typing import Final
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
 from analysis.model.moe_model import MoEModel
+from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing, removes_nothing
 from pruning.plan.widths import WidthPlan, widths_config
 from pruning.serving.engine_results import ENGINES, Row, condition_of, results
@@ -76,6 +77,7 @@ class Contents:
     traits: Traits = ()  # which variant of its family it is
     # What a plan removes, where every layer and every expert stays alike.
     removes: str = "original"
+    top_k_differs: bool = False  # layers select different numbers of experts per token
 
     @property
     def cut(self) -> str:
@@ -114,6 +116,7 @@ def contents_of(
     is_changed = plan is not None and not changes_nothing(plan, model)
     inner = model.config.get("rope_parameters")
     base = inner.get("rope_theta") if isinstance(inner, dict) else None
+    top_k = plan.top_k if plan else {}
     counts = [len(plan.kept[layer.index]) if plan else layer.num_experts for layer in model.layers]
     return Contents(
         counts=(max(counts),) * len(counts) if padded else tuple(counts),
@@ -129,6 +132,7 @@ def contents_of(
         lacks_keys=tuple(key for key in model.family.engine_keys if model.config.get(key) is None),
         traits=traits_of(model, is_pruned=is_changed, keeps_heads=keeps_heads),
         removes=equal_cut(plan, padded=padded) if plan and is_cut else "original",
+        top_k_differs=len({selecting(layer, top_k).top_k for layer in model.layers}) > 1,
     )
 
 
@@ -239,6 +243,8 @@ def _missed(contents: Contents) -> str:
 def _engine(name: str, contents: Contents) -> Verdict:
     """What the engine's rows on this family, cut and traits say."""
     label, key = ENGINES[name], (name, contents.model_type, contents.cut)
+    if contents.top_k_differs:
+        return Verdict(label, Reads.NOT_TRIED, "experts per token that differ by layer")
     rows = [row for row in results() if (row.engine, row.model_type, row.cut) == key]
     # Also of families that were not tried: the engine's fault goes with the trait.
     options = condition = condition_of(name, contents.traits)

@@ -54,7 +54,7 @@ PANELS = {
     for panel, fields in {
         "Ranking": "criterion criteria gate granularity calibrated_on with_criterion with_gate",
         "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
-        "top_k with_sparsity",
+        "top_k mean_top_k with_sparsity",
         "Layers": "schedule schedule_file kept_experts measured_on cost across levels refine",
         "Constraints": "multiple_of serve_on floor protect pin drop keep_super set lock",
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",

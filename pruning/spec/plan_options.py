@@ -13,6 +13,7 @@ from pruning.measures.names import CostName
 from pruning.plan.budget import TargetDtype as TargetDtypeName
 from pruning.plan.budget import parse_gib
 from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges
+from pruning.plan.experts_per_token import parse_mean
 from pruning.plan.parallel import parse_parallel
 from pruning.plan.units import parse_scope
 from pruning.schedules import SCHEDULES, get_schedule
@@ -112,6 +113,17 @@ TopK = Annotated[
     Whole,
     Field(ge=1, le=10**4),
     Option("Experts per token, fewer than the model selects: less work.", takes="K"),
+]
+MeanTopK = Annotated[
+    str,
+    decimal("give a number, such as 6 or 5.5"),
+    checked_by(parse_mean),
+    Option(
+        "Experts per token on average: layers where that costs least select fewer, as `moeprune "
+        "topk` measured.",
+        ("--mean-top-k",),
+        takes="K",
+    ),
 ]
 Schedule = Annotated[
     Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")

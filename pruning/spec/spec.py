@@ -133,6 +133,7 @@ class BudgetSpec(Section):
     uneven: plan_options.Uneven = False
     # Less work per token; bytes stay.
     top_k: plan_options.TopK | None = None
+    mean_top_k: plan_options.MeanTopK | None = None
     # How an export stores widths, which a target counts.
     width_mode: plan_options.WidthMode = "uniform"
     width_multiple_of: plan_options.WidthMultipleOf = DEFAULT_MULTIPLE
@@ -188,12 +189,6 @@ class SpreadSpec(Section):
         if (self.schedule == "file") != (self.schedule_file is not None):
             file = name("schedule_file", "FILE")
             raise Misfit("schedule_file", f"{name('schedule', 'file')} and {file} belong together")
-        extra = given(self, ("measured_on", "cost", "across"))
-        if extra and not self.is_measured:
-            raise Misfit(
-                extra[0],
-                f"{name(extra[0])} is for {name('schedule', MEASURED)}; add it, or leave it out",
-            )
         return self
 
     @property
@@ -258,12 +253,13 @@ class PlanSpec(Section):
     def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
         name = written(info, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
+        self._check_measured(name)
         if file := self.spread.full_file:
             self._check_file(file, name)
             return self
         checked(RankingSpec.check)(self.ranking)
         amounts = list(self.budget.amounts)
-        needed = 0 if self.spread.schedule_file else 1
+        needed = 0 if self.spread.schedule_file or self.keeps_all else 1
         if len(amounts) > 1 or len(amounts) < needed:
             raise Misfit(
                 amounts[-1] if amounts else "budget",
@@ -273,6 +269,19 @@ class PlanSpec(Section):
         if self.budget.uneven and self.budget.size_target is None:
             raise Misfit("uneven", f"{name('uneven')} goes with {listed(map(name, _TARGETS))}")
         return self
+
+    def _check_measured(self, name: Callable[..., str]) -> None:
+        """What reads sensitivities: the schedule, and the mean of experts per token."""
+        if self.budget.mean_top_k is not None:
+            if self.budget.top_k is not None:
+                raise Misfit("top_k", f"give {name('top_k')} or {name('mean_top_k')}, not both")
+            return
+        extra = given(self.spread, ("measured_on", "cost", "across"))
+        if extra and not self.spread.is_measured:
+            raise Misfit(
+                extra[0],
+                f"{name(extra[0])} is for {name('schedule', MEASURED)}; add it, or leave it out",
+            )
 
     def _check_experts(self, name: Callable[..., str]) -> None:
         fields = given(self.spread, ("neuron_scope", "kept_neurons"))
@@ -335,6 +344,12 @@ class PlanSpec(Section):
         return "kept_neurons" if self.by_neuron else "schedule_file"
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether no expert goes: there is only a mean of experts per token."""
+        is_alone = self.budget.mean_top_k is not None and not self.budget.amounts
+        return is_alone and not (self.spread.schedule_file or self.spread.full_file)
+
+    @property
     def by_neuron(self) -> bool:
         """Whether neurons are removed, and not only whole experts."""
         return self.ranking.by_neuron
@@ -365,7 +380,7 @@ class PlanSpec(Section):
     @property
     def reads_text(self) -> bool:
         """Whether calibration text ranks, spreads the budget, or tells what must stay."""
-        if self.spread.full_file:
+        if self.spread.full_file or self.keeps_all:
             return False
         by_limits = self.spread.schedule == FREQUENCY or self.limits.keep_super
         return by_limits or self.ranking.reads_text

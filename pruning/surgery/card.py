@@ -95,7 +95,7 @@ def _facts(
         "Budget": _in_words(provenance.budget),
         "Schedule's parameters": _in_words(provenance.schedule_parameters),
         "Constraints": _in_words(provenance.constraints),
-        "Experts per token": plan.top_k and f"{plan.top_k} instead of {own}",
+        "Experts per token": plan.per_token and f"{plan.per_token} instead of {own}",
         "Experts removed": f"{sizes.experts_removed} of {sizes.experts_before} ({share:.1%})",
         "Source identity": model.identity,
         "Calibration runs": ", ".join(provenance.runs),

@@ -10,6 +10,7 @@ from analysis.checkpoint.index import INDEX_NAME, Checkpoint
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.describing import describe_model
+from pruning.plan.experts_per_token import top_k_text
 from pruning.surgery.manifest import Manifest, file_record
 from pruning.surgery.source_checks import part_problems
 
@@ -125,11 +126,12 @@ def _check_structure(path: Path, manifest: Manifest) -> list[Check]:
     spans = " to ".join(dict.fromkeys((f"0..{fewest - 1}", f"0..{most - 1}")))
     fine = f"ids {spans} in each of {len(counts)} sparse layers, as config.json says"
     checks = [headers, check_that("experts", problems, fine)]
-    if top_k := manifest.plan.top_k:
-        selected = max(layer.top_k for layer in model.layers)
-        wrong = f"config.json selects {selected} experts per token, but the plan {top_k}"
-        problems = [wrong] if selected != top_k else []
-        checks.append(check_that("top-k", problems, f"{top_k} experts per token, as the plan says"))
+    if planned := manifest.plan.per_token:
+        said = top_k_text({layer.index: layer.top_k for layer in model.layers})
+        wrong = f"config.json selects {said} experts per token, but the plan {planned}"
+        problems = [wrong] if said != planned else []
+        fine = f"{planned} experts per token, as the plan says"
+        checks.append(check_that("top-k", problems, fine))
     return checks
 
 

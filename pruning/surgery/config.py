@@ -13,6 +13,7 @@ from analysis.families.base import HEAD_KEYS, PER_LAYER_ALIAS, PER_LAYER_KEY, WI
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import QUANTISED, MoEModel
 from analysis.nonuniform.modeling_file import auto_map
+from pruning.plan.experts_per_token import written_top_k
 from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import PruningPlan, untied_embedding
 from pruning.plan.widths import WidthPlan, widths_config
@@ -59,7 +60,8 @@ def pruned_config(
     if plan.top_k:
         # The balancing loss counts with the experts per token.
         config = family.edited(
-            family.config_with_top_k(config, plan.top_k), output_router_logits=False
+            family.config_with_top_k(config, written_top_k(plan.top_k, family, model.depth)),
+            output_router_logits=False,
         )
     if changes := widths_config(widths, model) if widths else {}:
         # The balancing loss is meant for training the full set of experts.

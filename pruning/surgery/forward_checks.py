@@ -89,7 +89,7 @@ def check_logits(
     # A NaN is not <= anything, so it fails.
     ok = difference <= MAX_DIFFERENCE
     repaired = " and what stays repaired" if plan.repair else ""
-    fewer = f", {plan.top_k} experts per token" if plan.top_k else ""
+    fewer = f", {plan.per_token} experts per token" if plan.top_k else ""
     detail = (
         f"logits differ by at most {difference:.2g} on {ids.numel()} random tokens in {dtype}, "
         f"against the original with what was removed masked{repaired}{fewer} "

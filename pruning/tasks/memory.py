@@ -14,6 +14,7 @@ from pruning.requests.evaluation import (
     SensitivityRequest,
     StreamableRequest,
     SweepRequest,
+    TopKRequest,
 )
 from pruning.requests.model import WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest
@@ -175,13 +176,16 @@ def sweep_memory(request: SweepRequest) -> int:
     return python_memory() + running.with_repairs(memory, repairs=request.repair)
 
 
-def sensitivity_memory(request: SensitivityRequest) -> int:
+def sensitivity_memory(request: SensitivityRequest | TopKRequest) -> int:
     """Bytes of the measurement of curves."""
     running = Running.of(request)
-    points = 1 + (request.levels + len(request.bits)) * len(running.model.layers)
+    bits, repairs = 0, False
+    if isinstance(request, SensitivityRequest):
+        bits, repairs = len(request.bits), request.repair
+    points = 1 + (request.levels + bits) * len(running.model.layers)
     batch = running.batch_size * running.longest
-    memory = running.memory(points, _KEPT * batch, batch, changes=bool(request.bits))
-    return python_memory() + running.with_repairs(memory, repairs=request.repair)
+    memory = running.memory(points, _KEPT * batch, batch, changes=bool(bits))
+    return python_memory() + running.with_repairs(memory, repairs=repairs)
 
 
 def search_memory(request: SearchRequest) -> int:

@@ -1,7 +1,8 @@
 """Sensitivity: curves of an order on corpora, and the plans that follow from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.sequences import TokenSequences
@@ -9,21 +10,23 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, scaled
 from analysis.stats.manifest import Part
-from analysis.stats.store import stats_store
+from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.block import SampleSet
-from pruning.measures.curves import Curves, Sensitivity, curves_of
+from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.points import WHOLE, curve_points
+from pruning.measures.points import WHOLE, Point, curve_points, fewer_points
 from pruning.plan.bit_sizes import check_fewer
+from pruning.plan.experts_per_token import fewer_in_all
 from pruning.plan.units import Units
 from pruning.planning.files import check_spec
 from pruning.planning.make import budget_of, units_of
 from pruning.planning.measured import Order, order_of
 from pruning.planning.measured_bits import bits_order, bits_points
+from pruning.planning.per_token import order_per_token
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
-from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
+from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest, TopKRequest
 from pruning.schedules import Evidence
 from pruning.spec.spec import PlanSpec
 from pruning.study import Study
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
     from pruning.search.costs import RunCosts
     from pruning.search.sensitivity import Measuring, Round, Runs
 
+CurvesRequest = SensitivityRequest | TopKRequest
+# Budget, as options -> from the sensitivity what layers can lose, and how much goes in all.
+Budgets = Mapping[str, Callable[[Sensitivity], tuple[Units, int]]]
+
 
 @dataclass(frozen=True, eq=False)
 class CorpusMeasurement:
@@ -48,6 +55,7 @@ class CorpusMeasurement:
 
     record: SensitivityRecord
     curves: Curves
+    losses: Curves  # the same of the loss increase
     units: Units  # what layers can lose in this order
     layers: int  # layer evaluations of this run, each on one batch
     batches: int
@@ -79,30 +87,78 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     study = Study.of(request, model, store)
     ranking = yield from study.rank(specs[0], parts)
     draws = yield from drawn_corpora(request, model, store)
-    from analysis.calibration.loading import offload_space
-
-    quiet_transformers()
-    settings = run_settings(request, max(draw.sequences.longest for draw in draws))
-    with offload_space(settings.placement) as offload:
-        sitting = _LazyModel(request, model, order_of(ranking, specs[0]), settings, offload)
-        curves = SensitivityStore(store.directories)
-        yield from curves.table.notes(model.identity)
-        works = [sitting.work(draw, curves, sitting.order) for draw in draws]
-        for name in request.bits:
-            check_fewer(model, name)
-        in_bits = bits_order(model)
-        lighter = [sitting.work(draw, curves, in_bits) for draw in draws if request.bits]
-        measuring = _measure(works, lighter, sitting, ranking, specs)
-        if not request.repair:
-            return (yield from measuring)
-        whole = Parts(_parts(request, model))
-        measurement = yield from whole.run("measure", measuring)
+    order, words = order_of(ranking, specs[0]), request.budget_words
+    budgets = {
+        name: partial(_budget, ranking, spec) for name, spec in zip(words, specs, strict=False)
+    }
+    points = curve_points(order.units, request.levels)
+    for name in request.bits:
+        check_fewer(model, name)
+    in_bits = [_Cuts(bits_order(model), bits_points(model, request.bits))] if request.bits else []
+    subject = _Subject(model, _Cuts(order, points), draws, tuple(in_bits))
+    measuring = _sitting(request, subject, store, budgets)
+    if not request.repair:
+        return (yield from measuring)
+    whole = Parts(_parts(request, model))
+    measurement = yield from whole.run("measure", measuring)
     plans = tuple(
         study.plan_of(study.measured(replace(ranking, spec=spec))).to_dict() for spec in specs
     )
     evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
     evaluations = yield from whole.run("evaluate", evaluate_run(evaluation))
     return replace(measurement, evaluations=evaluations)
+
+
+def topk_run(request: TopKRequest) -> Steps[Measurement]:
+    """Measure missing points of what fewer experts per token cost, on each corpus."""
+    model = load_model_index(request.model, revision=request.revision)
+    store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, SensitivityStore(store.directories), model.identity)
+    order = order_per_token(model)
+    budgets = {
+        f"--mean-top-k {mean}": partial(_mean, order.units, fewer_in_all(model, mean))
+        for mean in request.means
+    }
+    draws = yield from drawn_corpora(request, model, store)
+    cuts = _Cuts(order, fewer_points(order.units, request.levels))
+    return (yield from _sitting(request, _Subject(model, cuts, draws), store, budgets))
+
+
+def _mean(units: Units, total: int, _: Sensitivity) -> tuple[Units, int]:
+    return units, total
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """An order, and the points of its layers alone that are measured."""
+
+    order: Order
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """What is measured on the samples of corpora."""
+
+    model: MoEModel
+    cuts: _Cuts
+    draws: Sequence[DrawnSamples]
+    in_bits: tuple[_Cuts, ...] = ()  # measured too; no budget is of these
+
+
+def _sitting(
+    request: CurvesRequest, subject: _Subject, store: StatsStore, budgets: Budgets
+) -> Steps[Measurement]:
+    """Measure with a model that is loaded once."""
+    from analysis.calibration.loading import offload_space
+
+    quiet_transformers()
+    settings = run_settings(request, max(draw.sequences.longest for draw in subject.draws))
+    with offload_space(settings.placement) as offload:
+        sitting = _LazyModel(request, subject.model, settings, offload)
+        curves = SensitivityStore(store.directories)
+        yield from curves.table.notes(subject.model.identity)
+        return (yield from _measure(subject, sitting, curves, budgets))
 
 
 def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
@@ -114,7 +170,7 @@ def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
     return {"measure": measuring.total, "evaluate": (repairs + evaluating).total}
 
 
-def sensitivity_costs(request: SensitivityRequest, model: MoEModel) -> tuple[Costs, Costs]:
+def sensitivity_costs(request: CurvesRequest, model: MoEModel) -> tuple[Costs, Costs]:
     """What the curves of an order are expected to cost, and a round that refines a plan."""
     from pruning.search.costs import RunCosts
 
@@ -131,13 +187,12 @@ class _LazyModel:
 
     def __init__(
         self,
-        request: SensitivityRequest,
+        request: CurvesRequest,
         model: MoEModel,
-        order: Order,
         settings: Any,
         offload: "Path | None",
     ) -> None:
-        self.request, self.model, self.order = request, model, order
+        self.request, self.model = request, model
         self._settings, self._offload = settings, offload
         self._loaded: PreTrainedModel | None = None
 
@@ -179,7 +234,7 @@ class _LazyModel:
             load,
             how_made(self._settings),
             costs=self._costs(samples),
-            kept=order.kept,
+            stay=order.stay,
         )
 
     def _costs(self, samples: "Samples") -> "RunCosts":
@@ -198,48 +253,51 @@ class _LazyModel:
 
 
 def _measure(
-    works: "Sequence[Measuring]",
-    lighter: "Sequence[Measuring]",
-    sitting: _LazyModel,
-    ranking: Ranking,
-    specs: list[PlanSpec],
+    subject: _Subject, sitting: _LazyModel, store: SensitivityStore, budgets: Budgets
 ) -> Steps[Measurement]:
-    from pruning.search.sensitivity import MEASURING, Aim, measure_curves, refine
+    from pruning.search.sensitivity import MEASURING, Aim, known_curves, measure_curves, refine
 
-    request, units, curves = sitting.request, sitting.order.units, list[Curves]()
-    rounds, in_bits = dict[str, "list[Round]"](), list[Curves]()
+    request, cuts = sitting.request, subject.cuts
+    works = [sitting.work(draw, store, cuts.order) for draw in subject.draws]
+    lighter = [
+        (sitting.work(draw, store, own.order), own)
+        for own in subject.in_bits
+        for draw in subject.draws
+    ]
+    every = [*((work, cuts) for work in works), *lighter]
+    curves, rounds = list[Curves](), dict[str, "list[Round]"]()
     try:
-        points = curve_points(units, request.levels)
-        expected = {str(n): work.expected(points) for n, work in enumerate(works)}
-        formats = bits_points(sitting.model, request.bits)
-        expected |= {f"bits {n}": work.expected(formats) for n, work in enumerate(lighter)}
-        positions = [point.position for point in points]
+        expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
+        positions = [point.position for point in cuts.points]
         # The moves of a round are about as many as the points of the curves.
         again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
         more = scaled(again, request.refine)
-        parts = Parts(expected | dict.fromkeys(request.budget_words, more))
+        parts = Parts(expected | dict.fromkeys(budgets, more))
         yield Progress(MEASURING, 0, 0, whole=parts.whole)  # before anything is written
         for number, work in enumerate(works):
-            measuring = measure_curves(work, units, request.levels, request.cost)
+            measuring = measure_curves(work, cuts.points, request.cost)
             curves.append((yield from parts.run(str(number), measuring)))
-            if not request.budgets:
+            if not budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
-        for words, spec in zip(request.budget_words, specs, strict=False):
-            aim = Aim(*_budget(ranking, spec, spread), request.refine, request.cost, request.across)
+        for words, budget_by in budgets.items():
+            aim = Aim(*budget_by(spread), request.refine, request.cost, request.across)
             rounds[words] = yield from parts.run(words, refine(works, curves, aim))
-        for number, work in enumerate(lighter):
-            yield from parts.run(f"bits {number}", work.measure(formats))
+        for number, (work, own) in enumerate(lighter, start=len(works)):
+            yield from parts.run(str(number), work.measure(own.points))
             work.release()
-            own = curves_of(work.points, len(units.sizes), request.cost, work.samples)
-            in_bits += [own] if own else []
     finally:
-        records = [work.finish() for work in (*works, *lighter)]
+        records = [work.finish() for work, _ in every]
     measured = [
-        CorpusMeasurement(record, curve, units, work.layers, len(work.batches))
-        for record, curve, work in zip(
-            records, (*curves, *in_bits), (*works, *lighter), strict=True
+        CorpusMeasurement(
+            record,
+            known_curves(work, own.points, request.cost),
+            known_curves(work, own.points, "nll"),
+            own.order.units,
+            work.layers,
+            len(work.batches),
         )
+        for record, (work, own) in zip(records, every, strict=True)
     ]
     return Measurement(tuple(measured[: len(works)]), rounds, tuple(measured[len(works) :]))
 

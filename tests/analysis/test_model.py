@@ -272,8 +272,14 @@ def test_counts_given_per_layer_are_kept_as_lists():
     config = {"num_hidden_layers": 2, "num_experts": [8, 8], "moe_topk": [2, 2]}
     assert hunyuan.layers(config) == (MoELayer(0, 8, 2), MoELayer(1, 8, 2))
     assert hunyuan.config_with_count(config, 6)["num_experts"] == [6, 6]
-    with pytest.raises(CheckpointError, match=r"moe_topk = \[2, 1\], but only one number"):
-        hunyuan.layers({**config, "moe_topk": [2, 1]})
+    with pytest.raises(CheckpointError, match=r"num_experts = \[8, 6\], but only one number"):
+        hunyuan.layers({**config, "num_experts": [8, 6]})
+    # transformers reads a number a layer of this key.
+    assert hunyuan.layers({**config, "moe_topk": [2, 1]}) == (MoELayer(0, 8, 2), MoELayer(1, 8, 1))
+    with pytest.raises(CheckpointError, match=r"moe_topk = \[2, 1, 1\], but only one number"):
+        hunyuan.layers({**config, "moe_topk": [2, 1, 1]})
+    with pytest.raises(CheckpointError, match="moe_topk = 9 experts per token"):
+        hunyuan.layers({**config, "moe_topk": [2, 9]})
 
 
 def test_phimoe_always_routes_to_two_experts():

@@ -96,7 +96,7 @@ def test_a_click_on_a_mark_of_start_gives_its_plan_size_and_loss(open_page, clic
             assert fmean(added.values()) == pytest.approx(row["mean"])
             assert plan.bits == facts.get("bits", "")
             assert (plan.repair.record_id if plan.repair else "") == facts.get("repair", "")
-            assert plan.top_k == facts.get("top_k", 0)
+            assert plan.per_token == facts.get("top_k", "")
         seen.add((plan.granularity, bool(plan.repair), bool(plan.bits)))
     # The rest says why it cannot be clicked: its repair is not shipped, or no slider asks for it.
     rest = [label for carried, label in marks if not carried]

@@ -16,7 +16,7 @@ from app.session import plan_files
 from app.session.data import settings
 from app.session.pins import parse_pin
 from app.session.plan_files import content_of, keep_plan, kept_plan
-from pruning.plan.plan import Provenance, keep_all
+from pruning.plan.plan import Provenance, keep_all, with_top_k
 from pruning.planning.comparing import order_asked_of
 
 REAP = "plan=d225968c&model=demo&criterion=reap&corpora=demo-code&sparsity=50%25"
@@ -116,7 +116,7 @@ def test_a_pin_opens_no_path(named, environment, monkeypatch):
 
 def test_files_that_were_not_used_for_longest_go_when_all_are_too_large(environment, monkeypatch):
     model = load_model_index("demo")
-    plans = [replace(keep_all(model), top_k=top_k) for top_k in (1, 2, 3)]
+    plans = [with_top_k(keep_all(model), model, top_k) for top_k in (1, 2, 3)]
     sizes = [len(plan.to_json().encode()) for plan in plans]
     monkeypatch.setattr(plan_files, "MOST_BYTES", sizes[0] + sizes[2])
     folder = settings().state_dir / "plans"
@@ -153,7 +153,7 @@ def test_nobody_else_on_the_machine_reads_a_kept_file(environment):
 
 def test_a_kept_file_is_read_once_until_it_changes(environment):
     model = load_model_index("demo")
-    plan = replace(keep_all(model), top_k=1)
+    plan = with_top_k(keep_all(model), model, 1)
     keep_plan(plan)
     first = kept_plan(content_of(plan), model)
     assert kept_plan(content_of(plan), model) is first

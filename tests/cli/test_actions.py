@@ -34,6 +34,7 @@ ASKED = {
     "bins": {**_ORDER, "bins": 2},
     "subsets": {**_TEXT, "criteria": ("reap",), "sparsity": "50%", "calibrated_on": ("{red}",)},
     "sensitivity": {**_ORDER, "levels": 2},
+    "topk": {**_TEXT, "levels": 2},
     "search": {"recipe": "{recipe}", "out": "found"},
     "fit": {"model": "demo", "target_size": "3.5MiB"},
     "allocate": {"target_size": "1GiB", "plans": ("{plan}",)},

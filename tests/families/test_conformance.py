@@ -28,11 +28,18 @@ from analysis.stats.columns import LARGEST, MOMENT_COLUMNS
 from analysis.stats.reading import load_expert_stats, read_vectors
 from families.built import Built, stock_load
 from families.configs import DISTINCT, EVERY, KINDS, SOURCES, Case, cases_where
-from families.physical import block_of, choice_of, logits_of, physically_pruned, router_of
+from families.physical import (
+    block_of,
+    choice_of,
+    layers_of,
+    logits_of,
+    physically_pruned,
+    router_of,
+)
 from families.plain import COLUMNS, matrices_of, overheard, plain_experts
 from families.settings import HIDDEN, VOCAB
 from pruning.engine.masking import masked
-from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import PruningPlan, keep_all, model_ref, with_top_k
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 
@@ -210,10 +217,18 @@ class TestConformance:
             for layer in case.sparse:
                 assert choice_of(loaded, case, layer) == (case.experts, fewer)
         before = logits_of(source.model)
-        with masked(source.model, family, replace(keep_all(described), top_k=fewer)):
+        with masked(source.model, family, with_top_k(keep_all(described), described, fewer)):
             inside = logits_of(source.model)
         assert_close(inside, logits_of(loaded), MASKING_TOLERANCE.get(case.model_type, 0))
         assert not torch.allclose(inside, before, atol=1e-3)
+        assert torch.equal(logits_of(source.model), before)
+        # The first of these layers alone, in a model whose other layers are as they were.
+        first = case.sparse[0]
+        for layer in case.sparse[1:]:
+            layers_of(loaded)[layer] = layers_of(source.model)[layer]
+        with masked(source.model, family, replace(keep_all(described), top_k={first: fewer})):
+            inside = logits_of(source.model)
+        assert_close(inside, logits_of(loaded), MASKING_TOLERANCE.get(case.model_type, 0))
         assert torch.equal(logits_of(source.model), before)
 
     def test_masking_is_exact_where_accelerate_offloads(self, kind):

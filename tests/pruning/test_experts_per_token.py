@@ -8,6 +8,7 @@ import torch
 from exports import export, tensors_of, verified
 from oracles import TOKENS, logits_of
 from torch.nn.functional import linear, silu
+from transformers import AutoModelForCausalLM
 
 from analysis.drain import drain
 from analysis.errors import PlanError
@@ -22,11 +23,14 @@ from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
 from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import size_report
+from pruning.plan.tables import plan_summary
 from pruning.planning.make import make_plan
+from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
+from pruning.serving.engines import contents_of, verdicts
 from pruning.spec.base import validated
 from pruning.study import Study
 from pruning.surgery.verify import verify_export
@@ -56,7 +60,7 @@ def by_definition(block, kept, top_k, *, normalised):
     return block.register_forward_hook(forward)
 
 
-@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.parametrize("top_k", [{}, {0: 1, 1: 1}, {0: 2, 1: 1}])
 @pytest.mark.parametrize(("model_type", "normalised"), [("olmoe", False), ("mixtral", True)])
 def test_a_masked_model_selects_as_the_definition_says(model_type, normalised, top_k):
     model = tiny_model(model_type, dtype=torch.float64)
@@ -64,11 +68,12 @@ def test_a_masked_model_selects_as_the_definition_says(model_type, normalised, t
     layers = range(len(model.model.layers))
     plan = PruningPlan(ModelRef("tiny", "00" * 32), dict.fromkeys(layers, KEPT))
     before = logits_of(model)
-    with masked(model, FAMILIES[model_type], replace(plan, top_k=top_k if top_k < 2 else 0)):
+    with masked(model, FAMILIES[model_type], replace(plan, top_k=top_k)):
         inside = logits_of(model)
     assert torch.equal(logits_of(model), before)
     for layer in layers:
-        by_definition(model.model.layers[layer].mlp, KEPT, top_k, normalised=normalised)
+        block, number = model.model.layers[layer].mlp, top_k.get(layer, 2)
+        by_definition(block, KEPT, number, normalised=normalised)
     # Routers compute their softmax in float32, also in a float64 model.
     torch.testing.assert_close(inside, logits_of(model), atol=2e-6, rtol=2e-6)
     assert TOKENS.numel() == 48
@@ -88,7 +93,7 @@ def half(model, **fields):
 
 def test_an_export_computes_what_the_evaluation_measures(demo, tmp_path):
     plan = half(demo, top_k=2)
-    assert (plan.top_k, plan.provenance.spec["budget"]["top_k"]) == (2, 2)
+    assert (plan.top_k, plan.provenance.spec["budget"]["top_k"]) == (dict.fromkeys(range(6), 2), 2)
     assert plan_from_dict(plan.to_dict()) == plan != half(demo)
     export(demo, plan, tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["num_experts_per_tok"] == 2
@@ -110,7 +115,7 @@ def test_an_export_computes_what_the_evaluation_measures(demo, tmp_path):
     assert planned.metrics["nll"].mean == asked.metrics["nll"].mean
     assert exported.full["nll"].mean == planned.metrics["nll"].mean != planned.full["nll"].mean
     assert asked.plan_digest == planned.plan_digest
-    assert asked.plan.variant_words == ", top-2" and asked.plan.columns["top_k"] == 2
+    assert asked.plan.variant_words == ", top-2" and asked.plan.columns["top_k"] == "2"
 
 
 def test_the_balancing_loss_is_off_where_only_the_number_changes(tmp_path):
@@ -149,13 +154,71 @@ def test_work_per_token_shrinks_and_bytes_stay(demo, tmp_path):
     assert "top_k" not in full.to_dict()  # plans of before keep their digest
 
 
+def test_each_layer_has_its_own_number(demo, tmp_path):
+    plan = fit_plan(replace(half(demo), top_k={0: 3, 2: 1}), demo)
+    assert plan.top_k == {0: 3, 1: 4, 2: 1, 3: 4, 4: 4, 5: 4}
+    raw = plan.to_dict()
+    assert plan_from_dict(raw) == plan and raw["top_k"]["2"] == 1
+    # Of before, and as files say where all layers have one: a number, with the digest of before.
+    even = with_top_k(plan, demo, 2)
+    assert even.to_dict()["top_k"] == 2 and plan_from_dict(even.to_dict()) == even
+    assert even.digest == half(demo, top_k=2).digest != plan.digest
+    # 1 + 3 experts less in all, 3 matrices of 128 x 64 each.
+    before, after = size_report(demo, half(demo)), size_report(demo, plan)
+    assert before.active_after - after.active_after == (1 + 3) * 3 * 128 * 64
+    assert plan_summary(plan, demo)["top_k"].tolist() == [3, 4, 1, 4, 4, 4]
+    assert plan.of_layer(2).top_k == {2: 1}
+    facts = plan_facts(plan, demo)
+    assert facts.top_k == "3.4.1.4.4.4" and facts.variant_words == ", top-3.333 by layer"
+    with pytest.raises(PlanError, match=r"selects 1 to 4 .* num_experts_per_tok; .*--top-k 3"):
+        export(demo, plan, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_family_that_reads_a_list_has_it_written(tmp_path):
+    tiny_case(BY_NAME["hunyuan_v1_moe"]).save_pretrained(tmp_path / "model")
+    model = load_model_index(str(tmp_path / "model"))
+    plan = fit_plan(replace(keep_all(model), top_k={1: 1}), model)
+    export(model, plan, tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["moe_topk"] == [2, 1]
+    assert [layer.top_k for layer in load_model_index(str(tmp_path / "out")).layers] == [2, 1]
+    report = verified(tmp_path / "out", source=tmp_path / "model")
+    assert report.ok and report.max_abs_diff == 0
+    # transformers itself selects as many, and no engine is said to.
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert [layer.mlp.gate.top_k for layer in loaded.model.layers] == [2, 1]
+    said = {verdict.engine: verdict for verdict in verdicts(contents_of(model, plan))}
+    assert "differ by layer" in said["vLLM"].reason
+
+
+@pytest.mark.parametrize(
+    ("top_k", "message"),
+    [
+        ({"0": 0}, "'top_k' of layer 0 is 0; give experts per token, 1 or more"),
+        ({"x": 1}, "names layer 'x'; give decoder indices"),
+        ({"7": 1}, "names layer 7, which has no routed experts in demo"),
+        ({"0": 5, "1": 1}, "demo selects 4 experts per token; choose a top-k of 1 to 3"),
+        ({"0": 4, "1": 4}, "demo selects 4 experts per token; choose a top-k of 1 to 3"),
+        (2.5, "'top_k' is 2.5; give experts per token, 1 or more"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(demo, top_k, message):
+    with pytest.raises(PlanError, match=message):
+        fit_plan(plan_from_dict({**keep_all(demo).to_dict(), "top_k": top_k}), demo)
+
+
+def test_records_of_before_have_a_number():
+    assert PlanFacts.model_validate({"top_k": 2}).top_k == "2"
+    assert PlanFacts.model_validate({"top_k": 0}).is_plain
+
+
 @pytest.mark.parametrize("top_k", [4, 9])
 def test_only_fewer_are_allowed(demo, top_k):
     message = "demo selects 4 experts per token; choose a top-k of 1 to 3"
     with pytest.raises(PlanError, match=message):
         with_top_k(keep_all(demo), demo, top_k)
     with pytest.raises(PlanError, match=message):
-        fit_plan(replace(keep_all(demo), top_k=top_k), demo)
+        fit_plan(replace(keep_all(demo), top_k=dict.fromkeys(range(6), top_k)), demo)
     with pytest.raises(PlanError, match="'top_k' is -1"):
         plan_from_dict({**keep_all(demo).to_dict(), "top_k": -1})
 

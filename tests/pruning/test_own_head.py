@@ -15,7 +15,7 @@ from analysis.model.opening import load_model_index
 from builders import as_gib, tiny_model
 from pruning import load_pruned
 from pruning.plan.budget import SizeTarget, size_budget
-from pruning.plan.plan import keep_all
+from pruning.plan.plan import keep_all, with_top_k
 from pruning.plan.sizes import ModelPart, neuron_plan_sizes, size_report, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.records.evaluation import EvaluationStore
@@ -99,7 +99,7 @@ def test_sizes_of_a_plan_count_the_head(tied, tmp_path):
 CHANGES = {
     "nothing": keep_all,
     "experts": lambda model: keeping(model, (0, 2, 3, 6)),
-    "top-k alone": lambda model: replace(keep_all(model), top_k=1),
+    "top-k alone": lambda model: with_top_k(keep_all(model), model, 1),
 }
 
 
@@ -169,7 +169,7 @@ def test_a_predicted_size_of_a_tied_model_is_that_of_the_measured_cell():
 
 
 def test_neurons_that_all_stay_under_a_smaller_top_k_have_the_head(tied, tmp_path):
-    plan = replace(keep_all(tied), top_k=1)
+    plan = with_top_k(keep_all(tied), tied, 1)
     assert neuron_plan_sizes(tied, plan)["disk"].dropna().unique().tolist() == [
         size_report(tied, plan).bytes_after
     ]

@@ -27,7 +27,7 @@ from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.plan.plan import fit_plan
+from pruning.plan.plan import fit_plan, with_top_k
 from pruning.records.repair_files import with_repair_files
 from pruning.surgery.forward_checks import random_tokens
 from pruning.surgery.running import Precision, run_whole
@@ -121,7 +121,7 @@ def test_fp8(tmp_path, dequantise):
 
 def test_fewer_experts_per_token(tmp_path):
     source = saved("olmoe", tmp_path / "source")
-    export(source, replace(keeping(source, (1, 3, 4)), top_k=1), tmp_path / "out")
+    export(source, with_top_k(keeping(source, (1, 3, 4)), source, 1), tmp_path / "out")
     report = same_reports(tmp_path / "out", source)
     assert "1 experts per token" in report.checks[-1].detail
 

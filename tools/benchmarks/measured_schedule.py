@@ -37,7 +37,7 @@ from pruning.measurements.table import Measurements
 from pruning.measures.curves import Curves, Sensitivity, curves_of
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.points import MEASURES, whole_point
+from pruning.measures.points import MEASURES, curve_points, whole_point
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import apportion
@@ -161,7 +161,7 @@ class Trial:
 
     def curves(self) -> Curves:
         """All that is known on the samples that choose, the curves measured."""
-        drain(measure_curves(self.work, self.order.units, 8))
+        drain(measure_curves(self.work, curve_points(self.order.units, 8)))
         found = curves_of(self.work.points, len(self.order.units.sizes), "esap", self.work.samples)
         if found is None:
             raise ValueError("the curves are not measured")

@@ -84,7 +84,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "num_samples": "samples; of right answers, questions",
     "num_documents": "documents that they are of; empty for windows of one text",
     "sweep.csv, sweep.parquet:num_tokens": "positions scored in all samples",
-    "sweep.csv, sweep.parquet:top_k": "experts per token, if fewer than the model's own; else 0",
+    "sweep.csv, sweep.parquet:top_k": "experts per token if fewer, by layer 4.3.3.2; else empty",
     "sweep.csv, sweep.parquet:dtype": "of the computation; only equal ones are comparable",
     "created_at": "when it was measured",
     # The lens of a text, and its tables.

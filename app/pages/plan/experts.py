@@ -37,6 +37,7 @@ from app.widgets.plan_bar import plan_button, prediction_error
 from app.widgets.refusals import in_a_sentence
 from pruning.measures.sum_error import SumError
 from pruning.plan.budget import count_budget
+from pruning.plan.experts_per_token import is_written, selecting
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 from pruning.plan.sizes import SizeReport, format_bytes, format_count
 from pruning.plan.super_experts import super_note
@@ -209,6 +210,12 @@ def _with_losses(loaded: Loaded, sides: ScheduleComparison) -> pd.DataFrame:
 
 def engines_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Compatibility of the export, and a table with reasons."""
+    if not is_written(current_plan.plan.top_k, loaded.model.family):
+        st.markdown(
+            ":material/warning: **Experts per token differ by layer**: evaluations follow them, "
+            "and no export holds them."
+        )
+        return
     uniform = len(set(current_plan.kept.values())) == 1
     kind = "one count for all layers" if uniform else "layers of different sizes"
     engine_verdicts = verdicts(contents_of(loaded.model, current_plan.plan))
@@ -233,7 +240,7 @@ def table_part(loaded: Loaded, current_plan: CurrentPlan, sides: ScheduleCompari
             "share kept": [kept[layer.index] / layer.num_experts for layer in layers],
             "against uniform": pd.array(away, dtype="Int64"),
             "experts": [layer.num_experts for layer in layers],
-            "top_k": [layer.top_k for layer in layers],
+            "top_k": [selecting(layer, current_plan.plan.top_k).top_k for layer in layers],
         }
     )
     if current_plan.plan.granularity == NEURON_GRANULARITY:

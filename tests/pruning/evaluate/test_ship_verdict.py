@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict
+from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict, with_top_k
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import LossIncrease, PlanLoss
 from pruning.records.verdict import Evidence, Light, ship_verdict
@@ -136,8 +136,8 @@ def test_four_bits_win_where_they_are_no_larger_and_lose_no_more(plan, model):
 def test_what_has_no_verdict_and_what_is_never_green(plan, model):
     assert judged(keep_all(model), model) is None
     assert judged(replace(plan, bits="4"), model) is None
-    fewer = replace(keep_all(model), top_k=2)
-    own = loss(fewer.digest, {"a": 9.0, "b": 9.0}, removed=0.0, top_k=2)
+    fewer = with_top_k(keep_all(model), model, 2)
+    own = loss(fewer.digest, {"a": 9.0, "b": 9.0}, removed=0.0, top_k="2")
     found = lights(judged(fewer, model, own, *RANDOM, after=1000))
     assert (found["Size"], found["Quality"]) == (AMBER, AMBER)
     elsewhere = replace(loss(plan.digest, {"a": 0.1, "b": 0.1}), way="bfloat16")

@@ -37,7 +37,10 @@ def saved(path, case, **options):
 
 
 def plans_for(described, case):
-    """The original, experts of all layers, of the last, neurons; bits also by layer, a top-k."""
+    """The original, experts of all layers, of the last, neurons; in bits, a smaller top-k.
+
+    Bits are those of all layers or of the last alone, and so is the smaller top-k.
+    """
     plan = plan_of(described, case, keeps_of(case))
     last = replace(plan, kept={case.sparse[-1]: plan.kept[case.sparse[-1]]})
     bits = [
@@ -45,7 +48,11 @@ def plans_for(described, case):
         replace(keep_all(described), layer_bits={case.sparse[-1]: "2"}),
     ]
     least = possible_top_k(described)[-1]
-    fewer = [replace(fit_plan(last, described), top_k=least)] if least else []
+    of_all = dict.fromkeys(case.sparse, least)
+    fewer = [
+        replace(fit_plan(last, described), top_k={**of_all, **own})
+        for own in (({}, dict.fromkeys(case.sparse[:-1], case.top_k)) if least else ())
+    ]
     return [keep_all(described), plan, last, neuron_plan(described, case), *bits, *fewer]
 
 

@@ -155,7 +155,7 @@ def cheapest(total, cost_of):
 def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over, total):
     units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     works = [Computed(), Computed(mirrored)]
-    curves = [drain(measure_curves(work, units, 8)) for work in works]
+    curves = [drain(measure_curves(work, curve_points(units, 8))) for work in works]
     found = drain(refine(works, curves, Aim(units, total, 20, "esap", across)))
     exact, _ = cheapest(total, lambda *counts: over(costly(*counts), mirrored(*counts)))
     last = found[-1]
@@ -173,7 +173,7 @@ def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over
 def test_refinement_finds_what_additive_costs_miss():
     units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     work = Computed()
-    curves = drain(measure_curves(work, units, 8))
+    curves = drain(measure_curves(work, curve_points(units, 8)))
     found = drain(refine([work], [curves], Aim(units, 30, 20)))
     costs = [round_.cost for round_ in found]
     assert costs == sorted(costs, reverse=True)
