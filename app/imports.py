@@ -1,6 +1,7 @@
 """Imports that a server keeps: nothing that libraries make while they are imported is garbage."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,6 +21,19 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def without(library: str) -> Iterator[None]:
+    """Let a library that is not there yet be missing for what is imported meanwhile."""
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment]  # importing it raises an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[library]
 
 
 def import_pages() -> None:

@@ -27,14 +27,18 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         mark |= {"size": 18, "line": {"width": 3}} if name == FULL else {"size": 11}
         label = in_html(str(name))
         hover = f"%{{y}}: %{{x:.3f}}<extra>{label}</extra>"
-        scatter = go.Scatter(x=scores.loc[name], y=benchmarks, name=label, mode="markers")
+        scatter = go.Scatter(
+            x=scores.loc[name], y=benchmarks, name=label, mode="markers", cliponaxis=False
+        )
         dots.append(scatter.update(marker=mark, hovertemplate=hover))
     return themed(
         dots,
         dark,
         x={"title": "score", "rangemode": "tozero", "tickformat": ".1f"},
         y={"type": "category", "autorange": "reversed"},
-        height=110 + 30 * len(benchmarks),
+        # On a phone the legend has a line for each candidate.
+        height=110 + 32 * len(benchmarks) + 24 * max(0, len(dots) - 3),
+        legend={"maxheight": 0.7},
     )
 
 

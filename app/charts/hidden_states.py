@@ -17,7 +17,7 @@ from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_means, series_name
 from app.charts.names import FULL
 from app.charts.theme import themed
-from app.charts.traces import series
+from app.charts.traces import line_mode, series
 from app.choices import result_words, unless
 from pruning.records.variances import VarianceRecord, VarianceStore, variance_overview
 from pruning.spec.base import repeated
@@ -111,6 +111,7 @@ def variance_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             name,
             (rows["layer"], rows["variance"]),
             f"{label}, layer %{{x}}: %{{y:.4g}}",
+            mode=line_mode(len(rows)),
             marker={"size": 8},
         )
         if name == FULL:

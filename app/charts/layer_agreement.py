@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from app.charts.chart import Drawing, chart, of_both_plans
 from app.charts.theme import muted, nth_look, themed
-from app.charts.traces import series
+from app.charts.traces import line_mode, series
 
 if TYPE_CHECKING:
     from app.loaded import Loaded
@@ -42,6 +42,7 @@ def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             name,
             (layers, table[column]),
             f"{name} %{{y:.2f}}",
+            mode=line_mode(len(table)),
             marker={"size": 7},
         )
         for index, (column, name) in enumerate(_SERIES)
@@ -51,7 +52,7 @@ def layer_agreement(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     fig = themed(
         lines,
         dark,
-        x={"title": "layer", "type": "category", "nticks": 16, "showgrid": False},
+        x={"title": "layer", "type": "category", "nticks": 12, "showgrid": False},
         y={"range": [low - 0.05, 1.05], "tickformat": ".1f"},
         height=300,
         hovermode="x unified",

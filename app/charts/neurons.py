@@ -19,6 +19,7 @@ from app.charts.traces import (
     cells_of,
     heat,
     layer_axis,
+    line_mode,
     pin,
     rows_height,
     series,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from app.loaded import Loaded
 
 MOST_BARS: Final = 400
+MOST_TARGETS: Final = 1 << 14  # experts of the map; of more a browser takes five seconds
 _HOVER_LAYER = "%{fullData.name}, layer %{x}: %{y:.1%}"
 _HOVER_FLOPS = "%{fullData.name}: %{x:.1%} of neurons, %{y:.1%} of FLOPs"
 _DECLARED: Final[dict[str, Any]] = {
@@ -83,18 +85,19 @@ def kept_share_map(
         table[column].to_numpy(np.min_scalar_type(int(table[column].max())))
         for column in ("expert", "layer", "removed")
     )
-    marks = targets(
-        across,
-        down,
-        removed,
-        10,
-        hovertemplate="layer %{y}, expert %{x}: %{customdata:,} neurons go<extra></extra>",
-    )
+    hover = "layer %{y}, expert %{x}: %{customdata:,} neurons go<extra></extra>"
+    traces: list[Any] = [heatmap]
+    if len(table) <= MOST_TARGETS:
+        traces.append(targets(across, down, removed, 10, hovertemplate=hover))
+    else:
+        gone = np.zeros(shape, dtype=removed.dtype)
+        gone[place] = removed
+        heatmap.update(customdata=gone, hoverinfo=None, hovertemplate=hover)
     pins = []
     if marked is not None and marked[0] in layers:
         pins = pin(marked[1], layers.index(marked[0]), dark)
     return themed(
-        [heatmap, marks],
+        traces,
         dark,
         x={"title": "expert", "showgrid": False, "range": [-0.5, shape[1] - 0.5]},
         # Categories: hovers name the layer, not the row.
@@ -378,9 +381,16 @@ def draw_flops(loaded: Loaded) -> Drawing:
 
 def layer_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Figure of a table `series, layer, share`: sparsity per layer, as HEAPr's Figures 5 and 6."""
+    mode = line_mode(table["layer"].nunique())
     lines = [
-        series(nth_look(place, dark), str(name), (line["layer"], line["share"]), _HOVER_LAYER)
-        for place, (name, line) in enumerate(table.groupby("series", sort=False))
+        series(
+            nth_look(place, dark),
+            str(name),
+            (rows["layer"], rows["share"]),
+            _HOVER_LAYER,
+            mode=mode,
+        )
+        for place, (name, rows) in enumerate(table.groupby("series", sort=False))
     ]
     return themed(
         lines,

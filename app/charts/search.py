@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.loaded import Loaded
 
 _MOST_TICKS: Final = 24
-_LAYERS: Final = {"title": "layer", "type": "category", "nticks": _MOST_TICKS, "showgrid": False}
+_LAYERS: Final = {"title": "layer", "type": "category", "nticks": 12, "showgrid": False}
 
 
 def searches(loaded: Loaded) -> tuple[KnownSearch, ...]:

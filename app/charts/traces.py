@@ -14,6 +14,7 @@ from app.charts.theme import Look, colorbar, colorscale, ink, muted, paper, pinn
 
 Place = tuple[int, int]  # a layer and an expert
 MOST_CLICKED: Final = 2048  # experts drawn at once; as many marks more take a second
+MOST_MARKED: Final = 48  # layers of a line; on a phone the marks of more run together
 Names = tuple[str, str]  # of the compared recipes A and B
 
 STILL_LEGEND: Final = {"itemclick": False, "itemdoubleclick": False, "traceorder": "normal"}
@@ -63,6 +64,11 @@ def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: A
         hovertemplate=f"{hover}<extra></extra>",
         **more,
     )
+
+
+def line_mode(layers: int) -> str:
+    """The mode of lines over so many layers: with marks, unless those would run together."""
+    return "lines+markers" if layers <= MOST_MARKED else "lines"
 
 
 def stroke(x: Any, y: Any, color: str, width: float, **more: Any) -> go.Scatter:

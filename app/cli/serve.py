@@ -14,7 +14,7 @@ import typer
 from analysis.errors import CheckpointError, UserError
 from analysis.stats.places import FOLDER_HELP, own_stats_dir
 from app.cli.help import EMPTY_PATH, HAS_EMPTY_WORD
-from app.imports import importing
+from app.imports import importing, without
 from app.settings import Settings
 
 Port = Annotated[
@@ -105,7 +105,8 @@ def _settings(
 
 
 def _serve(settings: Settings, port: int | None, address: str = "127.0.0.1") -> None:
-    with importing():
+    # With plotly, which it can do without, Streamlit would make a theme that no chart here has.
+    with importing(), without("plotly"):
         from app.server import run_server
 
     # Pages read their settings from the environment.

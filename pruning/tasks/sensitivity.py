@@ -176,7 +176,8 @@ def sensitivity_costs(request: CurvesRequest, model: MoEModel) -> tuple[Costs, C
 
     tokens, layers = expected_tokens(request, model), range(len(model.layers))
     costs = RunCosts.of(model, tokens, tokens, by_layers=request.stream_layers)
-    levels = request.levels + len(request.bits)
+    bits = request.bits if isinstance(request, SensitivityRequest) else ()
+    levels = request.levels + len(bits)
     positions = [WHOLE, *(layer for layer in layers for _ in range(levels))]
     # The moves of a round are about as many as the points of the curves.
     return costs.whole(positions), costs.runs(positions)

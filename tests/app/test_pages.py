@@ -50,6 +50,7 @@ VIEWS = {
     "Corpora": ("Overlap", "Pairs", "Sparsity", "Exponents", "Blend"),
     "Evidence": ("Tokens", "Damage", "Score and loss"),
     "Expert": ("One expert", "Paths"),
+    "Your traffic": ("Your traffic",),
     "Advice": ("Advice",),
 }
 OTHERS = (

@@ -11,7 +11,7 @@ import plotly.io
 
 from app import pages
 from app.charts.chart import StillFigure
-from app.imports import import_pages, importing
+from app.imports import import_pages, importing, without
 
 NOT_YET = "{'numpy', 'pandas', 'pyarrow', 'app.loaded', 'app.pages.explore'} & set(sys.modules)"
 
@@ -20,6 +20,20 @@ def test_a_server_answers_before_its_pages_are_imported():
     code = f"import sys, app.server\nprint(sorted({NOT_YET}))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "[]\n"
+
+
+def test_streamlit_makes_no_theme_for_plotly_which_charts_find_later():
+    code = (
+        "import sys\nfrom app.imports import without\n"
+        "with without('plotly'):\n    import app.server\n"
+        "print('plotly' in sys.modules)\n"
+        "import plotly.io\nprint(plotly.io.templates.default)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\nplotly\n"
+    with without("plotly"):  # which is there already
+        assert sys.modules["plotly.io"] is plotly.io
+        assert sys.modules["plotly"] is plotly
 
 
 def test_all_pages_are_imported_after_it_and_garbage_is_looked_for_again():

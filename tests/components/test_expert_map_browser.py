@@ -205,19 +205,37 @@ ORANGE = """canvas => {
 }"""
 
 
-def test_marks_of_narrow_cells_leave_their_colour_to_be_seen(map_page, map_url, synthetic):
-    # 61 rows of 7 pixels (474 pixels shared, rounded down), 384 cells of 2 or 3.
-    map_page.goto(f"{map_url}/?layers=61&experts=384&mode=values")
+# Rows of 7 and of 5 pixels (474 pixels shared, rounded down) have a foot of 2.
+@pytest.mark.parametrize(("layers", "experts"), [(61, 384), (94, 128)])
+def test_marks_of_small_cells_leave_their_colour_to_be_seen(
+    map_page, map_url, synthetic, layers, experts
+):
+    map_page.goto(f"{map_url}/?layers={layers}&experts={experts}&mode=values")
     canvas = map_page.locator("canvas.base")
     expect(canvas).to_have_count(1)
     expect(map_page.locator(".narrow")).to_have_count(1)
     kept = [
-        {(row, expert) for row, order in enumerate(panel.order) for expert in order[:192]}
-        for panel in synthetic.magnitude_and_aimer(61, 384, 192)
+        {(row, expert) for row, order in enumerate(panel.order) for expert in order[: experts // 2]}
+        for panel in synthetic.magnitude_and_aimer(layers, experts, experts // 2)
     ]
-    share = len(kept[0] ^ kept[1]) / (61 * 384)
+    share = len(kept[0] ^ kept[1]) / (layers * experts)
     assert share > 0.2
     width = canvas.evaluate("canvas => canvas.width") - 16 - 14 - 2 * 7  # without the margins
-    # A foot of 2 of the 7 pixels of a row, as wide as the cell: cells are 2 or 3 pixels wide, those
-    # with a mark not evenly so, and the margins in `width` are as the page has them, to a pixel.
-    assert canvas.evaluate(ORANGE) == pytest.approx(share * width * 61 * 2, rel=0.05)
+    # As wide as the cells, which do not all have as many pixels, those with a mark not evenly so;
+    # the margins in `width` are as the page has them, to a pixel.
+    assert canvas.evaluate(ORANGE) == pytest.approx(share * width * layers * 2, rel=0.05)
+
+
+def test_more_experts_than_pixels_are_all_there(map_page, map_url):
+    map_page.set_viewport_size({"width": 360, "height": 900})
+    map_page.goto(f"{map_url}/?layers=3&experts=384&mode=values")
+    expect(readout(map_page)).to_contain_text("share pixels")
+    canvas = map_page.locator("canvas.base")
+    box = canvas.bounding_box()
+    assert box["x"] + box["width"] <= 360
+    # 14 pixels of margin are right of the last cell.
+    map_page.mouse.move(box["x"] + box["width"] - 14 - 0.6, box["y"] + 30)
+    expect(readout(map_page)).to_contain_text("rank 384/384")
+    # The keys read what the pointer cannot tell apart.
+    map_page.get_by_role("application").press("ArrowLeft")
+    expect(readout(map_page)).to_contain_text("rank 383/384")

@@ -22,6 +22,23 @@ def shares():
     return pd.DataFrame(rows, columns=["layer", "expert", "neurons", "removed", "kept_share"])
 
 
+def test_a_map_of_more_experts_than_marks_says_the_same_in_its_cells(shares, monkeypatch):
+    _, marks = charts.kept_share_map(shares).data
+    monkeypatch.setattr(charts, "MOST_TARGETS", 3)
+    (heat,) = charts.kept_share_map(shares).data
+    assert np.asarray(heat.customdata).tolist() == [[4, 1], [0, 1]]
+    assert heat.hovertemplate == marks.hovertemplate
+    assert heat.hoverinfo is None
+
+
+def test_lines_over_many_layers_have_no_marks_that_would_run_together():
+    def modes(layers):
+        table = pd.DataFrame({"series": "Global", "layer": range(layers), "share": 0.5})
+        return {line.mode for line in charts.layer_lines(table).data}
+
+    assert (modes(48), modes(61)) == ({"lines+markers"}, {"lines"})
+
+
 def test_the_map_is_the_table_with_one_expert_outlined(shares):
     fig = charts.kept_share_map(shares, marked=(3, 1))
     heat, marks = fig.data

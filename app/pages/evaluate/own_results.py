@@ -166,26 +166,28 @@ def _charts(loaded: Loaded, results: pd.DataFrame) -> None:
 
 
 def _curves(loaded: Loaded, results: pd.DataFrame, measure: str) -> None:
-    place = st.container()
+    """The curves, and below them which lines are highlighted, if there are more than colours."""
     names = sorted(set(results["series"]) - {""})
-    lit: list[str] | None = None
-    if len(names) > 6:  # one per colour
-        digest = loaded.shown.plan.digest if loaded.shown else ""
-        plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
-        granularity = loaded.choices.spec.ranking.granularity
-        leading = evaluation_curves.leading_series(results, measure, granularity)
-        chosen = st.multiselect(
-            "Highlighted lines",
-            names,
-            default=sorted({*leading, *plan_series} - {""}),
-            key=f"lines.{measure}.{granularity}",
-            help="Default: your plan, Random, and the two that are best over all corpora at most "
-            "sparsities. Others are grey.",
-        )
-        lit = [name for name in chosen if name in names]
+    if len(names) <= 6:
+        show_named("evaluation-curves", loaded)
+        return
+    digest = loaded.shown.plan.digest if loaded.shown else ""
+    plan_series = set(results.loc[results["plan"] == digest, "series"]) if digest else set()
+    granularity = loaded.choices.spec.ranking.granularity
+    leading = evaluation_curves.leading_series(results, measure, granularity)
+    usual, key = sorted({*leading, *plan_series} - {""}), f"lines.{measure}.{granularity}"
+    # The value is known before its list is drawn, which a slow chart would push down.
+    lit = [name for name in st.session_state.get(key, usual) if name in names]
     choice = replace(loaded.choices.results, lit=lit)
-    with place:
-        show_named("evaluation-curves", loaded.choosing(results=choice))
+    show_named("evaluation-curves", loaded.choosing(results=choice))
+    st.multiselect(
+        "Highlighted lines",
+        names,
+        default=usual,
+        key=key,
+        help="Default: your plan, Random, and the two that are best over all corpora at most "
+        "sparsities. Others are grey.",
+    )
 
 
 def candidates_part(loaded: Loaded) -> None:
@@ -313,6 +315,7 @@ def _table(table: pd.DataFrame, own_plan: str | None) -> None:
         f"{len(table)} candidates by mean loss increase, lowest first",
         shown=table.assign(
             candidate=names.mask(table["plan"] == own_plan, "yours: " + names),
+            repair_tokens=table["repair_tokens"].where(table["repaired_on"] != ""),
             **{name: signed(table[name], 3) for name in ("mean", "worst") if name in table},
         ),
         # Key numbers come first, so that a phone shows them.
@@ -321,6 +324,7 @@ def _table(table: pd.DataFrame, own_plan: str | None) -> None:
             *(_OF_REPAIR if (table["repaired_on"] != "").any() else ()),
         ),
         column_config=_COLUMNS,
+        placeholder="-",
         key=f"candidates.{way}",
     )
 

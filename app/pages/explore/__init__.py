@@ -25,6 +25,7 @@ from app.pages.explore.expert import expert_part, paths_part
 from app.pages.explore.neurons import neuron_page
 from app.pages.explore.stratification import strata_part
 from app.pages.explore.token_search import token_part
+from app.pages.explore.traffic import traffic_part
 from app.session.chosen_expert import choose_on_map, chosen_expert
 from app.session.data import shown_model, what_is_missing
 from app.session.state import one_of
@@ -69,6 +70,7 @@ PARTS: Mapping[str, tuple[str, Mapping[str, tuple[str, Part]]]] = {
         },
     ),
     "expert": ("Expert", {"experts": ("One expert", expert_part), "paths": ("Paths", paths_part)}),
+    "traffic": ("Your traffic", {"traffic": ("Your traffic", traffic_part)}),
     "advice": ("Advice", {"advice": ("Advice", advice_part)}),
 }
 

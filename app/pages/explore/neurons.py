@@ -13,7 +13,7 @@ from analysis.model.widths import expert_widths
 from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.listing import CHARTS
-from app.charts.neurons import clicked_expert, most_divided
+from app.charts.neurons import MOST_TARGETS, clicked_expert, most_divided
 from app.charts.same_bytes import same_bytes_table, usual_size
 from app.literal import literal
 from app.loaded import Loaded
@@ -100,11 +100,14 @@ def neuron_page(loaded: Loaded) -> None:
     except UserError as error:
         inform(literal(error))
         return
-    st.markdown(f"{kept.alt} Click an expert to inspect it.")
+    has_targets = loaded.model.num_experts <= MOST_TARGETS
+    st.markdown(f"{kept.alt} Click an expert to inspect it." if has_targets else kept.alt)
     # A click makes a new figure without a selection, so that another click on the same expert
     # registers.
     clicks = st.session_state.get(_CLICKS, 0)
     show_chart(kept, figure=partial(_map_after, kept, clicks), on_select=_choose_clicked)
+    if not has_targets:
+        st.caption("So large a map takes no clicks; Ctrl+K and 3.7 open expert 7 of layer 3.")
     _metrics(loaded)
     part = part_switch("Part", "inside", {name: words for name, (words, _) in PARTS.items()})
     if part is not None:

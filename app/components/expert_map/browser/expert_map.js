@@ -16,6 +16,7 @@ const SLOW_FRAME_MS = 12;
 // Of more cells nobody follows one, and frames would keep the page from its other changes.
 const MOST_MOVING = 2048;
 const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
+const SHARED = "Experts share pixels at this width; the arrow keys read each, Enter selects it.";
 
 // ---- overlay, readout, legend ----------------------------------------------------------------
 
@@ -61,7 +62,7 @@ function scoreText(model, panel, row, expert) {
 function readoutText(view) {
   const { model } = view;
   const cell = view.cursor ?? view.selected;
-  if (!cell) return HINT;
+  if (!cell) return view.box.sharesPixels ? SHARED : HINT;
   const { row, expert } = cell;
   const fates = model.panels.map((panel) => {
     const rank = rankOf(model, panel, row, expert) + 1;

@@ -13,8 +13,8 @@ const DARK = [
 ];
 export const DIVERGING = ["#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b"];
 const ROW_PX = { min: 5, max: 79, target: 474 };
-// Frames would cover cells that are narrower; a foot leaves their colour to be seen.
-const FRAMED_PX = 5;
+// Frames would cover cells that are narrower or lower; a foot leaves their colour to be seen.
+const FRAMED_PX = 6;
 const FOOT = 0.3; // of a cell's height
 const MARGIN_PX = { left: 16, right: 14, top: 20, bottom: 38 };
 
@@ -83,13 +83,14 @@ export function measure(model, root, cssWidth) {
   const top = Math.round(MARGIN_PX.top * ratio);
   const row = Math.round(rowHeight(model) * ratio);
   const wide = Math.floor(cssWidth * ratio - MARGIN_PX.right * ratio) - left;
-  const width = Math.max(wide, model.width);
-  const hasGaps = Math.min(width / model.width, row) >= 9 * ratio;
+  const width = Math.max(wide, 1);
+  const smallest = Math.min(width / model.width, row);
   const height = row * model.layers.length;
   return {
     pixels: ratio, ratio, left, top, row, width, height,
-    gap: hasGaps ? Math.round(ratio) : 0,
-    isNarrow: width / model.width < FRAMED_PX * ratio,
+    gap: smallest >= 9 * ratio ? Math.round(ratio) : 0,
+    isNarrow: smallest < FRAMED_PX * ratio,
+    sharesPixels: width < model.width,
     canvasWidth: Math.round(cssWidth * ratio),
     canvasHeight: top + height + Math.round(MARGIN_PX.bottom * ratio),
     edge: (column) => left + Math.round((column * width) / model.width),
@@ -103,7 +104,7 @@ export function cellBox(view, index, row, expert) {
   return {
     x,
     y: box.top + row * box.row,
-    w: box.edge(column + 1) - x - box.gap,
+    w: Math.max(1, box.edge(column + 1) - x - box.gap),
     h: box.row - box.gap,
   };
 }

@@ -1,0 +1,53 @@
+"""Explore, your traffic: what the plan's experts hold of what users ask."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from analysis.errors import UserError
+from app.charts.traffic import held_by_layer, near_corpora
+from app.literal import literal
+from app.loaded import Loaded
+from app.session import data
+from app.widgets.charts import show_chart
+from app.widgets.controls import choose
+from app.widgets.notes import inform, show_command
+from pruning.planning.traffic_fit import fit_of_run, imported_traffic
+from pruning.spec.base import command_line
+
+
+def traffic_part(loaded: Loaded) -> None:
+    """The traffic that was imported, beside every calibration; how to import some if none was."""
+    store = loaded.study.store
+    runs = imported_traffic(store, loaded.model.identity)
+    model, stats_dir = data.shown_model(loaded.model), data.shown_stats_dir()
+    place = ("--model", model, *(("--stats-dir", str(stats_dir)) if stats_dir else ()))
+    if not runs:
+        inform("No traffic yet. This reads the answers of vLLM or SGLang, with their experts:")
+        show_command(command_line("runs", "import", "monday.jsonl", *place))
+        return
+    newest = max(runs, key=lambda name: str(runs[name].manifest.made.get("created_at")))
+    name = newest
+    if len(runs) > 1:
+        name = choose("Traffic", list(runs), newest, key="traffic", bind="query-params", width=260)
+    run = runs[name]
+    try:
+        fit = fit_of_run(loaded.shown_plan, run, store, loaded.study.stats_of)
+    except UserError as error:
+        inform(literal(error))
+        return
+    words = fit.finding(f"the routed choices of {name}")
+    st.markdown(f"{literal(words[0].upper() + words[1:])}.")
+    show_chart(held_by_layer(loaded, fit, name, run.manifest.run_id))
+    if fit.chance is not None and fit.corpora:
+        st.markdown(
+            "**How near each corpus is**: the overlap of what frequency would prune on it and on "
+            "this traffic."
+        )
+        show_chart(near_corpora(loaded, fit, name, run.manifest.run_id))
+    st.text(f"{fit.words[0].upper()}{fit.words[1:]}.")
+    corpus = run.manifest.corpora[0]
+    count = ("--count", "response") if run.manifest.settings.get("count") == "response" else ()
+    plan = loaded.shown.file_name if loaded.shown else "plan.json"
+    files = Path(corpus.path).name or f"{name}.jsonl"
+    show_command(command_line("traffic", plan, files, *place, *count))
