@@ -43,6 +43,18 @@ def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
+def recast(raw: NDArray[np.uint8], dtype: str, target: str) -> NDArray[np.uint8]:
+    """The bytes of the same numbers in another dtype: the nearest there, of two the even one.
+
+    Both dtypes are of FLOAT_BYTES; what is too large for `target` becomes infinite, as in torch.
+    """
+    values = as_float64(raw.tobytes(), dtype)
+    with np.errstate(over="ignore"):
+        if target == "BF16":
+            return bfloat16_bits(values.astype(np.float32)).astype("<u2").view(np.uint8)
+        return values.astype(_STORED[target]).view(np.uint8)
+
+
 def fp8_values(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
     """The numbers of FP8 bytes before they are scaled; exact."""
     return _float_of_byte().astype(np.float32)[codes]

@@ -327,6 +327,15 @@ def _bits_words(exported: MoEModel, bits: Mapping[int, str]) -> Iterator[str]:
         yield "types of K need rows of 256 weights: llama-quantize takes larger ones here"
 
 
+def say_recipe(result: Mapping[str, Any]) -> None:
+    """Print what was written for llm-compressor, if it was asked for."""
+    if (record := result.get("recipe")) is None:
+        return
+    on = f", {record['tokens']:,} tokens to calibrate on" if record["rows"] else ""
+    words = f"{record['script']}: llm-compressor's recipe for {record['scheme']}{on}"
+    finish(words, {"recipe": record}, record["command"])
+
+
 def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:
     """Print the checks of a verification; raises an ExportError where one failed."""
     first, *others = report["checks"]

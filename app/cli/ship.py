@@ -11,7 +11,14 @@ from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
 from app.cli.derive import command
-from app.cli.say import report_checks, say_export, say_gguf, show_width_options, warn_of_growth
+from app.cli.say import (
+    report_checks,
+    say_export,
+    say_gguf,
+    say_recipe,
+    show_width_options,
+    warn_of_growth,
+)
 from app.console import finish, follow, note
 from pruning.actions.expected import told
 from pruning.plan.copies import plan_for_copy
@@ -102,11 +109,13 @@ def write_export(
     if not result["skipped"]:
         say_export(model, request.out, result, request.stats_dir)
         say_gguf(request.out, result)
+        say_recipe(result)
         return
     finish(f"export: {request.out} is finished, skipped", result)
     if "verify" in result:
         report_checks(request.out, result["verify"])
     say_gguf(request.out, result)
+    say_recipe(result)
 
 
 @command()

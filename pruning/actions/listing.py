@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pruning.actions.action import Action
 
-# Step of the work -> action -> the first sentence of its help. `pruning.actions.NAME` is imported
-# when it is asked for.
+# Step of the work -> action -> the first sentence of its help. `pruning.actions.NAME`, of a name
+# with hyphens with underscores, is imported when it is asked for.
 STEPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Measure experts": {
         "calibrate": "Run the model once over each corpus and cache its expert statistics.",
@@ -32,6 +32,8 @@ STEPS: Final[Mapping[str, Mapping[str, str]]] = {
         "fit": "Show the best ways to a size: fewer experts, fewer bits, or both, by their loss.",
         "allocate": "Spread experts and bits over the layers within a size, by measured "
         "sensitivities.",
+        "compare-checkpoints": "Find which experts a published pruned checkpoint kept, by bytes; "
+        "writes a plan.",
         "repair": "Refit what a plan keeps to take over part of what it removes; writes "
         "repaired.json.",
     },
@@ -60,5 +62,6 @@ def action(name: str) -> Action[Any, Any]:
     """The action of this name, a key of `SENTENCES`."""
     if name not in SENTENCES:
         raise UserError(unknown_name("action", name, SENTENCES))
-    found: Action[Any, Any] = import_module(f"pruning.actions.{name}").ACTION
+    module = name.replace("-", "_")
+    found: Action[Any, Any] = import_module(f"pruning.actions.{module}").ACTION
     return found

@@ -2,7 +2,8 @@
 
 JSON or JSON lines. A layer is a number, or the name of a module with one (`model.layers.3.mlp`);
 its experts are a list of ids, an object with lists under words such as `kept` and `pruned`, or
-objects and pairs of a layer and an expert. Facts besides, such as counts and scores, are left out.
+objects and pairs of a layer and an expert. Lists in a list are of the layers in their order, the
+sparse ones or all. Facts besides, such as counts and scores, are left out.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,15 @@ _LAYER = re.compile(r"(?:.*[._ /])?(?:layers?|blocks?|h)[._ ]?(\d+)(?:[._ /].*)?
 _MOST_EXPERTS = 1 << 20  # in a file
 
 
+class _Form(Enum):
+    """How a statement names its layer, and how many there are on one."""
+
+    LIST = auto()  # the only statement on its layer
+    SINGLE = auto()  # one of several
+    PAIR = auto()  # likewise, or a row of two experts
+    ROW = auto()  # the layer is a place in a list of lists
+
+
 @dataclass(frozen=True, slots=True)
 class _Statement:
     """Experts of a layer, and what is said of them."""
@@ -60,7 +70,7 @@ class _Statement:
     layer: int
     says: _Says
     experts: tuple[int, ...]
-    is_single: bool = False  # one of several statements on the same layer
+    form: _Form = _Form.LIST
 
 
 def read_keep_list(path: Path, layers: Sequence[MoELayer]) -> dict[int, tuple[int, ...]]:
@@ -75,7 +85,7 @@ def read_keep_list(path: Path, layers: Sequence[MoELayer]) -> dict[int, tuple[in
     file = path / KEEP_LIST_NAME if path.is_dir() else path
     text = read_text_file("keep list", file)
     try:
-        return _kept(_of_plan(text) or _joined(_read(text)), layers, file)
+        return _kept(_of_plan(text) or _joined(_placed(_read(text), layers)), layers, file)
     except (PlanError, ValueError, RecursionError) as error:
         raise PlanError(f"The keep list {file} cannot be used: {error}") from error
 
@@ -130,7 +140,7 @@ def _of_object(raw: Mapping[str, Any], says: _Says, layer: int | None) -> Iterat
         for word, is_true in flags:
             if word is not _Says.NOTHING:
                 says = word if is_true else _opposite(word)
-        yield _Statement(layer, says, (expert,), is_single=True)
+        yield _Statement(layer, says, (expert,), _Form.SINGLE)
         return
     for key, value in raw.items():
         word, number = _says(key), _layer_of(key)
@@ -157,11 +167,21 @@ def _of_list(raw: list[Any], says: _Says, layer: int | None) -> Iterator[_Statem
                 "its experts; list their ids, which are whole numbers."
             )
         yield _Statement(layer, says, tuple(raw))
-    elif raw and all(_is_pair(entry) for entry in raw):
-        for number, expert in raw:
-            yield _Statement(number, says, (expert,), is_single=True)
+    elif raw and all(isinstance(entry, list) for entry in raw):
+        yield from _of_lists(raw, says)
     elif any(type(entry) is int for entry in raw):
         raise PlanError("it lists experts without their layer; write {layer: [ids]}.")
+
+
+def _of_lists(raw: list[list[Any]], says: _Says) -> Iterator[_Statement]:
+    """Pairs of a layer and an expert, or a row of experts for each layer; see `_placed`."""
+    are_pairs = all(map(_is_pair, raw))
+    for place, row in enumerate(raw):
+        if are_pairs:
+            yield _Statement(row[0], says, (row[1],), _Form.PAIR)
+        else:
+            for statement in _of_list(row, says, place):
+                yield replace(statement, form=_Form.ROW)
 
 
 def _is_pair(raw: Any) -> bool:
@@ -185,6 +205,50 @@ def _layer_of(name: str) -> int | None:
     return int(number) if number and len(number) <= MOST_DIGITS else None
 
 
+def _placed(statements: Iterable[_Statement], layers: Sequence[MoELayer]) -> Iterator[_Statement]:
+    """The statements with rows given to the layers that they are of."""
+    indices = [layer.index for layer in layers]
+    rows: defaultdict[_Says, list[_Statement]] = defaultdict(list)
+    for statement in statements:
+        if statement.form in (_Form.ROW, _Form.PAIR):
+            rows[statement.says].append(statement)
+        else:
+            yield statement
+    for group in rows.values():
+        if group[0].form is _Form.ROW:
+            yield from _of_rows([row.experts for row in group], group[0].says, indices)
+            continue
+        named = [pair.layer for pair in group]
+        # With two experts in each layer, rows look like pairs.
+        if len(group) != len(layers) or named == indices:
+            yield from group
+        elif not set(named) <= set(indices):
+            pairs = [(pair.layer, *pair.experts) for pair in group]
+            yield from _of_rows(pairs, group[0].says, indices)
+        else:
+            raise PlanError(
+                f"its {len(group)} pairs may be a layer and an expert each, or two experts of each "
+                "layer; write {layer: [ids]}."
+            )
+
+
+def _of_rows(
+    rows: Sequence[tuple[int, ...]], says: _Says, indices: Sequence[int]
+) -> Iterator[_Statement]:
+    """Rows of experts as statements: rows of the sparse layers, or of all, empty for dense ones."""
+    if len(rows) == len(indices):
+        of_layers = dict(zip(indices, rows, strict=True))
+    elif len(rows) > max(indices) and {i for i, row in enumerate(rows) if row} <= {*indices}:
+        of_layers = {index: rows[index] for index in indices}
+    else:
+        raise PlanError(
+            f"it is a list of {len(rows)} lists, and the model has {len(indices)} sparse layers "
+            f"({ranges(indices)}); write {{layer: [ids]}}."
+        )
+    for index, row in of_layers.items():
+        yield _Statement(index, says, row)
+
+
 def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int, ...]]]:
     """Layer -> what is said -> of which experts."""
     lists: defaultdict[int, dict[_Says, tuple[int, ...]]] = defaultdict(dict)
@@ -194,14 +258,14 @@ def _joined(statements: Iterable[_Statement]) -> dict[int, dict[_Says, tuple[int
         of_layers, key=lambda statement: (statement.layer, statement.says)
     ):
         members = list(group)
-        if len(members) > 1 and not all(one.is_single for one in members):
+        if len(members) > 1 and any(one.form is _Form.LIST for one in members):
             raise PlanError(f"it names layer {layer} twice; keep one of its lists.")
         experts = [expert for one in members for expert in one.experts]
         if len(set(experts)) < len(experts):
             twice = next(expert for expert in experts if experts.count(expert) > 1)
             hint = " (a list of 0 and 1 is a mask: list ids)" if set(experts) <= {0, 1} else ""
             raise PlanError(f"layer {layer} lists expert {twice} twice{hint}.")
-        lists[layer][says] = tuple(sorted(experts))
+        lists[layer][says] = tuple(experts)
         count += len(experts)
         if count > _MOST_EXPERTS:
             raise PlanError(f"it lists more than {_MOST_EXPERTS:,} experts.")
@@ -220,6 +284,8 @@ def _kept(
     kept = {}
     for index, lists in found.items():
         if index not in by_index:
+            if not any(lists.values()):  # a dense layer, of which nothing is listed
+                continue
             raise PlanError(
                 f"it names layer {index}, which has no routed experts; the sparse layers are "
                 f"{ranges(by_index)}."
@@ -231,7 +297,13 @@ def _kept(
                     f"it names expert {expert} of layer {index}, which has {layer.num_experts} "
                     f"experts (0..{layer.num_experts - 1})."
                 )
-        kept[index] = _kept_of_layer(layer, lists, file)
+        stay = _kept_of_layer(layer, lists, file)
+        kept[index] = tuple(sorted(stay))
+        if len(stay) == layer.num_experts and stay != kept[index]:
+            raise PlanError(
+                f"it lists all {len(stay)} experts of layer {index} in an order of their own, "
+                "which is a ranking; cut each list to the experts that stay."
+            )
         check_kept(layer, kept[index])
     return kept
 

@@ -22,8 +22,6 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.experts_per_token import is_written
 from pruning.plan.plan import PruningPlan
 from pruning.requests.model import ModelRequest
-from pruning.requests.plan import SpecRequest
-from pruning.requests.ranking import PathsRequest
 from pruning.spec.base import command_line, flat_fields, option_words, repeated
 
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
@@ -37,7 +35,7 @@ WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 
 
 def commands_after_plan(
-    request: SpecRequest | PathsRequest, model: MoEModel, path: Path, plan: PruningPlan
+    request: ModelRequest, model: MoEModel, path: Path, plan: PruningPlan
 ) -> tuple[str, ...]:
     """The commands that measure a plan, if the model can be run, and that write its checkpoint."""
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))

@@ -67,6 +67,8 @@ class ExportOptions(Request):
     dequantise: options.Dequantise = False
     keep_list: options.KeepList = False
     gguf: options.GgufType | None = None
+    quantised_as: options.QuantisedAs | None = None
+    recipe_corpora: options.RecipeCorpora = ()
     verify: options.Verify = False
     stream_layers: options.VerifyByLayers = False
 
@@ -105,6 +107,12 @@ class ExportRequest(ExportOptions, ModelRequest):
     def _converter_has_its_type(self) -> "ExportRequest":
         if self.llama_cpp and not self.gguf:
             raise ValueError("--llama-cpp goes with --gguf TYPE; add that, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _corpora_have_their_recipe(self) -> "ExportRequest":
+        if self.recipe_corpora and self.quantised_as in (None, "fp8"):
+            raise ValueError("--recipe-corpus goes with --recipe nvfp4 or awq")
         return self
 
     @field_validator("plan_model_revision")

@@ -69,7 +69,7 @@ class RepairRequest(RepairOptions, ModelRequest):
         if not parts:
             ranked = ranking_corpora(plan)
             known = ranked or [CorpusWeight(name) for name in calibrated]
-            parts = [_at_hand(part, calibrated.get(part.corpus, "")) for part in known]
+            parts = [found_here(part, calibrated.get(part.corpus, "")) for part in known]
             if not ranked:
                 parts = [part for part in parts if is_at_hand(part.corpus)]
         if not parts:
@@ -103,7 +103,7 @@ class RepairRequest(RepairOptions, ModelRequest):
         ]
 
 
-def _at_hand(part: CorpusWeight, file: str) -> CorpusWeight:
+def found_here(part: CorpusWeight, file: str) -> CorpusWeight:
     """The corpus as it can be read here: by its name, else in the file that it was read from.
 
     The digits in its name tell whether that file still holds it.

