@@ -3,11 +3,12 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-from analysis.progress import NOTHING, Progress, Whole
+from analysis.progress import NOTHING, Progress, Whole, rate_of
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
@@ -24,13 +25,17 @@ class Pace:
     """Share and time left of a whole task, from its steps as they come.
 
     The share never falls, unless another task follows that nobody stated. The time left follows
-    from the seconds that each kind of work took in this run; a kind that has hardly begun is scaled
-    by the others. Before a step states its whole, and after all of it is done, both are of the
-    phase.
+    from the seconds that each kind of work took in this run; a kind that has hardly begun takes as
+    much longer as the others do than `usual`, the rates known of this machine. Before a step states
+    its whole, and after all of it is done, both are of the phase.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        usual: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._clock, self._usual = clock, usual
         self._started = self._counted = clock()
         self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
@@ -117,8 +122,11 @@ class Pace:
         total = self._whole.total.get(kind, 0.0) if self._whole else 0.0
         if self._seconds[kind] > 0 and self._done[kind] >= _ENOUGH * total:
             return self._seconds[kind] / self._costs[kind]
-        every, seconds = sum(self._costs.values()), sum(self._seconds.values())
-        return seconds / every if seconds > 0 else 1.0
+        usual, seconds = rate_of(kind, self._usual), sum(self._seconds.values())
+        if not seconds > 0:
+            return usual
+        expected = sum(cost * rate_of(done, self._usual) for done, cost in self._costs.items())
+        return usual * seconds / expected
 
     @property
     def rates(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ work before it begins: costs by kind of work, in a common unit. `Parts` puts the
 tasks together, `Tally` counts the work of one; `analysis.pace` tells the time that is left.
 """
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
@@ -26,16 +27,22 @@ RATES: Final[Mapping[str, float]] = {
     "read": 2.0e8,  # bytes of weights, from disk into a model
     "multiply": 2.0e10,  # multiply-adds of a forward through layers
     "compare": 7.0e9,  # multiply-adds of one output head, where two models are compared
-    "write text": 2.0e9,  # multiply-adds of a forward, a token at a time
+    "decode": 2.0e9,  # multiply-adds of a forward, a token at a time
+    "answer": 2.0e9,  # the same
+    "observe": 1.0e10,  # multiply-adds of a forward, where a repair runs both models
+    "run repaired": 2.0e10,  # multiply-adds of a forward, with weights that are read again
     "fit": 3.6e10,  # multiply-adds of a repair's least squares
     "hash": 1.0e9,  # bytes
     "sum": 5.0e9,  # bytes of experts, whose weights are summed up
+    "compile": 1.0,  # seconds, of what sums them up
     "write": 7.0e8,  # bytes, hashed as well
     "load": 1.1e8,  # bytes of an export, read and run in its own dtype
     "check": 7.0e8,  # bytes of an export beside those of its source
 }
 
 
+# Kinds of a repair, which say nothing of others: its speed depends on the sizes of matrices.
+_APART: Final = frozenset({"observe", "run repaired", "fit"})
 # Kinds of work whose amounts are bytes that are read.
 READING: Final = ("read", "load", "hash", "sum", "check")
 _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
@@ -44,6 +51,18 @@ _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
 def cost(kind: str, amount: float) -> float:
     """Seconds that an amount of work takes on the machine of `RATES`, a key of which is `kind`."""
     return amount / RATES[kind]
+
+
+def rate_of(kind: str, known: Mapping[str, float]) -> float:
+    """Seconds that a unit of cost takes, by the rates known of a machine.
+
+    A kind of work that they lack is as much slower there as the median of the others, without those
+    of a repair: one kind that is much slower is not all of them.
+    """
+    if kind in known:
+        return known[kind]
+    alike = [rate for other, rate in known.items() if other in RATES.keys() - _APART]
+    return statistics.median(alike) if alike else 1.0
 
 
 @dataclass(frozen=True, slots=True)

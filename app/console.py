@@ -20,7 +20,7 @@ from analysis.foreign_text import in_json, in_terminal
 from analysis.numbers.words import plain, plain_rows, time_in_words
 from analysis.pace import Pace
 from analysis.progress import Parts, Progress
-from analysis.stats.rates import expected_seconds, keep_rates
+from analysis.stats.rates import expected_seconds, keep_rates, known_rates
 from app.progress_shown import Lines, lines_of, one_bar
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ def follow(task: Generator[Progress, None, Result], pace: Pace | None = None) ->
     Ctrl-C closes the task after its current step, so that it can save its state or clean up. A
     task that is one of several, see `Course`, has the pace of all.
     """
-    spoken, own, expected = _speech.get(), pace or Pace(), None
+    spoken, expected = _speech.get(), None
+    own = pace or Pace(usual=known_rates())
     with _interruption() as stop, _shown(spoken, own) as show:
         try:
             while not stop:
@@ -215,7 +216,7 @@ class Course:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self._pace = parts, Pace()
+        self.parts, self._pace = parts, Pace(usual=known_rates())
         self._expected = expected_seconds(parts.whole)
 
     def follow(self, name: str, task: Generator[Progress, None, Result]) -> Result:

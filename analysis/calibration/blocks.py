@@ -6,7 +6,6 @@ forwards run again, with the experts' output in place of the experts: what prece
 layer is computed twice. Shape suffixes as in `experts`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +16,9 @@ from torch import Tensor, nn
 from analysis.calibration.free import free_memory
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_device, resolve_dtype
 from analysis.errors import CheckpointError, UnsupportedModelError
-from analysis.families.base import SlotKind
 from analysis.model.forwards import other_forwards
-from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
-from analysis.model.parts import part_of
+from analysis.model.parts import layer_weights
 
 # Estimates of memory are too low by as much.
 _SHARE_OF_FREE = 0.8
@@ -103,24 +100,11 @@ class LayerSizes:
 
 def layer_sizes(model: MoEModel, settings: CalibrationSettings) -> LayerSizes:
     """Sizes of what is in memory at once: a layer, or a tensor outside of the layers."""
-    in_heads = {name for head in prediction_heads(model) for name in head.tensors}
-    counts = {layer.index: layer.num_experts for layer in model.layers}
-    around, routed = Counter[str](), Counter[int]()
-    for name, entry in model.checkpoint.tensors.items():
-        slot = model.slots.get(name)
-        if name in in_heads:
-            if "heads" in settings.groups:  # which are loaded whole
-                around[part_of(name)] += model.num_weights(entry)
-        elif slot is None or slot.kind is SlotKind.ROUTER:
-            around[part_of(name)] += model.num_weights(entry)
-        elif slot.layer in counts:
-            routed[slot.layer] += model.num_weights(entry)
+    weights = layer_weights(model, heads="heads" in settings.groups)
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
     times = _TIMES_DEQUANTISED if model.quantisation else 1
-    expert = max(weights // counts[layer] for layer, weights in routed.items()) * item * times
-    whole = max(times * weights + around[str(layer)] for layer, weights in routed.items()) * item
-    most = max(around.values()) * item
-    return LayerSizes(max(int(whole), most), most, int(expert))
+    around, expert = weights.largest_around * item, weights.expert * item * times
+    return LayerSizes(int(weights.largest(times) * item), around, int(expert))
 
 
 def memory_of(device: torch.device) -> int:

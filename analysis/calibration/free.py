@@ -4,7 +4,8 @@ import ctypes
 import os
 import platform
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.machine.launcher import local_world
@@ -12,7 +13,9 @@ from analysis.machine.launcher import local_world
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 # glibc's names for mallopt.
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_AT_ONCE = 1 << 17  # bytes; larger blocks have pages of their own, given back once freed
+_MOST_KEPT = 1 << 25  # bytes, up to which glibc raises that bound as blocks are freed
 
 
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
@@ -59,8 +62,25 @@ def give_back_memory() -> None:
     # oneDNN compiles a matrix product for each number of tokens and keeps a thousand by default.
     # It reads this variable at the first product.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8")
-    if platform.libc_ver()[0] != "glibc":
-        return
-    libc = ctypes.CDLL(None)
-    libc.mallopt(_M_ARENA_MAX, 1)
-    libc.mallopt(_M_MMAP_THRESHOLD, 1 << 17)
+    _set_heap({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _AT_ONCE})
+
+
+@contextmanager
+def freed_at_once() -> Iterator[None]:
+    """Inside the block, freed tensors return to the system; after it, the heap keeps them.
+
+    Loading a model converts and stacks tensors of all sizes: the heap kept 620 MiB of them beside
+    weights of 750, and at the peak as much.
+    """
+    _set_heap({_M_MMAP_THRESHOLD: _AT_ONCE})
+    try:
+        yield
+    finally:
+        _set_heap({_M_MMAP_THRESHOLD: _MOST_KEPT, _M_TRIM_THRESHOLD: 2 * _MOST_KEPT})
+
+
+def _set_heap(options: Mapping[int, int]) -> None:
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        for option, value in options.items():
+            libc.mallopt(option, value)

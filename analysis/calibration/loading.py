@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.core_model_loading import build_glob_alternation
 
+from analysis.calibration.free import freed_at_once
 from analysis.checkpoint.aligned import align_weights
 from analysis.checkpoint.companions import missing_code, tokenizer_code
 from analysis.checkpoint.index import CONFIG_NAME
@@ -202,18 +203,19 @@ def load_model(
             "offload_folder": offload,
         }
     try:
-        loaded, info = auto_class_of(model).from_pretrained(
-            model.checkpoint.path,
-            dtype=dtype,
-            quantization_config=dequantising_config(model),
-            trust_remote_code=settings.trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused here, by name
-            **attention_option(settings),
-            **experts_option(dtype),
-            **map_options,
-        )
+        with freed_at_once():
+            loaded, info = auto_class_of(model).from_pretrained(
+                model.checkpoint.path,
+                dtype=dtype,
+                quantization_config=dequantising_config(model),
+                trust_remote_code=settings.trust_remote_code,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused here, by name
+                **attention_option(settings),
+                **experts_option(dtype),
+                **map_options,
+            )
     except LOADING_ERRORS as error:
         raise load_error(model, error) from error
     if info["missing_keys"]:

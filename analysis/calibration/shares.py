@@ -21,6 +21,7 @@ from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import CheckpointError, StatsError
 from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
+from analysis.numbers.words import counted
 
 HIDDEN: Final = "hidden"  # in a message from one share to the next
 _GIB: Final = 1 << 30
@@ -44,7 +45,8 @@ def divide(
     """
     if len(costs) < len(room):
         raise CheckpointError(
-            f"{len(room)} processes cannot share {len(costs)} layers; start at most {len(costs)}."
+            f"{len(room)} processes cannot share {counted(len(costs), 'layer')}; "
+            f"start at most {len(costs)}."
         )
     cost_to, size_to = ([0.0, *accumulate(amounts)] for amounts in (costs, sizes))
     # Of the first layers, divided among the first processes: the largest cost, and where each ends.

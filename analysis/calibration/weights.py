@@ -31,7 +31,7 @@ from analysis.machine.launcher import launched_world
 from analysis.model.fp8_matrices import Fp8Matrix, fp8_matrix
 from analysis.model.moe_model import LocatedTensor, MoEModel, is_expert_weight
 from analysis.numbers.elements import FLOAT_BYTES, fp8_values
-from analysis.progress import NOTHING, Progress, bytes_progress
+from analysis.progress import NOTHING, Progress, Whole, cost
 from analysis.stats.columns import WEIGHT_COLUMNS
 from analysis.stats.manifest import SCHEMA_VERSION, Run, RunManifest, measured_model
 from analysis.stats.store import StatsStore
@@ -46,6 +46,7 @@ _FASTMATH = {"reassoc", "nsz", "contract"}
 _HIGH = np.uint32(0x7FFF0000)
 _SHIFT = np.uint32(16)
 _CHUNK_BYTES = 1 << 23  # measured at once; limits temporary copies
+_COMPILING = 0.65  # seconds, by numba, in each process
 GROUP_BYTES = 1 << 25  # measured by a thread at once, then its pages are freed
 
 
@@ -256,6 +257,17 @@ def check_measurable(model: MoEModel) -> None:
     _pieces(model)
 
 
+def weights_cost(nbytes: int) -> dict[str, float]:
+    """What it costs to measure so many bytes of experts."""
+    return {"compile": cost("compile", _COMPILING), "sum": cost("sum", nbytes)}
+
+
+def _step(done: int, total: int, *, is_compiled: bool = True) -> Progress:
+    costs = weights_cost(done)
+    whole = Whole(weights_cost(total), costs if is_compiled else {})
+    return Progress("reading weights", done, total, "bytes", whole=whole)
+
+
 def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     """Table `layer, expert, projection, l1, l2_squared, numel`: one row per expert matrix.
 
@@ -269,7 +281,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         mapped = _MappedGroup(model.checkpoint.path / group[0].shard, group)
         return [mapped.sums(piece) for piece in group]
 
-    yield bytes_progress("reading weights", 0, total, "sum")
+    yield _step(0, total, is_compiled=False)
     for dtype in {
         "F32" if piece.matrix else piece.dtype for piece in pieces
     }:  # compile once, not in each thread
@@ -281,7 +293,7 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
         for group, result in zip(groups, pool.map(measure, groups), strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
-            yield bytes_progress("reading weights", done, total, "sum")
+            yield _step(done, total)
     rows = [
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)

@@ -26,9 +26,9 @@ class LayerCosts:
         """Cost of reading the weights of some layers."""
         return cost("read", sum(self.num_bytes.get(layer, 0) for layer in layers))
 
-    def running(self, tokens: int, *layers: int) -> float:
-        """Cost of running tokens through some layers."""
-        return cost("multiply", tokens * sum(self.active.get(layer, 0) for layer in layers))
+    def running(self, tokens: int, *layers: int, kind: str = "multiply") -> float:
+        """Cost of running tokens through some layers; `kind` is of those that count forwards."""
+        return cost(kind, tokens * sum(self.active.get(layer, 0) for layer in layers))
 
     def running_around(self, tokens: int, *layers: int) -> float:
         """The part of `running` for what surrounds routed experts."""

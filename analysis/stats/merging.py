@@ -48,9 +48,19 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         raise StatsError("A merge needs at least two calibration runs.")
     check_addable(runs)
     _check_one_kind(runs)
-    manifests = [run.manifest for run in runs]
+    merged = _merged_manifest([run.manifest for run in runs])
+    total, more = _merged_tables(runs, Grid(merged.model.layers))
+    if merged.kind == COUNTS_ALONE:
+        return save_counts(parent, merged, total["num_tokens"].to_numpy())
+    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
+    return save_expert_stats(parent, merged, total, vectors, more)
+
+
+def _merged_manifest(manifests: Sequence[RunManifest]) -> RunManifest:
+    """The manifest of a merge, which names the runs and the groups that one of them lacks."""
     first = manifests[0]
     corpora = tuple(corpus for manifest in manifests for corpus in manifest.corpora)
+    names = sorted(corpus.name for corpus in corpora)
     digest = digest_of({"merged": sorted(manifest.digest for manifest in manifests)})
     shared = set.intersection(*(set(manifest.groups) for manifest in manifests))
     left_out = set().union(*(manifest.groups for manifest in manifests)) - shared
@@ -60,11 +70,9 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     }
     if left_out:
         facts["groups_left_out"] = sorted(left_out)
-    merged = RunManifest(
+    return RunManifest(
         kind=first.kind,
-        run_id=run_name(
-            first.model.name, *sorted(corpus.name for corpus in corpora), digest=digest
-        ),
+        run_id=run_name(first.model.name, *names, digest=digest),
         digest=digest,
         model=first.model,
         corpora=corpora,
@@ -72,6 +80,10 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
         made=facts,
         groups=ordered(sorted(shared)),
     )
+
+
+def _merged_tables(runs: Sequence[Run], grid: Grid) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Sums by expert, and the tables of groups by name, of those that all runs have."""
     tables = {
         name: [neuron_table(run) if name == NEURONS else read_table(run, name) for run in runs]
         for name in GROUP_TABLES
@@ -80,13 +92,12 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     samples, transitions = tables.pop(SAMPLES, None), tables.pop(TRANSITIONS, None)
     more = {name: _sum_tables(table) for name, table in tables.items()}
     # Totals are always the sum of the shards, for equal rounding.
-    stats = [load_expert_stats(run).table for run in runs]
-    total = _sum_tables(stats)
+    total = _sum_tables([load_expert_stats(run).table for run in runs])
     if SHARDS in more:
         largest = {LARGEST: total[LARGEST]} if LARGEST in total else {}
         total = add_shards(more[SHARDS]).assign(**largest)
     if NEURONS in more:
-        total = total.join(expert_columns(more[NEURONS], Grid(merged.model.layers)))
+        total = total.join(expert_columns(more[NEURONS], grid))
     if samples:  # of one run after the other
         firsts = np.cumsum([0, *(table["sample"].max() + 1 for table in samples)])[:-1]
         numbered = zip(samples, firsts, strict=True)
@@ -97,10 +108,7 @@ def merge_runs(runs: Sequence[Run], parent: Path) -> Run:
     if transitions:
         pairs = pd.concat(transitions, ignore_index=True).groupby(list(TRANSITION_COLUMNS[:-1]))
         more[TRANSITIONS] = pairs["num_tokens"].sum().reset_index().astype("int64")
-    if merged.kind == COUNTS_ALONE:
-        return save_counts(parent, merged, total["num_tokens"].to_numpy())
-    vectors = np.sum([read_vectors(run) for run in runs], axis=0)
-    return save_expert_stats(parent, merged, total, vectors, more)
+    return total, more
 
 
 def _check_one_kind(runs: Sequence[Run]) -> None:

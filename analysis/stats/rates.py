@@ -1,18 +1,15 @@
 """How fast this machine does each kind of work, by the last runs of its user, for estimates."""
 
 import json
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
 from analysis.files.content import read_whole
 from analysis.files.durable import make_folder, write_durably
-from analysis.progress import RATES, Whole
+from analysis.progress import Whole, rate_of
 from analysis.stats.places import cache_folder
 
 _MOST = 1e6  # of a rate: none is so far from the machine on which costs were stated
-# Kinds that say nothing of others: their speed depends on the sizes of matrices.
-_APART = frozenset({"fit"})
 
 
 def rates_file() -> Path:
@@ -36,15 +33,9 @@ def known_rates() -> dict[str, float]:
 
 
 def expected_seconds(whole: Whole) -> float:
-    """Seconds that the rest of a whole task takes here, by the rates of the last runs.
-
-    A kind of work that they lack is as much slower here as the median of those with a rate of
-    their own in `RATES`, without a repair's: one kind that is much slower is not all of them.
-    """
-    rates = known_rates()
-    alike = [rate for kind, rate in rates.items() if kind in RATES.keys() - _APART]
-    usual = statistics.median(alike) if alike else 1.0
-    return sum(amount * rates.get(kind, usual) for kind, amount in whole.left.items())
+    """Seconds that the rest of a whole task takes here, by the rates of the last runs."""
+    known = known_rates()
+    return sum(amount * rate_of(kind, known) for kind, amount in whole.left.items())
 
 
 def keep_rates(rates: Mapping[str, float]) -> None:

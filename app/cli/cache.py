@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from analysis.numbers.words import counted
 from analysis.stats.manifest import MANIFEST, Run
 from analysis.stats.merging import merge_runs
 from analysis.stats.reading import verify_run
@@ -134,7 +135,7 @@ def verify(*, run: RunId, stats_dir: StatsDir | None = None) -> None:
     store = stats_store(stats_dir)
     cached_run = store.get(run)
     verify_run(cached_run)
-    _say_run(cached_run, f"{len(cached_run.manifest.files)} files intact")
+    _say_run(cached_run, f"{counted(len(cached_run.manifest.files), 'file')} intact")
 
 
 @_of_runs

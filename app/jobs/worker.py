@@ -21,6 +21,7 @@ from typing import Any
 from analysis.errors import JobError, UserError, unknown_name
 from analysis.pace import Pace
 from analysis.progress import Progress
+from analysis.stats.rates import known_rates
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, format_memory, peak_memory
 from app.jobs.redact import RedactedStream
@@ -87,7 +88,7 @@ class Reporter:
     def __init__(self, store: JobStore, job: Job) -> None:
         self._store = store
         self._job = job
-        self._pace = Pace()
+        self._pace = Pace(usual=known_rates())
         # The heartbeat looks whether a line is due while the task yields nothing.
         self._lines = Lines(self._pace, partial(logger.info, "%s"), quiet_seconds=0)
         self._latest: Progress | None = None

@@ -154,7 +154,7 @@ def _parts(request: AskRequest, model: MoEModel, tokens: int, models: int) -> di
     reading = cost("multiply", tokens * active)
     parts: dict[str, Costs] = {LOADING: {"read": costs.reading(*costs.num_bytes)}}
     if request.prompt:
-        parts[ANSWERING] = {"multiply": reading, "answer": cost("write text", new * active)}
+        parts[ANSWERING] = {"multiply": reading, "answer": cost("answer", new * active)}
     if request.text or request.lens:
         parts[LOOKING] = {"multiply": reading + cost("multiply", new * active)}
     return parts

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from analysis.progress import Progress
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.expected import told
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import RESULT_NAME
 from pruning.tasks import Steps
 from pruning.tasks.memory import search_memory
-from pruning.tasks.search import search_costs, search_run
+from pruning.tasks.search import remaining_costs, search_run
 
 if TYPE_CHECKING:
     from pruning.search.store import SearchResult
@@ -34,10 +33,11 @@ def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
 
 
 def _cost(call: Call[SearchRequest]) -> Steps[Outcome]:
-    """What the search takes at most: what it reads or measures may be there already."""
-    yield Progress("reading the recipe", 0, 0)
-    outcome = told(search_costs(call.request).whole, search_memory(call.request))
-    return replace(outcome, sentence=f"at most {outcome.sentence}")
+    """What the search takes at most: rounds and generations may repeat what is known."""
+    whole = yield from remaining_costs(call.request)
+    outcome = told(whole, search_memory(call.request))
+    words = outcome.sentence
+    return outcome if whole.is_known else replace(outcome, sentence=f"at most {words}")
 
 
 ACTION: Final = Action(

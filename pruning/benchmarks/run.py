@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
@@ -33,8 +34,9 @@ from analysis.calibration.loading import (
 from analysis.corpora.encoding import TextReader
 from analysis.corpora.tokens import Tokenizer
 from analysis.errors import CorpusError, StatsError, first_line
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import LOADING, Progress
+from analysis.progress import LOADING, Parts, Progress, changed, cost
 from pruning.benchmarks.imports import harness_scores
 from pruning.benchmarks.record import (
     BenchmarkCandidate,
@@ -49,6 +51,8 @@ from pruning.plan.plan import PruningPlan
 
 Result = TypeVar("Result")
 _LOADING = "loading the benchmarks"
+_READING, _WRITING = "reading texts", "writing answers"
+_CHARACTERS = 4  # of a token, about: requests are not tokenised twice
 # Errors of loading a task, or its data from the hub.
 _TASK_ERRORS = (
     DatasetsError,
@@ -76,6 +80,11 @@ class HarnessSettings:
     batch_size: int = 8  # requests per forward; changes numbers by rounding only
 
 
+def _texts(request: Any) -> list[str]:
+    """The texts of a request of the harness; other arguments say how to go on."""
+    return [text for text in request.args if isinstance(text, str)]
+
+
 class _StoppedError(Exception):
     """The caller closed the generator."""
 
@@ -89,11 +98,15 @@ class _Reporting(HFLM):  # type: ignore[misc]
         tokenizer: Tokenizer,
         settings: HarnessSettings,
         report: Callable[[Progress], None],
+        active: int = 1,
     ) -> None:
+        """`active`: multiply-adds for a token."""
         size = settings.batch_size
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=size)
         self._report, self._template_args = report, settings.template_args
         self._phase, self._done, self._total = "", 0, 0
+        self._active, self._parts = active, Parts({})
+        self._characters = [0]  # of the requests up to each one, as they run
 
     @property
     def has_begun(self) -> bool:
@@ -101,24 +114,39 @@ class _Reporting(HFLM):  # type: ignore[misc]
         return bool(self._phase)
 
     def _begin(self, phase: str, requests: Sequence[Any]) -> None:
+        if self._phase:
+            self._parts.finish(self._phase)
         self._phase, self._done, self._total = phase, 0, len(requests)
+        characters = [sum(map(len, _texts(request))) for request in requests]
+        if phase != _READING:  # long ones run first
+            characters.sort(reverse=True)
+        self._characters = list(accumulate(characters, initial=0))
+        tokens = self._characters[-1] / _CHARACTERS
+        costs: dict[str, float] = {"multiply": cost("multiply", tokens * self._active)}
+        if phase == _WRITING:
+            new = len(requests) * self.max_gen_toks
+            costs["answer"] = cost("answer", new * self._active)
+        self._parts.expect(phase, costs)
         self._advance(0)
 
     def _advance(self, rows: int) -> None:
         # Requests may share a row of a forward.
         self._done = min(self._total, self._done + rows)
-        self._report(Progress(self._phase, self._done, self._total, "requests"))
+        done, every = self._characters[self._done], self._characters[-1]
+        self._parts.reach(self._phase, done / every if every else 1.0)
+        whole = self._parts.whole
+        self._report(Progress(self._phase, self._done, self._total, "requests", whole=whole))
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
         self._begin("weighing choices", requests)
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
-        self._begin("reading texts", requests)
+        self._begin(_READING, requests)
         return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> Any:
-        self._begin("writing answers", requests)
+        self._begin(_WRITING, requests)
         return super().generate_until(requests, disable_tqdm=disable_tqdm)
 
     def apply_chat_template(
@@ -156,11 +184,12 @@ class _Reporting(HFLM):  # type: ignore[misc]
 
 
 def run_harness(
-    model: PreTrainedModel, tokenizer: Tokenizer, settings: HarnessSettings
+    model: PreTrainedModel, tokenizer: Tokenizer, settings: HarnessSettings, active: int = 1
 ) -> Generator[Progress, None, Mapping[str, Any]]:
     """The harness's results, as in its files, without answers.
 
-    The model may be original, masked or pruned; it stays on its device.
+    The model may be original, masked or pruned; it stays on its device. Its work is stated once the
+    requests are there, of each kind as its turn comes; `active` multiply-adds are for a token.
     """
 
     def work(report: Callable[[Progress], None]) -> Mapping[str, Any]:
@@ -171,7 +200,7 @@ def run_harness(
             manager = TaskManager(include_defaults=False, include_path=folders)
             if set(settings.tasks) - set(manager.all_tasks):
                 manager = TaskManager(include_path=folders)
-            wrapped = _Reporting(model, tokenizer, settings, report)
+            wrapped = _Reporting(model, tokenizer, settings, report, active)
             try:
                 results: dict[str, Any] = simple_evaluate(
                     model=wrapped,
@@ -284,15 +313,28 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
     if not any(map(work.missing, records)):
         yield Progress("cached", total, total, "candidates", "all benchmarks are known already")
         return records
-    yield Progress(LOADING, 0, total, "candidates")
+    costs = layer_costs(work.model)
+    parts = Parts({LOADING: {"read": costs.reading(*costs.num_bytes)}})
+    yield Progress(LOADING, 0, total, "candidates", whole=parts.whole)
     loaded = load_model(work.model, work.settings)
+    parts.finish(LOADING)
     for number, (candidate, plan) in enumerate(work.candidates):
         note = f"{candidate.candidate}: {number + 1} of {total}" if total > 1 else ""
         yield Progress("benchmarks", number, total, "candidates", note)
         if missing := work.missing(records[number]):
-            records[number] = yield from _score_tasks(records[number], work, loaded, plan, missing)
+            scoring = _score_tasks(records[number], work, loaded, plan, missing)
+            others = [n for n, record in enumerate(records) if n > number and work.missing(record)]
+            steps = changed(scoring, partial(_expect_alike, parts, others))
+            records[number] = yield from parts.run(str(number), steps)
             work.store.save(records[number])
     return records
+
+
+def _expect_alike(parts: Parts, others: Sequence[int], step: Progress) -> Progress:
+    """A step of a candidate; others, by number, are asked the same."""
+    for number in others if step.whole else ():
+        parts.expect(str(number), step.whole.total if step.whole else {})
+    return step
 
 
 def _score_tasks(
@@ -307,7 +349,9 @@ def _score_tasks(
     trust = work.settings.trust_remote_code
     tokenizer = load_tokenizer(work.model, trust_remote_code=trust, instead="")
     with candidate_of(loaded, work.model.family, plan):
-        results = yield from run_harness(loaded, tokenizer, replace(work.harness, tasks=tasks))
+        active = sum(layer_costs(work.model).active.values())
+        harness = replace(work.harness, tasks=tasks)
+        results = yield from run_harness(loaded, tokenizer, harness, active)
     scores = harness_scores(results)
     if not scores:
         raise StatsError(f"The benchmarks {', '.join(tasks)} gave no number.")

@@ -109,10 +109,10 @@ def _writing(
     phases: dict[str, Costs] = {}
     if ACCEPTANCE in lacks:
         tokens = len(draw.sequences.rows) * Decoding().new_tokens
-        phases[DECODING] = {"decode": cost("write text", tokens * token)}
+        phases[DECODING] = {"decode": cost("decode", tokens * token)}
     if RIGHT in lacks and draw.questions:
         tokens = len(draw.questions) * draw.questions.settings.answer_tokens
-        phases[ANSWERING] = {"answer": cost("write text", tokens * token)}
+        phases[ANSWERING] = {"answer": cost("answer", tokens * token)}
         if first:
             phases[f"{ANSWERING} {ORIGINAL}"] = phases[ANSWERING]
     return phases

@@ -53,8 +53,6 @@ from pruning.repair.method import method
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.solver import fit_layer
 
-# Forwards of a layer that a step costs: to observe runs both models, and sorts what they give.
-PASSES = {"multiply": 1.0, "observe": 2.0, "run repaired": 1.0}
 HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
 
 
@@ -336,7 +334,7 @@ class RepairPass:
     def _count(self, kind: str, layer: int, number: int) -> None:
         """Count a batch that ran through a layer."""
         tokens = int(self.batches[number].tokens.mask.sum())
-        self.tally.add(kind, PASSES[kind] * self.costs.running(tokens, layer))
+        self.tally.add(kind, self.costs.running(tokens, layer, kind=kind))
 
     @cached_property
     def costs(self) -> LayerCosts:
@@ -349,20 +347,23 @@ class RepairPass:
         sparse = {layer.index for layer in self.model.layers}
         total, before = defaultdict[str, float](float), defaultdict[str, float](float)
         for layer in range(max(sparse) + 1):
-            running = self.costs.running(self._tokens, layer)
+            costs = {
+                kind: self.costs.running(self._tokens, layer, kind=kind)
+                for kind in ("multiply", "observe", "run repaired")
+            }
             total["read"] += self.costs.reading(layer)
             fits = layer in sparse and layer >= self.first
             is_known = fits and self._finished(self._state(layer), layer) is not None
             if fits:
-                total["observe"] += PASSES["observe"] * running
+                total["observe"] += costs["observe"]
                 total["fit"] += self._fit_cost(layer)
             if is_known:
-                before["observe"] += PASSES["observe"] * running
+                before["observe"] += costs["observe"]
                 before["fit"] += self._fit_cost(layer)
             if not fits or is_known:
-                total["multiply"] += running
+                total["multiply"] += costs["multiply"]
             if layer >= self.first:
-                total["run repaired"] += running
+                total["run repaired"] += costs["run repaired"]
         return Tally(total, before)
 
     @cached_property

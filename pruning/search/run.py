@@ -101,13 +101,25 @@ def search(
     return running.outcome()
 
 
-class _Search:
-    """A search in progress: a population, and the scores of all candidates so far."""
+def remaining(task: Task, scores: Scores, costs: RunCosts) -> Whole:
+    """What is left of a search: it is drawn again as far as the table has its scores."""
+    drawn = _Evolution(task, scores, costs)
+    while True:
+        new, unknown, _ = drawn.begin()
+        if unknown:
+            return drawn.whole
+        drawn.scores |= {at.number: scores.known[at.removed] for at in new}
+        drawn.end()
+        if not drawn.breed():
+            return drawn.whole
 
-    def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: RunCosts) -> None:
+
+class _Evolution:
+    """A population, and the scores of all candidates so far."""
+
+    def __init__(self, task: Task, scores: Scores, costs: RunCosts) -> None:
         self._tally = SearchTally(costs, task.settings.max_steps)
-        self._space, self._settings = task.space, task.settings
-        self._fitness, self._table = fitness, scores
+        self._space, self._settings, self._table = task.space, task.settings, scores
         self._state = initial_state(task.space, task.settings, task.seeds)
         self._generations: list[tuple[int, ...]] = []
         self.scores: dict[int, Score] = {}
@@ -125,8 +137,8 @@ class _Search:
         self._state = next_state(self._state, fitness, self._space, self._settings)
         return True
 
-    def score(self) -> Generator[Progress, None, None]:
-        """Score every new candidate of the population."""
+    def begin(self) -> tuple[list[Candidate], list[Removed], list[int]]:
+        """A generation: its new candidates, those without a score, and the numbers of parents."""
         state, parents = self._state, self._best(self._generations[-1] if self._generations else ())
         # Sorted, so that candidates with equal first layers share one run of these.
         new = [candidate for candidate in state.candidates if candidate.number not in self.scores]
@@ -137,6 +149,43 @@ class _Search:
         ]
         kept = [state.candidates[number].removed for number in parents]
         self._tally.begin(unknown, kept, are_children=state.generation > 0)
+        return new, unknown, parents
+
+    def end(self) -> None:
+        """All candidates of the generation have a score."""
+        self._generations.append(self._state.members)
+
+    def _best(self, numbers: tuple[int, ...]) -> list[int]:
+        """The elites among candidates, best first."""
+        ordered = sorted(numbers, key=lambda number: (-self.scores[number].fitness, number))
+        return ordered[: self._settings.elites]
+
+    @property
+    def _to_come(self) -> int:
+        """Candidates of generations to come."""
+        settings = self._settings
+        generations = settings.generations - self._state.generation
+        children = generations * (settings.population - settings.elites)
+        return min(children, self._space.size - len(self._state.candidates))
+
+    @property
+    def whole(self) -> Whole:
+        """How far the search is."""
+        generations = self._settings.generations - self._state.generation
+        return self._tally.whole(self._to_come, generations)
+
+
+class _Search(_Evolution):
+    """A search in progress."""
+
+    def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: RunCosts) -> None:
+        super().__init__(task, scores, costs)
+        self._fitness = fitness
+
+    def score(self) -> Generator[Progress, None, None]:
+        """Score every new candidate of the population."""
+        state = self._state
+        new, unknown, parents = self.begin()
         seconds = 0.0
         if unknown:
             seconds = yield from changed(self._fitness.prepare(unknown), self._preparing)
@@ -154,13 +203,8 @@ class _Search:
             scored = tuple(number for number in state.members if number in self.scores)
             numbers = dict.fromkeys([*self._best(scored), *parents])
             self._fitness.hold([state.candidates[number].removed for number in numbers])
-        self._generations.append(state.members)
+        self.end()
         self._table.sync()
-
-    def _best(self, numbers: tuple[int, ...]) -> list[int]:
-        """The elites among candidates, best first."""
-        ordered = sorted(numbers, key=lambda number: (-self.scores[number].fitness, number))
-        return ordered[: self._settings.elites]
 
     def _measure(self, removed: Removed, before: float) -> Score:
         started = time.monotonic()
@@ -191,26 +235,13 @@ class _Search:
         """A step that prepares the candidates of the generation."""
         if step.whole:
             self._tally.prepare(step.whole)
-        return replace(step, whole=self._whole)
-
-    @property
-    def _to_come(self) -> int:
-        """Candidates of generations to come."""
-        settings = self._settings
-        generations = settings.generations - self._state.generation
-        children = generations * (settings.population - settings.elites)
-        return min(children, self._space.size - len(self._state.candidates))
-
-    @property
-    def _whole(self) -> Whole:
-        generations = self._settings.generations - self._state.generation
-        return self._tally.whole(self._to_come, generations)
+        return replace(step, whole=self.whole)
 
     def _progress(self, note: str = "") -> Progress:
         at = f"generation {self._state.generation} of {self._settings.generations}"
         total = len(self._state.candidates) + self._to_come
         done, unit = len(self.scores), "candidates"
-        return Progress("searching", done, total, unit, note, at, self._whole)
+        return Progress("searching", done, total, unit, note, at, self.whole)
 
     def generation_progress(self) -> Progress:
         """The complete generation, and the cost so far, in one line."""

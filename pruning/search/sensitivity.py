@@ -20,13 +20,12 @@ import numpy as np
 from filelock import Timeout
 
 from analysis.errors import PlanError
-from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, Tally, changed
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, Tally, scaled
 from pruning.measurements.block import Block, SampleSet
 from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
 from pruning.measures.names import Across, CostName
 from pruning.measures.points import (
     MEASURES,
-    MOVES,
     WHOLE,
     Point,
     moved_points,
@@ -63,6 +62,7 @@ class Measuring:
     made: Mapping[str, Any] = field(default_factory=dict)  # how numbers are, see `how_made`
     costs: RunCosts = field(default_factory=RunCosts)  # on all samples
     stay: Removed | None = None  # see `Order.stay`
+    is_loaded: Callable[[], bool] = lambda: False  # whether the model is, for another corpus
     layers: int = 0  # layer evaluations so far, each on one batch
     _runs: Runs | None = field(default=None, init=False)
     _tally: Tally = field(default_factory=lambda: Tally({}), init=False)
@@ -183,7 +183,8 @@ class Measuring:
                     total[kind] += amount
         parts: dict[str, Costs] = {MEASURING: total}
         if self._runs is None and any(total.values()):
-            parts[LOADING] = {"read": self.costs.reading}
+            if not self.is_loaded():
+                parts[LOADING] = {"read": self.costs.reading}
             parts[RUNNING_ORIGINAL] = {"multiply": sum(self.costs.layers)}
         if self.costs.by_layers:  # one pass, which then states its own costs
             missing = dict.fromkeys(point for n in batches for point in self._missing(points, n))
@@ -256,6 +257,7 @@ class Measuring:
 
 # Windows around a plan, in measured levels to each side.
 _WINDOWS = (3, 2, 1)
+_PLANS_OF_WINDOWS = 2  # that are not known, of these windows: their mean
 
 
 @dataclass(frozen=True)
@@ -310,8 +312,8 @@ def refine(
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
-    parts = refinement_parts(works, aim)
     first = aim.over(curves).solution(aim.units, aim.total)
+    parts = refinement_parts(works, aim.units, first.removed, aim.rounds)
     measuring = _measure_round(works, first.removed, first.cost, aim)
     rounds = [(yield from parts.run("first", measuring))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
@@ -331,18 +333,19 @@ def refine(
     return rounds
 
 
-def refinement_parts(works: Sequence[Measuring], aim: Aim) -> Parts:
-    """The parts of a refinement that goes through all its rounds."""
-    moves = [position for position in range(len(aim.units.sizes)) for _ in MOVES]
+def refinement_parts(
+    works: Sequence[Measuring], units: Units, removed: Removed, rounds: int
+) -> Parts:
+    """The parts of a refinement of about this plan that goes through all its rounds."""
+    moves = [point.position for point in moved_points(units, removed)[1:]]
     plan = {"multiply": 0.0, "compare": 0.0}
     for work in works:
         plan = {kind: plan[kind] + amount for kind, amount in work.costs.run(WHOLE).items()}
     parts: dict[str, Costs] = {"first": plan}
-    for number in range(aim.rounds):
+    for number in range(rounds):
         for place, work in enumerate(works):
             parts[f"near {number} {place}"] = work.costs.runs(moves)
-        most = len(_WINDOWS)
-        parts[f"best {number}"] = {kind: most * amount for kind, amount in plan.items()}
+        parts[f"best {number}"] = scaled(plan, _PLANS_OF_WINDOWS)
     return Parts(parts)
 
 
@@ -355,25 +358,30 @@ def _better(
     precisely, so all are measured.
     """
     moved = [moved_curves(work.points, near, aim.measure, work.samples) for work in works]
-    rounds: dict[Removed, Round] = {}
+    plans: dict[Removed, float] = {}
     for window in _WINDOWS:
         inside = aim.over([curves.within(best.removed, window) for curves in moved])
         removed, cost = inside.solution(aim.units, aim.total)[1:]
-        if removed not in rounds:
-            rounds[removed] = yield from _measure_round(works, removed, cost, aim)
-    chosen = min(rounds.values(), key=lambda candidate: candidate.cost)
+        plans.setdefault(removed, cost)
+    parts = Parts({str(removed): _round_parts(works, removed).whole.total for removed in plans})
+    rounds = []
+    for removed, cost in plans.items():
+        measuring = _measure_round(works, removed, cost, aim)
+        rounds.append((yield from parts.run(str(removed), measuring)))
+    chosen = min(rounds, key=lambda candidate: candidate.cost)
     return chosen if chosen.cost < best.cost else None
 
 
-def _without_whole(step: Progress) -> Progress:
-    """Of a task so small that its phase says enough."""
-    return replace(step, whole=None)
+def _round_parts(works: Sequence[Measuring], removed: Removed) -> Parts:
+    """What it costs to measure a plan as a whole, by number of the corpus."""
+    return Parts({str(n): work.expected([whole_point(removed)]) for n, work in enumerate(works)})
 
 
 def _measure_round(
     works: Sequence[Measuring], removed: Removed, predicted: float, aim: Aim
 ) -> Generator[Progress, None, Round]:
-    for work in works:
-        yield from changed(work.measure([whole_point(removed)]), _without_whole)
+    parts = _round_parts(works, removed)
+    for number, work in enumerate(works):
+        yield from parts.run(str(number), work.measure([whole_point(removed)]))
     costs = [cost_at(work.points, removed, aim.measure, work.samples) for work in works]
     return Round(removed, predicted, aim.over(()).over(costs), sum(n.layers for n in works))

@@ -98,6 +98,13 @@ class Problem:
             processes=processes,
         )
 
+    @property
+    def costs(self) -> RunCosts:
+        """What runs over its samples cost."""
+        sequences, by_layers = self.search_samples.sequences, self.running.placement.stream_layers
+        tokens, positions = sequences.num_tokens, sequences.num_counted
+        return RunCosts.of(self.model, tokens, positions, by_layers=by_layers)
+
     def header(self) -> dict[str, Any]:
         """All that decides the outcome, as plain JSON."""
         space, sequences = self.task.space, self.search_samples.sequences
@@ -166,13 +173,7 @@ def run_search(
         if processes.is_first:
             yield from problem.table.notes(problem.model.identity)
         with offload_space(problem.running.placement) as offload:
-            sequences, streams = problem.search_samples.sequences, problem.running.placement
-            costs = RunCosts.of(
-                problem.model,
-                sequences.num_tokens,
-                sequences.num_counted,
-                by_layers=streams.stream_layers,
-            )
+            costs = problem.costs
             parts = search_parts(costs, problem.task.settings)
             making = make_fitness(problem, folder, processes, max_bytes, offload)
             fitness = yield from parts.by_phase(making)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 RECIPE_NAME = "recipe.yaml"
 _ONE_SHARD = 1 << 62  # bytes
+_HASHED_BYTES = 1 << 22  # at a time
 _SLACK_BYTES = 1 << 20  # directory entries, manifest and rounding to blocks
 
 
@@ -330,11 +331,12 @@ def _write_export(
 ) -> Generator[Progress, None, Manifest]:
     source = prepared.model.checkpoint
     sha, done, total = hashlib.sha256(), 0, sum(shard.size for shard in source.shards)
+    buffer = memoryview(bytearray(_HASHED_BYTES if options.hash_source else 0))
     for shard in source.shards if options.hash_source else ():  # in the order of their names
-        with (source.path / shard.name).open("rb") as file:
-            while chunk := file.read(1 << 24):
-                sha.update(chunk)
-                done += len(chunk)
+        with (source.path / shard.name).open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                sha.update(buffer[:count])
+                done += count
                 yield Progress("hashing the source", done, total, "bytes")
     content = sha.hexdigest() if options.hash_source else ""
     shards = yield from write_shards(prepared.shards, source.path, partial)

@@ -1,13 +1,16 @@
 """Rankings of the experts of prediction heads: by the plan's own calibrations, else by weights."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from analysis.calibration.weights import check_measurable, measure_weights
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, UnsupportedModelError
+from analysis.lazy import pd
 from analysis.model.checking import check_layers
 from analysis.model.heads import Head, head_experts, prediction_heads
 from analysis.model.moe_model import MoEModel
@@ -76,6 +79,8 @@ class WeighedHeads:
 
     criterion: str = WEIGHT_CRITERION
     runs: tuple[str, ...] = ()
+    # What `measure_weights` gives, by name of the head; those that are not here are measured.
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
 
     @property
     def words(self) -> str:
@@ -102,7 +107,8 @@ class WeighedHeads:
 
     def _kept_of(self, head: Head, model: MoEModel, count: int) -> dict[int, tuple[int, ...]]:
         alone = head.as_model(model)
-        table = drain(measure_weights(alone))
+        known = self.tables.get(head.name)
+        table = drain(measure_weights(alone)) if known is None else known
         manifest = RunManifest("weights", head.name, "", measured_model(alone), (), {}, {})
         stats = WeightStats(manifest, table)
         ranking = rank_experts(get_criterion(self.criterion), stats, "applied")

@@ -1,15 +1,24 @@
 """Run a model that is larger than memory, one layer at a time, to the bits of the whole model."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.calibration.blocks import blocks_of
 from analysis.calibration.free import give_back_memory
-from analysis.calibration.loading import DTYPES, LOADING_ERRORS, CalibrationSettings
+from analysis.calibration.hidden import ForwardStates, HiddenStates
+from analysis.calibration.loading import (
+    DTYPES,
+    LOADING_ERRORS,
+    CalibrationSettings,
+    resolve_dtype,
+)
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
 from analysis.checkpoint.aligned import align_weights
@@ -17,22 +26,34 @@ from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line
 from analysis.model.moe_model import MoEModel
 from pruning.engine.masking import masked
+from pruning.engine.paused import PausedPlans
 from pruning.plan.plan import PruningPlan
+from pruning.surgery.layer_memory import layer_memory
 from pruning.surgery.running import DoesNotLoad, DoesNotRun, Keys, Precision, Run, logits_of
 
 
 def run_streamed(
-    model: MoEModel, ids: Tensor, precision: Precision, plan: PruningPlan | None
+    model: MoEModel,
+    ids: Tensor,
+    precision: Precision,
+    plan: PruningPlan | None,
+    *,
+    at_once: int | None = None,
 ) -> Generator[int, None, Run]:
     """Run a model layer by layer; in memory are one layer and the hidden states of all tokens.
 
+    `at_once`: so many experts of a layer are loaded at once, 0 for all; by default what fits.
     Refuses a model whose layers cannot run alone, see `Relay`.
     """
     give_back_memory()
     dtype = _own_dtype(model) if precision.stored == "auto" else precision.stored
     settings = CalibrationSettings(seq_len=ids.shape[1], dtype=dtype, device="cpu")
     with _loading():
-        parts = _Parts(model, settings, precision.computed)
+        if at_once is None:
+            computed = DTYPES[resolve_dtype(precision.computed or dtype, model)]
+            repaired = plan is not None and plan.repair is not None
+            at_once = layer_memory(model, computed.itemsize, repaired=repaired).at_once
+        parts = _Parts(model, settings, precision.computed, at_once)
     yield 0
     skeleton = parts.skeleton
     instead = "Verify without --stream-layers, or with --level bytes"
@@ -42,8 +63,9 @@ def run_streamed(
         hidden_BTD = relay.embed(batch)
     yield parts.bytes_read
     for layer in range(len(skeleton.layers)):
-        with parts.loaded(layer), torch.no_grad(), _as(model, plan, layer, skeleton.model):
-            hidden_BTD = relay.layer(layer, batch, hidden_BTD)
+        candidate = partial(_as, model, plan, layer, skeleton.model)
+        run = partial(relay.layer, layer, batch, hidden_BTD)
+        hidden_BTD = yield from parts.through(layer, run, candidate)
         yield parts.bytes_read
     with parts.loaded(HEAD), parts.loaded(OUTPUT), relay.after_layers(hidden_BTD):
         logits = logits_of(skeleton.model, ids)
@@ -51,32 +73,77 @@ def run_streamed(
     return Run(logits, parts.keys())
 
 
+_ONLY = "all"  # the one forward that pauses
+
+
 class _Parts:
     """The parts of a model in memory, loaded and dropped one at a time."""
 
-    def __init__(self, model: MoEModel, settings: CalibrationSettings, computed: str) -> None:
+    def __init__(
+        self, model: MoEModel, settings: CalibrationSettings, computed: str, at_once: int
+    ) -> None:
+        """`at_once`: experts of a layer that are loaded at once; 0: all."""
         self.skeleton = Skeleton(model, settings)
-        self.bytes_read = 0
+        self._read = 0  # bytes of the parts that are over
+        self._of_part = 0.0  # bytes of the present part
         self._computed = DTYPES[computed] if computed else None
+        self._at_once = at_once
         self._waiting = set(self.skeleton.parts)
 
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the checkpoint that were loaded, and run."""
+        return self._read + int(self._of_part)
+
     @contextmanager
-    def loaded(self, part: int) -> Iterator[None]:
-        """Inside the block a part is in memory, and may be run."""
+    def loaded(self, part: int, *, experts: bool = True) -> Iterator[None]:
+        """Inside the block a part is in memory, and may be run; experts may be left out."""
         skeleton = self.skeleton
         with _loading():
-            skeleton.load(part)
+            skeleton.load(part, experts=experts)
         self._waiting.discard(part)
         try:
-            if self._computed:
-                skeleton.cast(part, self._computed)
-            align_weights(skeleton.model)
+            self._prepare(part)
             yield
         except RuntimeError as error:
             raise DoesNotRun(first_line(error), self._unexpected) from error
         finally:
             skeleton.drop(part)
-            self.bytes_read += skeleton.stored_bytes(part)
+            self._read, self._of_part = self._read + skeleton.stored_bytes(part), 0.0
+
+    def _prepare(self, part: int) -> None:
+        if self._computed:
+            self.skeleton.cast(part, self._computed)
+        align_weights(self.skeleton.model)
+
+    def through(
+        self,
+        layer: int,
+        run: Callable[[], Tensor],
+        candidate: Callable[[], AbstractContextManager[None]],
+    ) -> Generator[int, None, Tensor]:
+        """What a layer computes as a candidate has it; experts in blocks where it is too large."""
+        experts = self.skeleton.experts(layer) if self._at_once else None
+        blocks = blocks_of(experts, self._at_once) if experts is not None else []
+        if experts is None or len(blocks) < 2:
+            with self.loaded(layer), torch.no_grad(), candidate():
+                return run()
+        states = ForwardStates(HiddenStates(Path(), on_disk=False))
+        with self.loaded(layer, experts=False):
+            paused = PausedPlans(experts, blocks, states, self.skeleton.device)
+            # Between steps the caller may do anything.
+            with torch.no_grad(), candidate():
+                paused.start(_ONLY, run)
+            for block in blocks:
+                with _loading():
+                    self.skeleton.load_experts(layer, block)
+                self._prepare(layer)
+                paused.add(_ONLY, candidate())
+                self._of_part += self.skeleton.stored_bytes(layer) / len(blocks)
+                yield self.bytes_read
+            self.skeleton.drop_experts(layer)
+            with torch.no_grad(), candidate():
+                return paused.finish(_ONLY, run)
 
     def keys(self) -> Keys:
         """What loading could not place; nothing is read of layers that the model lacks."""

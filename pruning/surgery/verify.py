@@ -11,21 +11,17 @@ from analysis.errors import ExportError, UnsupportedModelError, UserError, unkno
 from analysis.model.describing import describe_model
 from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
-from analysis.model.parts import weights_by_part
 from analysis.progress import Progress
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import format_bytes
 from pruning.surgery.checks import Check
+from pruning.surgery.layer_memory import MEMORY_EXTRA, MEMORY_FACTOR, layer_memory
 from pruning.surgery.manifest import Manifest, read_manifest
 from pruning.surgery.one_pass import check_contents
 from pruning.surgery.reading import shifted, with_steps
 from pruning.surgery.repair_checks import with_files
 
-# Besides the weights: the converted copy of a layer while loading, activations, libraries.
-_MEMORY_FACTOR, _MEMORY_EXTRA = 1.25, 1 << 29
-# A quantised layer is there a second time while it is dequantised, in parts and stacked.
-_DEQUANTISING_FACTOR = 2.0
 # Of a comparison of bytes: Python with its libraries, and two blocks.
 _BYTES_MEMORY = 160 << 20
 _ASKED_FOR = "as asked for"
@@ -74,20 +70,13 @@ class VerifyReport(DisplayMixin):
 def logits_memory(source: MoEModel, plan: PruningPlan, *, by_layers: bool = False) -> int:
     """Bytes of memory for the logits level, which loads one model after the other.
 
-    By layers, it loads one layer at a time.
+    By layers, it loads one layer at a time, or blocks of its experts.
     """
     # In float32, or float64 if neurons are removed, see `check_logits`.
     item = 8 if plan.kept_neurons else 4
     if not by_layers:
-        return int(source.num_params * item * _MEMORY_FACTOR) + _MEMORY_EXTRA
-    # Repaired projections, about a third of a layer, lie beside those that they replace.
-    return _layer_memory(source, item * (4 if plan.repair else 3) / 3)
-
-
-def _layer_memory(model: MoEModel, item: float) -> int:
-    """Bytes of memory for one layer at a time, with so many for each weight."""
-    factor = _DEQUANTISING_FACTOR if model.quantisation else _MEMORY_FACTOR
-    return int(max(weights_by_part(model).values()) * item * factor) + _MEMORY_EXTRA
+        return int(source.num_params * item * MEMORY_FACTOR) + MEMORY_EXTRA
+    return layer_memory(source, item, repaired=plan.repair is not None).nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +146,7 @@ class _Choice:
         available = free_memory()
         needed = self.memory(level, by_layers=self.by_layers)
         there = f"{format_bytes(available)} are available"
-        way = " for one layer at a time" if self.by_layers else ""
+        way = " for one layer at a time" if self.by_layers else ""  # or a block of its experts
         words = f"needs {format_bytes(needed)} of memory{way}, {there}"
         if needed > available and not self.by_layers:
             # By layers it may reach the highest level that there is.
@@ -175,12 +164,12 @@ class _Choice:
         if level is Level.LOGITS and self.source:
             return logits_memory(self.source, self.manifest.plan, by_layers=by_layers)
         if not by_layers:
-            return int(self.manifest.nbytes * _MEMORY_FACTOR) + _MEMORY_EXTRA
+            return int(self.manifest.nbytes * MEMORY_FACTOR) + MEMORY_EXTRA
         try:
             exported = self.exported
         except UserError:  # the checks of its bytes say so
             return 0
-        return _layer_memory(exported, _ITEM_BYTES.get(exported.dtype, 2))
+        return layer_memory(exported, _ITEM_BYTES.get(exported.dtype, 2)).nbytes
 
 
 def expected_verification(

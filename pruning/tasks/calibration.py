@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.calibration.weights import weights_cost
 from analysis.corpora.documents import Document
 from analysis.corpora.early import (
     check_context,
@@ -23,7 +24,7 @@ from analysis.corpora.spec import corpus_name, is_same_corpus, parse_corpus
 from analysis.model.head_parts import runnable_heads
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Progress, cost
+from analysis.progress import Costs, Progress
 from analysis.stats.manifest import CorpusRef, Run
 from analysis.stats.store import StatsStore, stats_store
 from pruning.requests.calibration import CalibrateRequest
@@ -190,6 +191,16 @@ def calibrate_run(request: CalibrateRequest) -> Steps[Run]:
     return (yield from calibrate(*ready, stats_store(request.stats_dir), resume=request.resume))
 
 
+def known_run(request: CalibrateRequest) -> Steps[Run | None]:
+    """The run that `calibrate_run` would find in the cache, with given answers."""
+    if request.answers == "own":  # which a model writes first
+        return None
+    ready = yield from prepare_calibration(request)
+    from analysis.calibration.manifest import finished_run, plan_run
+
+    return finished_run(stats_store(request.stats_dir), plan_run(*ready))
+
+
 def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]]":
     """The corpus that `calibrate_run` would read and what it would cost, with given answers."""
     from analysis.calibration.manifest import corpus_ref
@@ -205,7 +216,7 @@ def weights_costs(model: MoEModel) -> Costs:
     """What the measurement of the weights costs."""
     items = (item for layer in model.layers for item in model.located[layer.index])
     experts = sum(item.entry.nbytes for item in items if is_expert_weight(item.slot))
-    return {"sum": cost("sum", experts)}
+    return weights_cost(experts)
 
 
 def weights_run(request: WeightsRequest) -> Steps[Run]:

@@ -12,7 +12,7 @@ from analysis.corpora.early import (
     within_context,
 )
 from analysis.corpora.encoding import check_token_ids
-from analysis.corpora.spec import parse_corpus
+from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
@@ -153,7 +153,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         parse_corpus(corpus).names_check for corpus in request.corpora
     ):
         note = "answers are not checked: with --stream-layers a model takes too long to write"
-        yield Progress("reading the corpora", 0, len(request.corpora), "corpora", note)
+        yield Progress("reading the corpora", 0, 0, note=note)
     with together():
         draws = yield from drawn_corpora(request, model, store)
     from pruning.engine.run import Evaluations, run_evaluations
@@ -192,13 +192,13 @@ def drawn_corpora(
         seed = DEFAULT_SEED if usual.seed is None else usual.seed
         check_reaches(source, corpus, seq_len, seed, model.checkpoint.path)
     draws = []
-    for number, (corpus, source) in enumerate(sources.items()):
-        yield Progress("reading the corpora", number, len(sources), "corpora")
+    for corpus, source in sources.items():
+        yield Progress("reading", 0, 0, at=corpus_name(corpus))  # no share of the whole
         draws.append(draw(corpus, source, runs, settings[corpus], tokenizer))
         check_drawn(model, draws[-1])
     for corpus, samples in zip(sources, draws, strict=True):
         usual_length = request.sample_settings(corpus).seq_len
         if note := shorter_note(model, settings[corpus].seq_len, usual_length):
-            yield Progress("reading the corpora", len(sources), len(sources), "corpora", note)
+            yield Progress("reading the corpora", 0, 0, note=note)
         yield from say_drawn(samples)
     return draws

@@ -5,15 +5,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.calibration.weights import measure_weights
 from analysis.errors import ExportError, UserError
-from analysis.model.heads import loaded_bytes
+from analysis.model.heads import loaded_bytes, prediction_heads
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
-from pruning.plan.heads import HeadChoice, heads_in_words
+from pruning.plan.heads import HeadChoice, heads_depend_on, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, plan_from_dict, with_top_k
-from pruning.plan.sizes import parse_size, weight_bytes
+from pruning.plan.sizes import heads_bytes, parse_size, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.cost import cost_of
@@ -31,9 +32,11 @@ from pruning.surgery.export import (
     planned_export,
     prepare_export,
 )
-from pruning.surgery.head_ranking import head_ranking, ranked_in_words
+from pruning.surgery.head_ranking import WeighedHeads, head_ranking, ranked_in_words
+from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
 from pruning.tasks import Steps
+from pruning.tasks.calibration import weights_costs
 from pruning.tasks.loading import open_plan, quiet_transformers
 from pruning.tasks.quantising import check_recipe, write_recipe
 
@@ -60,9 +63,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if skipped := is_finished_export(request, model):
         manifest = read_manifest(request.out)
     else:
-        options = _options(request, model, plan)
-        writing = export_checkpoint(model, plan, request.out, options)
-        manifest = yield from parts.run("export", writing)
+        manifest = yield from _write(request, model, plan, parts)
     result: dict[str, Any] = {
         "out": str(request.out),
         "skipped": skipped,
@@ -89,6 +90,37 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if recipe := (yield from write_recipe(request, model, plan)):
         result["recipe"] = recipe
     return result
+
+
+def _write(
+    request: ExportRequest, model: MoEModel, plan: PruningPlan, parts: Parts
+) -> Steps[Manifest]:
+    """Write the checkpoint, once the experts of its heads are weighed if these rank them."""
+    options = _options(request, model, plan)
+    heads = _weighed_heads(model, plan, options)
+    for head, alone in heads.items():
+        parts.expect(f"head {head}", weights_costs(alone))
+    written = weight_bytes(model, plan) + heads_bytes(model, plan, options.heads)
+    parts.expect("export", {"write": cost("write", written)})
+    tables = {}
+    for head, alone in heads.items():
+        tables[head] = yield from parts.run(f"head {head}", measure_weights(alone))
+    if tables:
+        options = replace(options, head_ranking=WeighedHeads(tables=tables))
+    writing = export_checkpoint(model, plan, request.out, options)
+    return (yield from parts.run("export", writing))
+
+
+def _weighed_heads(
+    model: MoEModel, plan: PruningPlan, options: ExportSettings
+) -> dict[str, MoEModel]:
+    """The heads whose experts the export ranks by their weights, as models of their own."""
+    ranking = options.head_ranking
+    asks = options.heads is HeadChoice.PRUNE and heads_depend_on(model, plan)
+    if not asks or not isinstance(ranking, WeighedHeads) or why_not_pruned(model, ranking):
+        return {}
+    heads = (head for head in prediction_heads(model) if head.has_experts)
+    return {head.name: head.as_model(model) for head in heads}
 
 
 def _heads_in_words(model: MoEModel, manifest: Manifest) -> str:

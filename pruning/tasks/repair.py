@@ -99,9 +99,12 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
 
 def repair_costs(model: MoEModel, plans: int = 1, tokens: int = DEFAULT_REPAIR_TOKENS) -> Costs:
     """What the repairs of so many plans are expected to cost."""
-    costs = layer_costs(model)
-    fitted = FORWARDS * costs.running(tokens, *range(model.depth))
-    return scaled({"read": costs.reading(*costs.num_bytes), "observe": fitted}, plans)
+    costs, kinds = layer_costs(model), ("observe", "run repaired")
+    running = {kind: costs.running(tokens, *range(model.depth), kind=kind) for kind in kinds}
+    one = costs.running(tokens, *range(model.depth))
+    # To observe takes two forwards, what is repaired one.
+    running |= {"read": costs.reading(*costs.num_bytes), "fit": (FORWARDS - 3) * one}
+    return scaled(running, plans)
 
 
 def repair_parts(model: MoEModel, plans: Iterable[PruningPlan]) -> dict[str, Costs]:

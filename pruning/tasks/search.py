@@ -10,7 +10,7 @@ from analysis.files.durable import unwritable
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress, scaled
+from analysis.progress import Costs, Parts, Progress, Whole, scaled, stated_whole
 from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.table import Measurements
@@ -36,13 +36,13 @@ from pruning.requests.recipe_steps import (
 )
 from pruning.schedules import MEASURED, PATTERNS, allocate
 from pruning.search.costs import RunCosts, search_parts
-from pruning.search.run import Task
+from pruning.search.run import Task, remaining
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
-from pruning.tasks.calibration import calibrate_run, weights_costs, weights_run
+from pruning.tasks.calibration import calibrate_run, known_run, weights_costs, weights_run
 from pruning.tasks.evaluation import check_drawn, say_drawn
 from pruning.tasks.loading import (
     quiet_transformers,
@@ -87,6 +87,42 @@ def search_costs(request: SearchRequest) -> Parts:
     return Parts(searching | statistics_costs(recipe, machine, model))
 
 
+def remaining_costs(request: SearchRequest) -> Steps[Whole]:
+    """What a search takes, without what earlier runs measured; nothing is run or written.
+
+    Sensitivity and scores are looked up once all that they read is there. A refinement, and the
+    search after it, count as a whole.
+    """
+    recipe, machine = request.parsed(), request.machine
+    section = _section(recipe)
+    model = load_model_index(recipe.model, revision=recipe.revision)
+    parts, requests = search_costs(request), calibrate_requests(recipe, machine)
+    runs = []
+    for number, calibration in enumerate(requests):
+        if run := (yield from known_run(calibration)):
+            parts.expect(f"calibrate {number}", {})
+            runs.append(run)
+    weights = stats_store(machine.stats_dir).of_model(model.identity, "weights")
+    if weights:
+        parts.expect("weights", {})
+    if len(runs) < len(requests) or (weights_request(recipe, machine) and not weights):
+        return parts.whole
+    if measured := sensitivity_request(recipe, machine):
+        shares = [corpus.weight for corpus in recipe.plan.corpus_weights]
+        ranked_by = [Part(*pair) for pair in zip(runs, shares, strict=bool(runs))]
+        curves = yield from stated_whole(sensitivity_run(measured, ranked_by))
+        parts.expect("sensitivity", curves.left)
+        return parts.whole
+    problem = yield from problem_of(request)
+    from analysis.calibration.distributed import join
+
+    left = remaining(problem.task, problem.scores(join()), problem.costs).left
+    starting = search_parts(problem.costs, section)
+    starting.expect("searching", left)
+    parts.expect(SEARCH, starting.whole.total if any(left.values()) else {})
+    return parts.whole
+
+
 def searching_costs(recipe: Recipe, machine: Machine, model: MoEModel) -> Costs:
     """What the search of a recipe costs, without the statistics that it reads."""
     if (section := recipe.search) is None:
@@ -119,8 +155,7 @@ def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Pro
     `parts` are those of the whole command.
     """
     recipe, machine = request.parsed(), request.machine
-    if (section := recipe.search) is None:
-        raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
+    section = _section(recipe)
     model = load_model_index(recipe.model, revision=recipe.revision)
     check_spec(recipe.plan, model)
     store = stats_store(machine.stats_dir)
@@ -170,6 +205,12 @@ def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Pro
         sensitivity = sensitivity_on(section.corpus, ranking, spec, store)
         ranking = replace(ranking, sensitivity=sensitivity)
     return _make_problem(section, recipe, machine, ranking, drawn_samples)
+
+
+def _section(recipe: Recipe) -> SearchSection:
+    if recipe.search is None:
+        raise PlanError("The recipe has no key search; it needs at least search: {corpus: C}.")
+    return recipe.search
 
 
 def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, scaled
+from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, changed, scaled
 from analysis.stats.manifest import Part
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.measures.points import WHOLE, Point, curve_points, fewer_points
+from pruning.measures.points import MOVES, WHOLE, Point, curve_points, fewer_points
 from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.experts_per_token import fewer_in_all
 from pruning.plan.units import Units
@@ -85,7 +85,8 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
         check_spec(spec, model)
     check_records_folder(request.stats_dir, SensitivityStore(store.directories), model.identity)
     study = Study.of(request, model, store)
-    ranking = yield from study.rank(specs[0], parts)
+    later = sum(map(Whole, _parts(request, model).values()), NOTHING)
+    ranking = yield from changed(study.rank(specs[0], parts), partial(_before, later))
     draws = yield from drawn_corpora(request, model, store)
     order, words = order_of(ranking, specs[0]), request.budget_words
     budgets = {
@@ -107,6 +108,13 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     evaluation = request.into(EvaluateRequest, plans=plans, measures=("nll", request.cost))
     evaluations = yield from whole.run("evaluate", evaluate_run(evaluation))
     return replace(measurement, evaluations=evaluations)
+
+
+def _before(later: Whole, step: Progress) -> Progress:
+    """A step of work, as measuring weights is, before other work."""
+    if step.whole is None or not step.whole.total:
+        return step
+    return replace(step, whole=step.whole + later)
 
 
 def topk_run(request: TopKRequest) -> Steps[Measurement]:
@@ -162,11 +170,13 @@ def _sitting(
 
 
 def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
-    """What the measurement is expected to cost, and the plans with their repairs."""
+    """What the measurement is expected to cost, and the plans with their repairs if asked for."""
     plans, (curves, again) = len(request.budget_words), sensitivity_costs(request, model)
+    measuring = Whole(curves) + Whole(scaled(again, plans * request.refine))
+    if not request.repair:
+        return {"measure": measuring.total}
     evaluating = Whole(evaluation_costs(request, model, 2 * plans))
     repairs = Whole(repair_costs(model, plans))
-    measuring = Whole(curves) + Whole(scaled(again, plans * request.refine))
     return {"measure": measuring.total, "evaluate": (repairs + evaluating).total}
 
 
@@ -179,8 +189,8 @@ def sensitivity_costs(request: CurvesRequest, model: MoEModel) -> tuple[Costs, C
     bits = request.bits if isinstance(request, SensitivityRequest) else ()
     levels = request.levels + len(bits)
     positions = [WHOLE, *(layer for layer in layers for _ in range(levels))]
-    # The moves of a round are about as many as the points of the curves.
-    return costs.whole(positions), costs.runs(positions)
+    moves = [WHOLE, *(layer for layer in layers for _ in MOVES)]
+    return costs.whole(positions), costs.runs(moves)
 
 
 class _LazyModel:
@@ -236,6 +246,7 @@ class _LazyModel:
             how_made(self._settings),
             costs=self._costs(samples),
             stay=order.stay,
+            is_loaded=lambda: self._loaded is not None,
         )
 
     def _costs(self, samples: "Samples") -> "RunCosts":
@@ -256,7 +267,14 @@ class _LazyModel:
 def _measure(
     subject: _Subject, sitting: _LazyModel, store: SensitivityStore, budgets: Budgets
 ) -> Steps[Measurement]:
-    from pruning.search.sensitivity import MEASURING, Aim, known_curves, measure_curves, refine
+    from pruning.search.sensitivity import (
+        MEASURING,
+        Aim,
+        known_curves,
+        measure_curves,
+        refine,
+        refinement_parts,
+    )
 
     request, cuts = sitting.request, subject.cuts
     works = [sitting.work(draw, store, cuts.order) for draw in subject.draws]
@@ -269,10 +287,11 @@ def _measure(
     curves, rounds = list[Curves](), dict[str, "list[Round]"]()
     try:
         expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
-        positions = [point.position for point in cuts.points]
-        # The moves of a round are about as many as the points of the curves.
-        again = sum((Whole(work.costs.runs(positions)) for work in works), NOTHING).total
-        more = scaled(again, request.refine)
+        if not request.stream_layers:  # the model is loaded once
+            expected |= {n: {**costs, "read": 0.0} for n, costs in expected.items() if n != "0"}
+        units = cuts.order.units
+        half = tuple(most // 2 for most in units.most)
+        more = refinement_parts(works, units, half, request.refine).whole.total
         parts = Parts(expected | dict.fromkeys(budgets, more))
         yield Progress(MEASURING, 0, 0, whole=parts.whole)  # before anything is written
         for number, work in enumerate(works):
@@ -284,6 +303,8 @@ def _measure(
         for words, budget_by in budgets.items():
             aim = Aim(*budget_by(spread), request.refine, request.cost, request.across)
             rounds[words] = yield from parts.run(words, refine(works, curves, aim))
+            for later in list(budgets)[len(rounds) :]:  # which take about as long
+                parts.expect(later, parts.costs(words))
         for number, (work, own) in enumerate(lighter, start=len(works)):
             yield from parts.run(str(number), work.measure(own.points))
             work.release()

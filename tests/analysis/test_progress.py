@@ -145,6 +145,16 @@ def test_the_time_left_follows_from_the_rates_of_the_run(clock):
     assert pace.fraction == pytest.approx(22 / 110)
 
 
+def test_work_to_come_takes_as_much_longer_as_what_is_done(clock):
+    pace = Pace(clock, {"read": 4.0, "multiply": 1.0, "hash": 2.0})
+    total = {"read": 10.0, "multiply": 100.0, "gone": 5.0}
+    pace.take(Progress("", 0, 0, whole=Whole(total)))
+    clock.now += 20
+    pace.take(Progress("", 0, 0, whole=Whole(total, {"read": 10.0})))
+    # 2 s a unit, half of what is known: so are runs, and what is not known, the median of three.
+    assert pace.seconds_left == pytest.approx(100 * 0.5 + 5 * 1.0)
+
+
 def test_the_share_never_falls_though_more_work_comes_up(clock):
     pace = Pace(clock)
     wholes = [

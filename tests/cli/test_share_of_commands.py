@@ -4,6 +4,7 @@ By the commands whose parts are stated by several modules.
 """
 
 import shutil
+from itertools import pairwise
 
 import pytest
 
@@ -14,12 +15,13 @@ from analysis.progress import changed
 from pruning.actions.listing import action
 from pruning.plan.plan import fit_plan, load_plan, plan_from_dict
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
-from pruning.requests.model import ExportRequest
+from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest
+from pruning.tasks.calibration import weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import export_run, verify_result
 from pruning.tasks.repair import with_repairs
-from pruning.tasks.search import search_run
+from pruning.tasks.search import remaining_costs, search_run
 from pruning.tasks.sensitivity import sensitivity_run
 
 
@@ -103,6 +105,31 @@ def test_a_sensitivity_whose_plans_are_repaired_and_evaluated(asked, corpora, he
     check(shares_of(sensitivity_run(request)))
 
 
+def test_weights_that_rank_are_measured_before_the_sensitivity(asked):
+    asked["stats_dir"] = asked["stats_dir"].with_name("none")  # which has no weights
+    shares = shares_of(sensitivity_run(SensitivityRequest(**asked, criterion="aimer", levels=3)))
+    assert shares[0] == 0 and shares[-1] > 0.97
+    assert all(later >= 0.9 * before for before, later in pairwise(shares))
+
+
+def test_refined_plans_on_two_corpora(asked, corpora):
+    asked |= {"criterion": "reap", "calibrated_on": (str(corpora[0]),), "levels": 2}
+    both = {**asked, "corpora": tuple(map(str, corpora)), "refine": 1}
+    steps = []
+    drain(sensitivity_run(SensitivityRequest(**both, sparsities=("25%", "50%"))), steps.append)
+    wholes = [step.whole for step in steps if step.whole and step.whole.total]
+    totals = [sum(whole.total.values()) for whole in wholes]
+    # Two windows at most, of three, promise another plan.
+    assert max(totals) <= 1.3 * min(totals)
+    assert wholes[-1].fraction == pytest.approx(1)
+    # Without a share of the time before the work is known.
+    assert not any(step.total for step in steps[: steps.index(next(filter(stated, steps)))])
+
+
+def stated(step):
+    return step.whole and step.whole.total
+
+
 @pytest.mark.parametrize("name", ["bins", "variance"])
 def test_actions_that_run_several_models(asked, plans, name):
     more = {"criterion": "aimer", "bins": 4} if name == "bins" else {"plans": plans}
@@ -126,6 +153,31 @@ def test_a_search_that_measures_weights_and_sensitivity(tiny, corpora, tmp_path)
     steps = search_run(SearchRequest(recipe=recipe, out=tmp_path / "search", stats_dir=where))
     check(shares_of(changed(steps, lambda step: phases.append(step.phase) or step)))
     assert {"reading weights", "measuring sensitivity", "searching"} <= set(phases)
+
+
+def test_a_search_is_expected_to_take_what_no_earlier_run_measured(tiny, corpora, tmp_path):
+    without = "\n".join(line for line in RECIPE.splitlines() if "sensitivity" not in line)
+    recipe = without.replace("measured", "schedules").format(model=tiny, corpus=corpora[1])
+    where = {"stats_dir": tmp_path / "stats"}
+    request = SearchRequest(recipe=recipe, out=tmp_path / "search", **where)
+
+    def left():
+        before = sorted(tmp_path.rglob("*"))
+        whole = drain(remaining_costs(request))
+        assert sorted(tmp_path.rglob("*")) == before
+        return whole.left
+
+    first = left()
+    drain(weights_run(WeightsRequest(model=str(tiny), **where)))
+    ranked = left()
+    assert first["sum"] and not ranked.get("sum")
+    assert 0 < ranked["multiply"] < first["multiply"]  # samples are shorter than expected
+    running = search_run(request)
+    next(step for step in running if step.at.startswith("generation 1"))
+    running.close()
+    assert 0 < left()["multiply"] < ranked["multiply"]
+    drain(search_run(request))
+    assert not any(left().values())
 
 
 def test_an_export_that_is_verified_and_verify_by_layers(tiny, plans, stats, tmp_path):

@@ -12,9 +12,12 @@ from exports import verified
 from safetensors.torch import load_file, save_file
 
 from analysis.criteria import get_criterion
+from analysis.drain import drain
 from analysis.errors import UnsupportedModelError
 from analysis.model.head_parts import runnable_heads
+from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
+from analysis.progress import cost
 from analysis.stats.store import StatsStore
 from builders import edit_json
 from families.headed import HEADED, ROUTED, SEQUENCES, SPARSE, WITH_HEADS, Headed, Made, heads_of
@@ -22,9 +25,11 @@ from families.settings import HIDDEN
 from families.test_quantised import to_fp8
 from pruning import Model
 from pruning.plan.copies import plan_for_copy
+from pruning.requests.model import ExportRequest
 from pruning.surgery.head_ranking import WeighedHeads, head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
+from pruning.tasks.export import export_run
 
 
 def without(name):
@@ -135,6 +140,20 @@ def test_heads_that_the_plans_runs_did_not_measure_are_ranked_by_weights(glm, tm
     model.export(model.plan("reap", "letters.jsonl", sparsity="40%"), tmp_path / "out", mtp="prune")
     heads = read_manifest(tmp_path / "out").heads
     assert (heads.criterion, heads.runs) == ("aimer", ())
+
+
+def test_the_weights_of_heads_are_work_of_the_export(glm, tmp_path):
+    plan = Model(str(glm.path)).plan("aimer", sparsity="40%")
+    words = {"plan": plan.to_dict(), "out": tmp_path / "out", "mtp": "prune"}
+    steps = []
+    drain(export_run(ExportRequest(model=str(glm.path), **words)), steps.append)
+    assert list(dict.fromkeys(step.phase for step in steps)) == ["reading weights", "writing"]
+    (head,) = prediction_heads(glm.described)
+    weights = sum(item.entry.nbytes for item in head.located[3] if item.slot.projection)
+    assert steps[0].whole.total["sum"] == pytest.approx(cost("sum", weights))
+    shares = [step.whole.fraction for step in steps]
+    assert shares == sorted(shares) and shares[-1] == 1
+    assert steps[0].whole.total == pytest.approx(steps[-1].whole.total, rel=0.1)
 
 
 def test_a_blend_of_runs_ranks_heads_too(glm, tmp_path):

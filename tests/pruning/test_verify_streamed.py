@@ -18,6 +18,7 @@ from exports import (
     uneven,
 )
 
+from analysis.calibration.skeleton import Skeleton
 from analysis.checkpoint.index import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError, UnsupportedModelError
@@ -30,6 +31,7 @@ from families.tiny_models import tiny_model
 from pruning.plan.plan import fit_plan, with_top_k
 from pruning.records.repair_files import with_repair_files
 from pruning.surgery.forward_checks import random_tokens
+from pruning.surgery.layer_memory import layer_memory
 from pruning.surgery.running import Precision, run_whole
 from pruning.surgery.streamed_run import run_streamed
 from pruning.surgery.verify import verify_export
@@ -67,8 +69,8 @@ def same_reports(out, source, **options):
     return streamed
 
 
-def run(way, model, precision, plan=None):
-    return drain(way(model, random_tokens(model, 64), precision, plan)).logits
+def run(way, model, precision, plan=None, **options):
+    return drain(way(model, random_tokens(model, 64), precision, plan, **options)).logits
 
 
 # Experts in tensors of their own; stacked, transposed and with biases; with groups, shared experts
@@ -87,6 +89,8 @@ def test_streamed_logits_are_those_of_the_whole_model_bit_for_bit(tmp_path, name
         whole, streamed = (run(way, model, precision, of) for way in (run_whole, run_streamed))
         assert torch.equal(whole, streamed)
         assert whole.dtype == streamed.dtype
+        for at_once in (1, 2):
+            assert torch.equal(whole, run(run_streamed, model, precision, of, at_once=at_once))
     # It tells plans apart, in each layer.
     for layer in source.layers:
         others = {**plan.kept, layer.index: tuple(range(layer.num_experts))}
@@ -115,8 +119,13 @@ def test_an_export_of_neurons_in_float64(neuron_source, width_export, mode):
 def test_fp8(tmp_path, dequantise):
     path, _ = write_fp8_pair(tmp_path, torch.bfloat16, torch.float32)
     source = load_model_index(str(path))
-    export(source, keeping(source, (0, 2, 5)), tmp_path / "out", dequantise=dequantise)
+    plan = keeping(source, (0, 2, 5))
+    export(source, plan, tmp_path / "out", dequantise=dequantise)
     same_reports(tmp_path / "out", source)
+    precision = Precision("bfloat16" if dequantise else "float32", "float32")
+    for model, of in (source, plan), (load_model_index(str(tmp_path / "out")), None):
+        whole, blocks = (run(run_streamed, model, precision, of, at_once=n) for n in (0, 2))
+        assert torch.equal(whole, blocks)
 
 
 def test_fewer_experts_per_token(tmp_path):
@@ -216,3 +225,24 @@ def test_layers_are_proposed_where_the_whole_does_not_fit(tmp_path, monkeypatch)
     available(monkeypatch, _EXTRA)
     report = drain(verify_export(tmp_path / "out", stream_layers=True, **given))
     assert report.level == "bytes"
+
+
+def test_a_layer_that_does_not_fit_runs_in_blocks_of_experts(tmp_path, monkeypatch):
+    source = saved("olmoe", tmp_path / "source", torch.float32)
+    export(source, (1, 3, 4), tmp_path / "out")
+    read, load = set(), Skeleton.load_experts
+    monkeypatch.setattr(
+        Skeleton, "load_experts", lambda *of: (read.add((of[1], len(of[2]))), load(*of))
+    )
+    # A layer has 7 experts of 3 x 16 x 24 weights and 936 others, the embeddings have 1,024; a
+    # weight takes 4 bytes, and a quarter more while it loads.
+    whole = layer_memory(source, 4)
+    assert (whole.nbytes, whole.at_once) == (_EXTRA + 5 * (7 * 1152 + 936), 0)
+    available(monkeypatch, whole.nbytes - 1)
+    blocks = layer_memory(source, 4)
+    assert (blocks.nbytes, blocks.at_once) == (_EXTRA + 5 * (1152 + 1024), 1)
+    report = drain(
+        verify_export(tmp_path / "out", source=source.checkpoint.path, stream_layers=True)
+    )
+    assert report.ok and report.level == "logits"
+    assert read == {(layer.index, 1) for layer in source.layers}

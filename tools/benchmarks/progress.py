@@ -6,7 +6,8 @@ GiB; then runs commands, each in a process of its own with one thread, and looks
 ten times a second. Each is judged by two clocks: wall time, and the processor time of the process,
 as others may use the machine. A frame is right if the time left is within a quarter of the truth;
 those of the first tenth do not count. The last column says how well `RATES` in analysis/progress.py
-fit: equal numbers are right.
+fit: equal numbers are right. They are kept in the scratch folder, and known to the commands that
+follow, as those of a user's machine are; `--unknown` leaves them out.
 Arguments: scratch folder, then names of commands (all); --verbose lists wrong frames.
 """
 
@@ -98,7 +99,6 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
         curves = ["sensitivity", model, "--criterion", "aimer", "--corpus", held, *running]
         curves += ["--samples", "4", "--levels", "3", "--count", "all"]
         search = ["search", str(stats / "recipe.yaml"), *machine, "--batch-size", "2"]
-        plans = ["--corpus", rows, "--sparsity", "25%", "--sparsity", "50%", "--refine", "1"]
         for layers, by in [("", []), (" by layers", ["--stream-layers"])]:
             known |= {
                 f"calibrate{layers}{head}": [*calibrate, *groups, *by],
@@ -106,10 +106,14 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
                 f"sensitivity{layers}{head}": [*curves, *by],
                 f"search{layers}{head}": [*search, *by],
             }
-        known[f"sensitivity, 2 corpora, 2 plans{head}"] = [*curves, *plans]
     # Of a random model most layers gain nothing by a fit, which is then left out.
     repair = ["repair", "demo", "--plan", str(stats / "plan-demo.json"), *machine]
     known["repair"] = [*repair, "--tokens", "24576", "-o", str(stats / "repaired.json")]
+    # Nor do the windows of a round promise a better plan of it.
+    plans = ["--sparsity", "25%", "--sparsity", "50%", "--refine", "1", "--levels", "4"]
+    curves = ["sensitivity", "demo", "--criterion", "ean", "--calibrated-on", "demo-code", *machine]
+    curves += ["--corpus", "demo-code", "--corpus", "demo-math", "--samples", "4", *plans]
+    known["sensitivity, 2 corpora, 2 plans"] = curves
     both = ["--plan", str(stats / "plan-demo.json"), "--plan", str(stats / "plan-more.json")]
     both += ["--corpus", "demo-math", "--samples", "32", "-o", str(stats / "result.json")]
     known["evaluate 2 plans and their repairs"] = ["evaluate", "demo", *machine, *both, "--repair"]
@@ -172,7 +176,8 @@ def child(options: list[str], words: list[str]) -> None:
         for module in _HEAVY:
             import_module(module)
     tasks: list[dict] = []
-    recording = partial(recorded, tasks, 0.5 if "--stop" in options else 2.0)
+    usual = json.loads(options[1]) if options else {}
+    recording = partial(recorded, tasks, 0.5 if "--stop" in options else 2.0, usual)
     console._shown = contextmanager(lambda _spoken, _pace: recording())
     sys.argv = ["moeprune", *words]
     try:
@@ -183,9 +188,11 @@ def child(options: list[str], words: list[str]) -> None:
             Path(options[0]).write_text(json.dumps(longest))
 
 
-def recorded(tasks: list[dict], stops_at: float) -> Iterator[Callable[[Progress], None]]:
+def recorded(
+    tasks: list[dict], stops_at: float, usual: dict[str, float]
+) -> Iterator[Callable[[Progress], None]]:
     """In place of a bar: frames of a task by each clock; it is stopped at a share."""
-    paces = {name: Pace(clock) for name, clock in CLOCKS.items()}
+    paces = {name: Pace(clock, usual) for name, clock in CLOCKS.items()}
     frames: dict[str, list[tuple[float, float | None, float | None, str]]]
     frames = {name: [] for name in paces}
     over, phase = threading.Event(), [""]
@@ -235,6 +242,8 @@ def main() -> None:
     scratch = Path(folder).absolute()
     scratch.mkdir(parents=True, exist_ok=True)
     stats, file = scratch / "stats", scratch / "frames.json"
+    rates = scratch / "rates.json"
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")  # not the user's own rates
     clocks = " ".join(f"{name:>16}" for name in CLOCKS)
     print(f"{'command':<42} {clocks}  rises  processor seconds a unit of cost, by kind")
     for name, words in commands(scratch, stats).items():
@@ -242,10 +251,13 @@ def main() -> None:
             continue
         make(scratch, name)
         prepare(scratch, stats, name)
+        known = rates.read_text() if rates.is_file() and "--unknown" not in options else "{}"
         if name.endswith("resumed"):
-            run(words, str(file), "--stop")
-        run(words, str(file))
-        report(name, json.loads(file.read_text()), verbose="--verbose" in options)
+            run(words, str(file), known, "--stop")
+        run(words, str(file), known)
+        task = json.loads(file.read_text())
+        report(name, task, verbose="--verbose" in options)
+        rates.write_text(json.dumps(json.loads(known) | task["kinds"]))
 
 
 def report(name: str, task: dict, *, verbose: bool) -> None:

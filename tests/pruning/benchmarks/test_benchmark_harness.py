@@ -18,8 +18,10 @@ from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, answer_questions, choice_questions, write_task
 from analysis.drain import drain
 from analysis.errors import CorpusError
+from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import ModelRef
 from analysis.model.opening import load_model_index
+from analysis.progress import cost
 from pruning.benchmarks.imports import harness_scores
 from pruning.benchmarks.record import FULL, BenchmarkStore, candidate_of_export, candidate_of_plan
 from pruning.benchmarks.run import (
@@ -76,6 +78,11 @@ def test_the_numbers_are_those_of_the_harness_alone(loaded, tokenizer, asked):
     # Three questions of four choices, and three answers.
     assert last["weighing choices"][1] == 12
     assert last["writing answers"] == (3, 3)
+    wholes = [step.whole for step in steps if step.whole]
+    done = [sum(whole.done.values()) for whole in wholes]
+    assert done == sorted(done) and wholes[-1].fraction == 1
+    assert wholes[0].total.keys() == {"multiply", "answer"}  # answers are written first
+    assert wholes[0].total["multiply"] < wholes[-1].total["multiply"]
 
 
 def test_conversations_are_formatted_as_by_the_harness_alone(loaded, tokenizer, asked):
@@ -150,6 +157,22 @@ def test_an_export_without_its_source_is_known_by_its_manifest(demo, tmp_path):
     assert alone.plan.removed == pytest.approx(known.plan.removed) == 30 / 192
     assert alone.plan.bytes_after == known.plan.bytes_after
     assert alone.candidate == known.candidate == "by-hand, 16%"
+
+
+def test_candidates_to_come_are_expected_to_cost_as_the_first(demo, asked, tmp_path):
+    few, plan = replace(asked, tasks=(CHOICE.name,), limit=2), uneven_plan(demo)
+    candidates = [
+        (candidate_of_plan(demo, plan), of) for plan, of in ((keep_all(demo), None), (plan, plan))
+    ]
+    steps = []
+    drain(run_benchmarks(work_on(demo, candidates, few, tmp_path)), steps.append)
+    wholes = [step.whole for step in steps if step.whole and step.phase == "weighing choices"]
+    texts = cost("multiply", 1) * sum(layer_costs(demo).active.values()) / 4
+    characters = wholes[0].total["multiply"] / 2 / texts
+    assert characters == pytest.approx(round(characters)) and characters > 100
+    assert all(whole.total == pytest.approx(wholes[0].total, rel=0.1) for whole in wholes)
+    done = [whole.done.get("multiply", 0.0) for whole in wholes]
+    assert done == sorted(done) and wholes[-1].fraction > 0.9
 
 
 def test_what_is_known_is_not_run_again(demo, asked, tmp_path, monkeypatch):

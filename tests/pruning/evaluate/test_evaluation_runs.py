@@ -219,7 +219,7 @@ def test_two_processes_with_hardly_anything_to_share(described, tmp_path):
     losses = [seen["single"][1] for seen in (first, other)]
     assert losses == [evaluate(tmp_path, "alone", (9,))[1]] * 2
     for name, reason in (
-        ("one layer", "2 processes cannot share 1 layers; start at most 1."),
+        ("one layer", "2 processes cannot share 1 layer; start at most 1."),
         ("undefined", "The measure nll of undefined"),
     ):
         kind, own = first[name].split(": ", 1)

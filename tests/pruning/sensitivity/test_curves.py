@@ -134,6 +134,9 @@ class Computed:
         self.cost_of = cost_of
         self.costs = RunCosts()
 
+    def expected(self, _):
+        return {}
+
     def measure(self, wanted):
         for point in wanted:
             cost = self.cost_of(*point.removed)
