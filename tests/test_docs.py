@@ -321,9 +321,10 @@ def test_the_documentation_of_users_stays_short():
     """What is said twice goes, before something is added."""
     pages = [ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")]
     pages += (ROOT / "docs" / "concepts").glob("*.md")
-    # 15,800, and a page on traffic.
-    assert sum(len(page.read_text().split()) for page in pages) <= 16_050
+    # 15,800; pages on traffic, published checkpoints and ways to shrink; bits and experts per token
+    # by layer, placement, recipes of other programs.
+    assert sum(len(page.read_text().split()) for page in pages) <= 17_450
     reference = (ROOT / "docs" / "reference").glob("*.md")
     written = re.compile(r"<!-- written: .*?<!-- /written -->", flags=re.S)
     texts = [written.sub("", page.read_text()) for page in reference]
-    assert sum(len(text.split()) for text in texts) <= 6_700  # with the page of versions
+    assert sum(len(text.split()) for text in texts) <= 7_000  # with the page of versions
