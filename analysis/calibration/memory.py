@@ -22,6 +22,7 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
+from analysis.calibration.relay import check_streamable
 from analysis.calibration.streamed import PAUSED_TIMES, hidden_bytes, is_on_disk
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
@@ -56,6 +57,7 @@ class MemoryNeeds:
     graph: int = 0  # the part of `whole_model` for the activations that backward needs
     in_blocks: int = 0  # with a block of experts at a time; 0 if a layer fits
     experts_at_once: int = 0  # in such a block
+    inseparable: str = ""  # why layers run neither by themselves nor in shares; see `MoEModel`
 
     @property
     def advice(self) -> str:
@@ -64,13 +66,20 @@ class MemoryNeeds:
             return "fits"
         if self.graph:
             return f"does not fit: {backward_options(self.batch_size)}; or --device-map auto"
-        if (self.in_blocks or self.streamed) <= self.free:
+        # Spread over a device and a disk, one layer is on the device at a time, whole.
+        at_once = self.streamed if self.inseparable else self.in_blocks or self.streamed
+        if at_once > self.free:
+            fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
+            return f"does not fit, not even layer by layer: {fewer}more memory"
+        if self.inseparable:
             return (
-                "does not fit whole: --stream-layers, --device-map auto --offload-folder DIR, or "
-                "on several machines or GPUs several processes (torchrun), each with a share"
+                "does not fit whole: --device-map auto --offload-folder DIR; neither by layers nor "
+                f"in shares, as {self.inseparable}"
             )
-        fewer = "a smaller --batch-size, or " if self.batch_size > 1 else ""
-        return f"does not fit, not even layer by layer: {fewer}more memory"
+        return (
+            "does not fit whole: --stream-layers, --device-map auto --offload-folder DIR, or "
+            "on several machines or GPUs several processes (torchrun), each with a share"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,7 @@ def memory_needs(
         graph=graph,
         in_blocks=block_bytes(sizes, at_once, run) + paused if at_once else 0,
         experts_at_once=at_once,
+        inseparable=model.inseparable,
     )
 
 
@@ -162,8 +172,9 @@ def with_blocks(
 ) -> CalibrationSettings:
     """The settings of a streamed run with the number of experts to load at once.
 
-    Refuses blocks that do not fit.
+    Refuses blocks that do not fit, and models whose layers do not run alone.
     """
+    check_streamable(model)
     run = run_sizes(model, sequences, settings)
     at_once = experts_that_fit(model, settings, run)
     if at_once and not settings.placement.experts_at_once and "heads" in settings.groups:
@@ -210,9 +221,11 @@ def check_fits(model: MoEModel, sequences: TokenSequences, settings: Calibration
             f"{model.name} needs about {total}, {graph} of it for the activations that backward "
             f"needs, but {free} is free. Try {backward_options(needs.batch_size)}."
         )
+    by_layer = f"With --stream-layers it needs about {streamed}; or spread"
     raise CheckpointError(
-        f"{model.name} needs about {total}, but {free} is free. With --stream-layers it needs "
-        f"about {streamed}; or spread it with --device-map auto --offload-folder DIR."
+        f"{model.name} needs about {total}, but {free} is free. "
+        f"{'Spread' if needs.inseparable else by_layer} it with "
+        "--device-map auto --offload-folder DIR."
     )
 
 
@@ -238,8 +251,10 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
 
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
-    """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
+    """Expected memory and time, without loading the model; refuses one that cannot be run."""
     check_loadable(model, trusted=settings.trust_remote_code)
+    if settings.placement.stream_layers:
+        check_streamable(model)
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     times = TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0

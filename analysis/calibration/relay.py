@@ -7,7 +7,7 @@ masks, positions and other inputs of the layer.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -15,7 +15,12 @@ from transformers import PreTrainedModel
 from analysis.calibration.feed import feed
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import UnsupportedModelError
+from analysis.families.rules import HANDS_ON_MORE
 from analysis.model.forwards import Forward, other_forwards, tensors_in
+from analysis.model.moe_model import MoEModel
+
+_REFUSED: Final = "cannot be streamed layer by layer"
+_INSTEAD: Final = "Use --device-map auto with --offload-folder instead"
 
 
 class _Alone(Tensor):
@@ -46,8 +51,13 @@ class Relay:
     label: str  # of the family, for messages
     feed: Callable[[PreTrainedModel, TokenBatch], object] = feed  # runs the trunk on a batch
     # What cannot be done with a model whose layers do not run alone, and what can.
-    refused: str = "cannot be streamed layer by layer"
-    instead: str = "Use --device-map auto with --offload-folder instead"
+    refused: str = _REFUSED
+    instead: str = _INSTEAD
+    inseparable: str = ""  # see `MoEModel`; what nobody recorded shows when layers run
+
+    def __post_init__(self) -> None:
+        if self.inseparable:
+            raise self.refusal(self.inseparable)
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Hidden states (sequences, length, width) that the first layer gets."""
@@ -58,10 +68,10 @@ class Relay:
                 inputs.append(hidden_BTD)
                 hidden_BTD = hidden_BTD.as_subclass(_Alone)
             elif hidden_BTD is not inputs[-1]:
-                raise self._refusal("the model changes hidden states between its layers")
+                raise self.refusal("the model changes hidden states between its layers")
             for value in tensors_in(others):
                 if value is hidden_BTD or value.shape == hidden_BTD.shape:
-                    raise self._refusal("a layer gets hidden states of another one")
+                    raise self.refusal("a layer gets hidden states of another one")
             inputs.append(hidden_BTD)
             if position == len(self.layers) - 1:
                 raise _HiddenStates(inputs[0])
@@ -82,11 +92,13 @@ class Relay:
             for name, module in self.model.named_modules()
             if id(module) not in inside and any(p.is_meta for p in module.parameters(recurse=False))
         ]
-        return [module for _, module in modules], [self._refuse_to_run(name) for name, _ in modules]
+        return [module for _, module in modules], [
+            self._refuse_to_run(name.rpartition(".")[2]) for name, _ in modules
+        ]
 
     def _refuse_to_run(self, name: str) -> Forward:
         def refuse(*_: Any, **__: Any) -> Tensor:
-            raise self._refusal(f"each layer also gets what {name} makes of the tokens")
+            raise self.refusal(f"each layer also gets what {name} makes of the tokens")
 
         return refuse
 
@@ -135,11 +147,22 @@ class Relay:
             except _HiddenStates as reached:
                 return reached.hidden_BTD
             except _TakenApart as error:
-                raise self._refusal("a layer hands on more than hidden states") from error
-        raise self._refusal("its layers do not run one after the other")
+                raise self.refusal(HANDS_ON_MORE) from error
+        raise self.refusal("its layers do not run one after the other")
 
-    def _refusal(self, reason: str) -> UnsupportedModelError:
-        return UnsupportedModelError(f"{self.label} {self.refused}: {reason}. {self.instead}.")
+    def refusal(self, reason: str) -> UnsupportedModelError:
+        """The error for a model whose layers do not run alone, for this reason."""
+        return _refusal(self.label, reason, self.refused, self.instead)
+
+
+def check_streamable(model: MoEModel) -> None:
+    """Refuse a model whose layers do not run alone, before anything is loaded."""
+    if model.inseparable:
+        raise _refusal(model.family.label, model.inseparable, _REFUSED, _INSTEAD)
+
+
+def _refusal(label: str, reason: str, refused: str, instead: str) -> UnsupportedModelError:
+    return UnsupportedModelError(f"{label} {refused}: {reason}. {instead}.")
 
 
 def _first_stream(hidden_BTD: Tensor) -> Tensor:

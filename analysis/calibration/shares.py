@@ -176,6 +176,7 @@ def _empty(
         work.feed,
         refused="cannot be divided among processes",
         instead="Run one process",
+        inseparable=model.inseparable,
     )
     return skeleton, relay
 

@@ -79,7 +79,9 @@ def stream(
     if work.state.layers < stages:
         skeleton = Skeleton(model, settings)
         note_model(work.state, skeleton.model, settings)
-        relay = Relay(skeleton.model, skeleton.layers, model.family.label)
+        relay = Relay(
+            skeleton.model, skeleton.layers, model.family.label, inseparable=model.inseparable
+        )
         costs = layer_costs(model)
         twice = layers_in_blocks(model, place.experts_at_once)
         tally = _tally(costs, sequences, work, stages, twice)

@@ -186,6 +186,8 @@ class MoEFamily:
     output_size_key: str = ""
     # Configuration key of the residual streams that layers hand on, where there are several.
     streams_key: str = ""
+    # Configuration -> why its layers do not run alone, on hidden states; empty where they do.
+    inseparable: Callable[[Config], str] = lambda config: ""
     # Keys that lead to the text model's part of a composite configuration.
     config_path: tuple[str, ...] = ()
     # Other names of keys, such as published configurations use -> the name that is read here.

@@ -8,8 +8,19 @@ and added to the dense MLP's; statistics are of what comes before that norm.
 
 from dataclasses import replace
 
+from analysis.checkpoint.index import Config
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
 from analysis.families.rules import AllOrNone
+
+_PER_LAYER_INPUT = 256  # transformers' default of hidden_size_per_layer_input
+
+
+def _inseparable(config: Config) -> str:
+    """The small models give each layer embeddings of its own."""
+    if not config.get("hidden_size_per_layer_input", _PER_LAYER_INPUT):
+        return ""
+    return "each layer also gets what embed_tokens_per_layer makes of the tokens"
+
 
 GEMMA4_TEXT = MoEFamily(
     model_type="gemma4_text",
@@ -27,6 +38,7 @@ GEMMA4_TEXT = MoEFamily(
     projections={},
     count_keys=("num_experts",),
     top_k_key="top_k_experts",
+    inseparable=_inseparable,
     shares_top_k=True,
     is_sparse=AllOrNone(lambda config: bool(config.get("enable_moe_block"))),
     shared=SharedExperts("intermediate_size", note="a dense MLP beside the experts"),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from analysis.families.deepseek_v3 import DEEPSEEK_V3
-from analysis.families.rules import by_mlp_types
+from analysis.families.rules import by_mlp_types, hands_on_more
 
 _COMPOSITE = ("model.language_model.layers",)
 
@@ -37,6 +37,7 @@ GLM_MOE_DSA = replace(
     model_type="glm_moe_dsa",
     label="GLM-5",
     defaults={"first_k_dense_replace": 3},
+    inseparable=hands_on_more,
     needs_transformers="5.17",  # its sparse attention chose padding among the tokens before
 )
 GLM5_NEXT = replace(
@@ -44,6 +45,7 @@ GLM5_NEXT = replace(
     model_type="glm5_next",
     label="GLM-5.3",
     defaults={"first_k_dense_replace": 3},
+    inseparable=hands_on_more,
     is_sparse=by_mlp_types,
     single=(*GLM4V_MOE.single, ".A_log", ".dt_bias"),
     needs_transformers="5.18",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from analysis.families.base import MoEFamily, RouterTensor, SharedExperts
 from analysis.families.deepseek_v3 import V3_ROUTER
-from analysis.families.rules import by_mlp_types
+from analysis.families.rules import by_mlp_types, hands_on_more
 
 HY_V3 = MoEFamily(
     model_type="hy_v3",
@@ -28,6 +28,7 @@ HY_V4 = replace(
     model_type="hy_v4",
     label="Hy4",
     projections={},
+    inseparable=hands_on_more,
     defaults={"first_k_dense_replace": 1},
     is_sparse=by_mlp_types,
     single=(

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from analysis.checkpoint.index import Config
 from analysis.errors import CheckpointError
 
+# Why layers of some models do not run alone, as a refusal gives the reason.
+HANDS_ON_MORE = "a layer hands on more than hidden states"
+
+
+def hands_on_more(_: Config) -> str:
+    """Layers that choose positions to attend to, and hand the choice on to the next."""
+    return HANDS_ON_MORE
+
 
 def whole_number(config: Config, key: str) -> int:
     """A count of a configuration."""

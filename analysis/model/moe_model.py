@@ -125,6 +125,11 @@ class MoEModel:
         key = self.family.streams_key
         return self.hidden_size * (whole_number(self.config, key) if key in self.config else 1)
 
+    @property
+    def inseparable(self) -> str:
+        """Why its layers do not run alone, as `Relay` needs, on one line; empty if they do."""
+        return self.family.inseparable(self.config)
+
     @cached_property
     def quantisation(self) -> str:
         """transformers' name of the quantisation; empty if there is none."""

@@ -82,11 +82,9 @@ class Tally:
         most = len(answer.ids) if answer.num_prompt is None else answer.num_prompt
         return range(max(repeated.start - skipped, 0), min(repeated.stop - skipped, most))
 
-    def check_whole(self, advice: str) -> None:
-        """Refuse ids that look like those of a pruned model: small ones alone, in every layer.
-
-        `advice` says, in a sentence, what to do then.
-        """
+    @property
+    def num_unseen(self) -> int:
+        """Last experts that no layer chose, as if pruned; 0 where that can be chance."""
         layers = self.layout.layers
         unseen = []
         for layer, counts in zip(layers, self.counts, strict=True):
@@ -97,13 +95,25 @@ class Tally:
         fewest = min(unseen)
         expected = self.num_counted * self.layout.top_k * len(layers) * fewest / largest
         are_many = fewest >= max(1, largest // _LEAST_UNSEEN) and expected >= _LEAST_EXPECTED
-        if not are_many or len(layers) < 2:
-            return
-        which = f"the last {fewest} experts" if fewest > 1 else "its last expert"
-        raise StatsError(
-            f"In {self.num_counted:,} tokens no layer chose {which}: these answers look like those "
-            f"of a pruned model, whose experts have new numbers. {advice}"
-        )
+        return fewest if are_many and len(layers) > 1 else 0
+
+    def check_whole(self, advice: str) -> None:
+        """Refuse ids that look like those of a pruned model: small ones alone, in every layer.
+
+        `advice` says, in a sentence, what to do then.
+        """
+        if fewest := self.num_unseen:
+            raise StatsError(
+                f"In {self.num_counted:,} tokens no layer chose {last_experts(fewest)}: these "
+                "answers look like those of a pruned model, whose experts have new numbers. "
+                f"{advice} If {self.layout.name} itself answered, and its routers never choose "
+                "them, add --allow-small-ids."
+            )
+
+
+def last_experts(number: int) -> str:
+    """So many of the last experts of each layer, in words."""
+    return f"the last {number} experts" if number > 1 else "its last expert"
 
 
 class _Read:

@@ -30,10 +30,11 @@ from analysis.stats.manifest import (
 )
 from analysis.stats.store import StatsStore
 from analysis.stats.writing import save_counts
-from analysis.traffic.counting import Tally
+from analysis.traffic.counting import Tally, last_experts
 from analysis.traffic.layout import Layout
 from analysis.traffic.reading import Source, TrafficReader, check_unchanged, file_states
 
+_UNSEEN = "unseen"  # in a manifest: last experts that no layer chose, which was allowed
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,99}")
 _ENDING = re.compile(r"(\.(jsonl|ndjson|json|npz|txt|log))+$", flags=re.I)  # no part of a name
 
@@ -46,6 +47,8 @@ class TrafficImport:
     name: str  # of the run's corpus
     count: Count = "all"
     skips: int = 0  # lines that may be left out
+    # Whether the last experts may be unseen in all layers, as if a pruned model had answered.
+    allows_small_ids: bool = False
 
     def digest(self) -> str:
         """Of what the files hold, in any order."""
@@ -70,7 +73,8 @@ def count_traffic(
     tally = Tally(layout, asked.count)
     reader = TrafficReader(layout, tally, asked.skips)
     yield from reader.read(asked.paths)
-    tally.check_whole(if_pruned)
+    if not asked.allows_small_ids:
+        tally.check_whole(if_pruned)
     return CountedTraffic(tally.counts, _corpus(asked, tally, reader.source))
 
 
@@ -103,7 +107,8 @@ def import_traffic(
         }
     )
     for run in store.of_model(model.identity, COUNTS_ALONE):
-        if run.manifest.digest == digest:
+        was_refused = num_unseen(run.manifest.corpora[0]) and not asked.allows_small_ids
+        if run.manifest.digest == digest and not was_refused:
             yield Progress("cached", 1, 1, "runs", f"{run.manifest.run_id} is there already")
             return run
     layout = Layout(model.name, model.layers, model.depth)
@@ -146,12 +151,15 @@ def _corpus(asked: TrafficImport, tally: Tally, source: Source) -> CorpusRef:
             "versions": sorted(source.versions),
             "models": sorted(source.models),
             **source.times,
+            "files": [str(path.absolute()) for path in asked.paths],
             "requests": source.num_requests,
             "repeated": tally.num_repeated,
             "surplus": tally.num_surplus,
             "unrecorded": tally.num_unrecorded,
         }
     }
+    if asked.allows_small_ids:
+        facts["traffic"][_UNSEEN] = tally.num_unseen
     if source.num_skipped:
         facts[SKIPPED_ROWS] = source.num_skipped
     return CorpusRef(
@@ -166,6 +174,16 @@ def _corpus(asked: TrafficImport, tally: Tally, source: Source) -> CorpusRef:
         prepared=facts,
         path=str(asked.paths[0].absolute()),
     )
+
+
+def traffic_files(corpus: CorpusRef) -> list[str]:
+    """The files of traffic, as they were called; the first one if its import recorded no others."""
+    return corpus.prepared["traffic"].get("files") or [corpus.path]
+
+
+def num_unseen(corpus: CorpusRef) -> int:
+    """Last experts that no layer chose in traffic that was imported nevertheless; else 0."""
+    return int(corpus.prepared["traffic"].get(_UNSEEN, 0))
 
 
 def traffic_words(corpus: CorpusRef) -> str:
@@ -186,6 +204,8 @@ def traffic_words(corpus: CorpusRef) -> str:
         "without routed experts": facts["unrecorded"],
     }
     words += [f"{number:,} {name} left out" for name, number in left.items() if number]
+    if unseen := num_unseen(corpus):
+        words.append(f"allowed though no layer chose {last_experts(unseen)}")
     if skipped := corpus.prepared.get(SKIPPED_ROWS):
         words.append(f"{skipped:,} bad lines skipped")
     return ", ".join(words)

@@ -35,7 +35,8 @@ def capability_dots(scores: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         dots,
         dark,
         x={"title": "score", "rangemode": "tozero", "tickformat": ".1f"},
-        y={"type": "category", "autorange": "reversed"},
+        # A mark at 0 covers no letter of them.
+        y={"type": "category", "autorange": "reversed", "ticklabelstandoff": 9},
         # On a phone the legend has a line for each candidate.
         height=110 + 32 * len(benchmarks) + 24 * max(0, len(dots) - 3),
         legend={"maxheight": 0.7},

@@ -1,7 +1,7 @@
 """Building blocks of charts: series lines, chance, heat maps, rows of layers, notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -35,19 +35,19 @@ def signed(values: Any, digits: int) -> NDArray[np.float64]:
 
 
 def padded(
-    values: Iterable[float], *, least: float | None = None, narrowest: float = 0.0
+    values: Iterable[float], *, least: float = -inf, most: float = inf, narrowest: float = 0.0
 ) -> list[float]:
     """The range of an axis: that of finite values with room at its ends.
 
-    Never below `least`, of what cannot be less; at least `narrowest` wide, so that ticks differ.
+    Never below `least` or above `most`, of what cannot be less or more; at least `narrowest` wide,
+    so that ticks differ.
     """
     finite_values = [value for value in map(float, values) if isfinite(value)] or [0.0]
     low, high = min(finite_values), max(finite_values)
     # A single value gets a tenth of itself to both sides.
     width = max(high - low, narrowest) or 0.2 * abs(high) or 1.0
     middle, half = (low + high) / 2, (0.5 + _ROOM) * width
-    low, high = middle - half, middle + half
-    return [low if least is None else max(least, low), high]
+    return [max(least, middle - half), min(most, middle + half)]
 
 
 def series(look: Look, name: str, points: tuple[Any, Any], hover: str, **more: Any) -> go.Scatter:

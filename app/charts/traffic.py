@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from app.loaded import Loaded
 
 BEST: Final = "most possible"
+_MOST_SHOWN: Final = 1.01  # of a share: a line at 100% has its whole width
 
 
 def held_by_layer(loaded: Loaded, fit: TrafficFit, name: str, run_id: str) -> Drawing:
@@ -77,7 +78,7 @@ def held_figure(table: pd.DataFrame, named: set[str], *, dark: bool = False) -> 
         y={
             "title": "routed choices held",
             "tickformat": ".0%",
-            "range": padded(table["held"], least=0.0),
+            "range": padded(table["held"], least=0.0, most=_MOST_SHOWN),
         },
         height=340,
         hovermode="x unified",

@@ -16,6 +16,7 @@ from app.cli.help import Commands
 from app.console import err, finish, follow, out, show_object, show_table
 from pruning.spec.base import Option
 from pruning.spec.options import (
+    AllowSmallIds,
     Count,
     Revision,
     SkipBadRows,
@@ -83,6 +84,7 @@ def import_runs(
     ] = None,
     count: Count = "all",
     skip_bad_rows: SkipBadRows = 0,
+    allow_small_ids: AllowSmallIds = False,
     stats_dir: StatsDir | None = None,
 ) -> None:
     """Count the experts that a server chose for live traffic: a run that frequency ranks by.
@@ -98,7 +100,13 @@ def import_runs(
     )
 
     paths = tuple(dict.fromkeys(traces))
-    asked = TrafficImport(paths, name or usual_name(paths), count, skip_bad_rows)
+    asked = TrafficImport(
+        paths,
+        name or usual_name(paths),
+        count,
+        skip_bad_rows,
+        allows_small_ids=allow_small_ids,
+    )
     described = load_model_index(model, revision=revision)
     run = follow(import_traffic(described, asked, stats_store(stats_dir)))
     (corpus,) = run.manifest.corpora

@@ -63,21 +63,23 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 **({"padded": corpus.num_padded} if corpus.num_padded else {}),
                 **_dropped(corpus),
                 "memory": format_bytes(own + guess.memory_bytes),
-                "memory by layers": format_bytes(own + guess.needs.streamed),
-                **_blocks(guess.needs, own),
+                **_by_layers(guess.needs, own),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
                 "time": f"about {time_in_words(guess.seconds)}",
             }
         )
 
 
-def _blocks(needs: "MemoryNeeds", own: int) -> dict[str, str]:
-    """What blocks of experts need, with Python's `own`; nothing if a layer is loaded whole."""
-    if not needs.in_blocks:
+def _by_layers(needs: "MemoryNeeds", own: int) -> dict[str, str]:
+    """What layers and blocks of experts need, with Python's `own`; nothing if they are refused."""
+    if needs.inseparable:
         return {}
+    layers = {"memory by layers": format_bytes(own + needs.streamed)}
+    if not needs.in_blocks:
+        return layers
     blocks = f"{counted(needs.experts_at_once, 'expert')} of a layer at once"
     cost = "each weight is read once, what surrounds experts is computed twice"
-    return {"memory by blocks": f"{format_bytes(own + needs.in_blocks)}, {blocks}; {cost}"}
+    return layers | {"memory by blocks": f"{format_bytes(own + needs.in_blocks)}, {blocks}; {cost}"}
 
 
 def _dropped(corpus: CorpusRef) -> dict[str, str]:

@@ -37,6 +37,7 @@ from app.cli.say import (
 )
 from app.console import finish, follow, note, out, show_frame
 from app.settings import Settings
+from pruning.plan.bits import bits_words
 from pruning.plan.budget import (
     Budget,
     SizeTarget,
@@ -46,7 +47,7 @@ from pruning.plan.budget import (
     sparsity_budget,
 )
 from pruning.plan.experts_per_token import top_k_words
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan, removes_nothing
 from pruning.plan.routing import plan_routing
 from pruning.plan.super_experts import super_note
 from pruning.plan.tables import (
@@ -137,10 +138,11 @@ def show(
             None, (provenance.criterion, provenance.gate, *provenance.corpora, provenance.schedule)
         )
     )
-    title = f"{path}: {how or 'made by hand'}"
+    is_whole = described is not None and removes_nothing(loaded, described)
+    title = f"{path}: {how or ('all experts' if is_whole else 'made by hand')}"
     if loaded.repair:
         title += f"; repaired, {loaded.repair.words}"
-    title += top_k_words(loaded.per_token)
+    title += bits_words(loaded.named_bits) + top_k_words(loaded.per_token)
     by_neuron = loaded.granularity == NEURON_GRANULARITY
     if described is None:
         show_frame(title, neuron_outline(loaded) if by_neuron else plan_outline(loaded))

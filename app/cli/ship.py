@@ -35,7 +35,6 @@ from pruning.tasks.export import (
     dry_export,
     expected_verify,
     export_run,
-    is_finished_export,
     verify_result,
 )
 
@@ -73,7 +72,7 @@ def export(
     mode = request.width_mode or ("uniform" if by_neuron else None)
     export_request = request.into(ExportRequest, plan=chosen.to_dict(), width_mode=mode)
     if dry_run:
-        prepared = dry_export(export_request, model)
+        prepared, is_there = follow(dry_export(export_request, model))
         before, after = model.checkpoint.nbytes, prepared.tensor_bytes
         warn_of_growth(before, after)
         numbers: dict[str, object] = {"bytes_before": before, "bytes_after": after}
@@ -83,11 +82,7 @@ def export(
             for line in prepared.verdict.lines:
                 note(line)
         words = "" if by_neuron else f"{less_in_words(before, after)}; "  # a table has its sizes
-        words += (
-            f"{export_request.out} is finished, "
-            if is_finished_export(export_request, model)
-            else ""
-        )
+        words += f"{export_request.out} is finished, " if is_there else ""
         finish(
             f"{words}nothing was written",
             numbers,

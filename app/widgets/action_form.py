@@ -45,7 +45,7 @@ from pruning.spec.base import (
 
 _SHARED: Final = ("calibrated_on", "samples", "skip_bad_rows")
 # Whoever types a command decides on these: see docs/dev/security.md.
-_COMMANDS_ALONE: Final = ("trust_remote_code", "allow_test_set")
+_COMMANDS_ALONE: Final = ("trust_remote_code", "allow_test_set", "allow_small_ids")
 _SPARSITIES: Final = ("25%", "50%", "75%")
 _COLUMNS: Final = 3
 _USUAL: Final = "as usual"  # in place of no value

@@ -39,7 +39,7 @@ from pruning.requests.following import evaluate_command
 from pruning.requests.model import ModelRequest
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, command_line
+from pruning.spec.base import Option, command_line, option_words
 from pruning.spec.spec import spec_of
 from pruning.study import Study
 from pruning.tasks import Steps
@@ -68,7 +68,9 @@ class AllocateRequest(ModelRequest):
         Field(max_length=1),
     ] = ()
     bits: Annotated[
-        tuple[Annotated[FormatName, Option("Use this format; default: all measured.")], ...],
+        tuple[
+            Annotated[FormatName, Option("Format to use; repeatable. Default: all measured.")], ...
+        ],
         options.SEVERAL,
         options.EACH_ONCE,
     ] = ()
@@ -134,6 +136,7 @@ def _chosen_costs(request: AllocateRequest, model: MoEModel, known: SensitivityS
             *("sensitivity", request.model, "--criterion", request.criterion or "CRITERION"),
             *(word for name in names or ("CORPUS",) for word in ("--corpus", name)),
             *(word for name in sorted(request.bits) or ("4",) for word in ("--bits", name)),
+            *option_words(request, only=("revision", "stats_dir")),
         ]
         what = f"in {', '.join(sorted(lacking))} " if lacking and not missing else ""
         raise PlanError(
@@ -150,14 +153,20 @@ def _chosen_costs(request: AllocateRequest, model: MoEModel, known: SensitivityS
 
 
 def _mean(by_corpus: Costs) -> list[dict[str, float]]:
-    """Of each layer, format -> mean cost over corpora, of formats that all of them have."""
+    """Of each layer, format -> mean cost over corpora; a PlanError if these differ in formats."""
+    formats = {corpus: frozenset(costs[0]) - {OWN} for corpus, costs in by_corpus.items()}
+    if len(set(formats.values())) > 1:
+        words = [
+            f"in {', '.join(name for name in FORMATS if name in own)} on {corpus}"
+            for corpus, own in formats.items()
+        ]
+        raise PlanError(
+            f"What layers lose was measured {'; '.join(words)}. Name corpora with the same formats "
+            "(--measured-on), or formats that all have (--bits), or measure the others."
+        )
     layers = zip(*by_corpus.values(), strict=True)
     return [
-        {
-            bits: float(np.mean([costs[bits] for costs in layer]))
-            for bits in (OWN, *FORMATS)
-            if all(bits in costs for costs in layer)
-        }
+        {bits: float(np.mean([costs[bits] for costs in layer])) for bits in layer[0]}
         for layer in layers
     ]
 

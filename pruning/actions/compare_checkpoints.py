@@ -1,16 +1,18 @@
 """Compare checkpoints: which experts a published pruned checkpoint kept, as a plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Annotated, Final
 
 from analysis.files.own_package import tool_version
+from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.plan.constraints import ranges
-from pruning.plan.plan import Provenance, PruningPlan, fit_plan, model_ref, with_top_k
+from pruning.plan.experts_per_token import TopK
+from pruning.plan.plan import Provenance, PruningPlan, fit_plan, model_ref
 from pruning.requests.following import commands_after_plan
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
@@ -64,9 +66,14 @@ def _run(request: CompareCheckpointsRequest) -> Steps[ComparedCheckpoints]:
         schedule_parameters={"checkpoint": pruned.name, "checkpoint_identity": pruned.identity},
     )
     plan = fit_plan(PruningPlan(model_ref(original), match.kept, provenance), original)
-    before, after = (max(layer.top_k for layer in m.layers) for m in (original, pruned))
-    plan = with_top_k(plan, original, after if after < before else None)
-    return ComparedCheckpoints(match, plan)
+    return ComparedCheckpoints(match, replace(plan, top_k=_fewer_per_token(original, pruned)))
+
+
+def _fewer_per_token(original: MoEModel, pruned: MoEModel) -> TopK:
+    """What the pruned one selects by layer; empty unless that is less somewhere."""
+    own = {layer.index: layer.top_k for layer in original.layers}
+    top_k = {layer.index: min(layer.top_k, own[layer.index]) for layer in pruned.layers}
+    return {} if top_k == own else top_k
 
 
 def _tell(call: Call[CompareCheckpointsRequest], compared: ComparedCheckpoints) -> Outcome:
@@ -119,9 +126,11 @@ def _layer_rows(layers: Sequence[LayerMatch]) -> Iterator[tuple[object, ...]]:
 
 def _said_of(layer: LayerMatch) -> Iterator[str]:
     """What is unusual in a layer."""
-    if layer.by_router:
-        which = "experts have" if len(layer.by_router) > 1 else "expert has"
-        yield f"{len(layer.by_router)} {which} the bytes of no expert; their router rows tell"
+    if count := len(layer.by_router):
+        which, tells = ("experts have", "their router rows tell")
+        if count == 1:
+            which, tells = ("expert has", "its router row tells")
+        yield f"{count} {which} the bytes of no expert; {tells}"
     for projections, places in _grouped(layer):
         yield f"{counted(len(places), 'expert')} changed in {', '.join(projections)}"
     if foreign := [place for place, other in layer.disputed.items() if other is None]:
@@ -160,8 +169,18 @@ def _notes(compared: ComparedCheckpoints) -> Iterator[str]:
             f"The plan says which experts {match.pruned.name} kept. Their weights there are "
             "others (merged, repaired, trained or quantised), and the plan's are the original's."
         )
-    if compared.plan.top_k:
-        yield f"It selects {compared.plan.top_k} experts per token, and so does the plan."
+    if per_token := compared.plan.per_token:
+        yield f"It selects fewer experts per token ({per_token}), and so does the plan."
+    more = [
+        n
+        for n, own in zip(match.pruned.layers, match.original.layers, strict=True)
+        if n.top_k > own.top_k
+    ]
+    if more:
+        yield (
+            f"It selects more experts per token than the original in layers "
+            f"{ranges(layer.index for layer in more)}, and the plan does not."
+        )
 
 
 ACTION: Final = Action(

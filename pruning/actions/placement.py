@@ -48,14 +48,7 @@ class PlacementRequest(RankedRequest, ModelRequest):
 
     asked_by = "placement"
     writes = "placement.json"
-    budget: Annotated[
-        plan_options.TargetSize,
-        Option(
-            "Bytes for weights on the device: all but routed experts first, then the experts that "
-            "fit. Leave room for the KV cache and activations, which it does not count: 12GiB, or "
-            "a number of GiB."
-        ),
-    ]
+    budget: plan_options.DeviceBudget
     criterion: NamedCriterion = FREQUENCY
     schedule: Annotated[
         Literal["global", "global-rescaled", "uniform", "frequency"],
@@ -67,7 +60,10 @@ class PlacementRequest(RankedRequest, ModelRequest):
     ] = "global"
     bits: Annotated[
         BitsName,
-        Option(f"Bits of the experts' weights that are served; {OWN}: as the checkpoint has them."),
+        Option(
+            f"Bits of the experts' weights that are served; {OWN}: as the checkpoint has them. All "
+            "other weights count as stored."
+        ),
     ] = OWN
     granularity: Literal["expert"] = "expert"
     runs: tuple[options.Run, ...] = ()
@@ -147,6 +143,8 @@ def _tell(call: Call[PlacementRequest], placed: Placements) -> Outcome:
     """What each layer keeps on the device, and how llama.cpp is told of whole layers."""
     request, experts, layers = call.request, placed.by_expert, placed.by_layer
     size = f"{format_bytes(experts.device_bytes)} of {format_bytes(request.nbytes)}"
+    if request.bits != OWN:
+        size += f" ({format_bytes(experts.other_bytes)} of it other weights, as stored)"
     sentence = (
         f"{experts.experts_on_device} of {placed.model.num_experts} experts on the device, {size}"
         f"{_served_words(experts)}; whole layers for {LLAMA_CPP}: {_whole(layers)}"
@@ -241,7 +239,7 @@ def _notes(request: PlacementRequest, placed: Placements) -> list[str]:
     """What the shares and the budget stand on, and where llama.cpp stops."""
     model, experts = placed.model, placed.by_expert
     other = f"{format_bytes(experts.other_bytes)} of the device are weights besides routed experts"
-    notes = [f"{other}; KV cache, activations and prediction heads are not counted"]
+    notes = [f"{other}, as stored; KV cache, activations and prediction heads are not counted"]
     if placed.counted:
         notes.append(f"shares by the routed tokens of {', '.join(placed.counted)}")
     else:
@@ -258,7 +256,7 @@ def _notes(request: PlacementRequest, placed: Placements) -> list[str]:
             "choices: only bytes tell layers apart, so the last that fit stay"
         )
     if form := FORMATS.get(request.bits):
-        notes.append(f"experts in {form.label}, near {LLAMA_CPP}'s {form.near}; all else as stored")
+        notes.append(f"experts in {form.label}, near {LLAMA_CPP}'s {form.near}")
     verdict = next(v for v in verdicts(contents_of(model)) if v.engine == LLAMA_CPP)
     if verdict.reads in (Reads.FAILS, Reads.WRONG):
         notes.append(f"{LLAMA_CPP}, {verdict.reads} on this checkpoint: {verdict.reason}")

@@ -52,7 +52,7 @@ def _curves(
             f"{from_cost(request.cost, curve.at(number)):.4f}" if number < size else ""
             for number in numbers
         ]
-        loss = f"{losses.at(1):+.4f}" if size > 1 else ""
+        loss = f"{losses.at(1):+z.4f}" if size > 1 else ""
         rows.append((layer, size, *costs, loss, format_count(saved[layer])))
     columns = ("layer", "per token", *(f"{number} less" for number in numbers))
     columns += ("loss of 1 less", "it saves")

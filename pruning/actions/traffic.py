@@ -34,6 +34,7 @@ class TrafficRequest(ActionRequest):
     revision: options.Revision | None = None
     count: options.Count = "all"
     skip_bad_rows: options.SkipBadRows = 0
+    allow_small_ids: options.AllowSmallIds = False
     stats_dir: options.StatsDir | None = None
 
     def command(self, plans: tuple[str, ...] = ("plan.json",), out: str = "") -> str:
@@ -49,7 +50,13 @@ def _run(request: TrafficRequest) -> Steps[TrafficFit]:
     layout = _layout(request, plan, store)
     kept_by(plan, Grid(layout.layers))  # what it refuses need not be counted
     paths = tuple(dict.fromkeys(request.traces))
-    asked = TrafficImport(paths, usual_name(paths), request.count, request.skip_bad_rows)
+    asked = TrafficImport(
+        paths,
+        usual_name(paths),
+        request.count,
+        request.skip_bad_rows,
+        allows_small_ids=request.allow_small_ids,
+    )
     if_pruned = f"Serve {layout.name} itself, and give its answers."
     counted = yield from count_traffic(layout, asked, if_pruned)
     return fit_of(plan, layout.layers, counted, store)
@@ -100,7 +107,8 @@ def _tell(call: Call[TrafficRequest], fit: TrafficFit) -> Outcome:
         ],
     }
     model = request.model or fit.plan.model.name
-    place = option_words(request, only=("revision", "count", "skip_bad_rows", "stats_dir"))
+    fields = ("revision", "count", "skip_bad_rows", "allow_small_ids", "stats_dir")
+    place = option_words(request, only=fields)
     imported = command_line("runs", "import", *map(str, request.traces), "--model", model, *place)
     words = fit.finding("today's routed choices")
     return Outcome(words, numbers, (Note(fit.words), *_tables(fit)), (imported,))

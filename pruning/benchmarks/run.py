@@ -332,8 +332,9 @@ def run_benchmarks(work: Benchmarks) -> Generator[Progress, None, list[Benchmark
 
 def _expect_alike(parts: Parts, others: Sequence[int], step: Progress) -> Progress:
     """A step of a candidate; others, by number, are asked the same."""
-    for number in others if step.whole else ():
-        parts.expect(str(number), step.whole.total if step.whole else {})
+    if step.whole:
+        for number in others:
+            parts.expect(str(number), step.whole.total)
     return step
 
 

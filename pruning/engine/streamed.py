@@ -103,7 +103,13 @@ class Pass:
     @cached_property
     def relay(self) -> Relay:
         """Runs one layer at a time."""
-        return Relay(self.skeleton.model, self.skeleton.layers, self.model.family.label, run_trunk)
+        return Relay(
+            self.skeleton.model,
+            self.skeleton.layers,
+            self.model.family.label,
+            run_trunk,
+            inseparable=self.model.inseparable,
+        )
 
     @cached_property
     def _batches(self) -> list[TokenBatch]:

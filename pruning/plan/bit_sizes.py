@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from analysis.errors import PlanError
 from analysis.families.base import SlotKind
@@ -20,33 +20,59 @@ _BITS_OF_A_BYTE = 8
 _K_ROW = 256  # weights; rows of llama.cpp's types of K are multiples
 
 
+class _Experts(NamedTuple):
+    """What sizes in fewer bits need of the experts of a layer."""
+
+    widths: tuple[int, ...]
+    columns: int  # of a neuron's input
+    inner: int  # matrices of it: gate and up, or up alone
+    biases: int  # bytes of all experts' together
+
+    def nbytes(self, widths: Iterable[int], bits: str) -> int:
+        """Bytes of experts with these numbers of neurons, their matrices in a format."""
+        counts, form = Counter(widths), FORMATS[bits]
+        neurons = sum(width * experts for width, experts in counts.items())
+        nbytes = self.biases * neurons // max(sum(self.widths), 1) if self.biases else 0
+        nbytes += self.inner * neurons * form.row_bytes(self.columns)
+        return nbytes + sum(
+            experts * self.columns * form.row_bytes(width) for width, experts in counts.items()
+        )
+
+
+@lru_cache(maxsize=4)
+def _experts_of(model: MoEModel) -> dict[int, _Experts]:
+    """Layer -> its experts."""
+    widths, experts = computed_widths(model), {}
+    for layer in model.layers:
+        slots = [item for item in model.located[layer.index] if item.slot.kind != SlotKind.ROUTER]
+        inner = 2 if any("gate" in str(item.slot.projection) for item in slots) else 1
+        biases = sum(item.entry.nbytes for item in slots if item.slot.role == "bias")
+        experts[layer.index] = _Experts(
+            widths[layer.index], model.expert_output_size, inner, biases
+        )
+    return experts
+
+
 def bytes_in_bits(model: MoEModel, plan: PruningPlan, layer: int) -> int:
     """Bytes of what a complete plan keeps of a layer's experts in its bits; biases as they are."""
     neurons = plan.kept_neurons.get(layer, {})
-    widths = computed_widths(model)[layer]
-    kept = [len(neurons.get(expert, range(widths[expert]))) for expert in plan.kept[layer]]
-    return _bytes_of_widths(model, layer, kept, plan.bits_in(layer))
+    experts = _experts_of(model)[layer]
+    kept = [
+        len(neurons[expert]) if expert in neurons else experts.widths[expert]
+        for expert in plan.kept[layer]
+    ]
+    return experts.nbytes(kept, plan.bits_in(layer))
 
 
-@lru_cache(maxsize=1024)
+def whole_bytes_in_bits(model: MoEModel, layer: int, kept: Iterable[int], bits: str) -> int:
+    """Bytes of whole experts of a layer, by their ids, in fewer bits."""
+    experts = _experts_of(model)[layer]
+    return experts.nbytes([experts.widths[expert] for expert in kept], bits)
+
+
 def expert_bytes_in_bits(model: MoEModel, layer: int, width: int, bits: str) -> int:
     """Bytes of an expert of this layer with so many neurons, in fewer bits."""
-    return _bytes_of_widths(model, layer, [width], bits)
-
-
-def _bytes_of_widths(model: MoEModel, layer: int, kept: Sequence[int], bits: str) -> int:
-    """Bytes of experts of a layer with these numbers of neurons."""
-    widths = computed_widths(model)[layer]
-    slots = [item for item in model.located[layer] if item.slot.kind is not SlotKind.ROUTER]
-    # Matrices of a neuron's input: gate and up, or up alone.
-    inner = 2 if any("gate" in str(item.slot.projection) for item in slots) else 1
-    columns, form = model.expert_output_size, FORMATS[bits]
-    biases = sum(item.entry.nbytes for item in slots if item.slot.role == "bias")
-    nbytes = biases * sum(kept) // max(sum(widths), 1)
-    for width, experts in Counter(kept).items():
-        nbytes += experts * inner * width * form.row_bytes(columns)
-        nbytes += experts * columns * form.row_bytes(width)
-    return nbytes
+    return _experts_of(model)[layer].nbytes([width], bits)
 
 
 def fits_k_types(model: MoEModel) -> bool:

@@ -113,7 +113,7 @@ def ordered_layer_bits(layer_bits: Mapping[int, str], bits: str) -> Mapping[int,
             "layers, of which those that are absent stay as they are."
         )
     for layer, name in layer_bits.items():
-        if name not in FORMATS:
+        if name not in (*FORMATS,):  # a list or an object has no hash
             raise PlanError(
                 f"The plan's 'layer_bits' has {name!r} for layer {layer}; this version simulates "
                 f"{_names()}. Leave out a layer that stays as it is."

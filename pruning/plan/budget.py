@@ -387,15 +387,15 @@ def _even_ways(
     ]
 
 
-def parse_gib(text: str) -> Fraction:
-    """GiB of a positive size: `30` (GiB), `30GiB`, `30GB`, `6 MiB`."""
+def parse_gib(text: str, what: str = "target size") -> Fraction:
+    """GiB of a positive size: `30` (GiB), `30GiB`, `30GB`, `6 MiB`; `what` it is, in errors."""
     size = parse_bytes(text, GIB)
     if size is None:
         raise PlanError(
-            f"The target size {text!r} is no number of GiB, nor a size such as 30GB or 500MiB."
+            f"The {what} {text!r} is no number of GiB, nor a size such as 30GB or 500MiB."
         )
     if size <= 0:
-        raise PlanError(f"The target size {text!r} is no positive size.")
+        raise PlanError(f"The {what} {text!r} is no positive size.")
     return size / GIB
 
 

@@ -13,6 +13,7 @@ from analysis.errors import PlanError
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
+    from pruning.plan.parallel import Parallel
 
 Experts = Mapping[int, frozenset[int]]
 MOST_DIGITS = 6  # of a layer, an expert or a count
@@ -70,11 +71,11 @@ def _plain(value: Any) -> Any:
 
 
 def check_multiple(
-    layers: Sequence[MoELayer], constraints: Constraints, serve_on: object = None
+    layers: Sequence[MoELayer], constraints: Constraints, serve_on: Parallel | None = None
 ) -> None:
     """Refuse a floor or a multiple that no layer can keep, and name what works.
 
-    `serve_on`: the processes that ask for the multiple, if they do.
+    `serve_on`: the processes that ask for the multiple, alone or with one of a person's.
     """
 
     def lets_go(number: int) -> bool:
@@ -91,12 +92,13 @@ def check_multiple(
     if multiple == 1 or lets_go(multiple):
         return
     works = [number for number in range(2, multiple) if most % number == 0 and lets_go(number)]
-    asked, option = (f"--serve-on {serve_on}", "ep=") if serve_on else ("", "--multiple-of ")
+    asked, option = f"--multiple-of {multiple}", "--multiple-of "
+    if serve_on is not None:
+        asked, option = f"--serve-on {serve_on}", "ep="
     hint = f"give {option}{works[-1]}" if works else "leave it out"
-    raise PlanError(
-        f"{asked or f'{option}{multiple}'} lets no expert go: layers have at most {most} experts; "
-        f"{hint}."
-    )
+    if serve_on is not None and multiple != serve_on.ep:
+        asked, hint = f"{asked} with --multiple-of, {multiple} together,", "leave one of them out"
+    raise PlanError(f"{asked} lets no expert go: layers have at most {most} experts; {hint}.")
 
 
 def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import floor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import PlanError
+from pruning.plan.constraints import MOST_DIGITS
 
 if TYPE_CHECKING:
     from analysis.families.base import MoEFamily, MoELayer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Decoder index -> experts per token of every layer; empty: as many as the model selects.
 TopK = Mapping[int, int]
+_EVERY: Final = -1  # in place of an index, in a plan that names no layers yet: all of the model
 _MOST = 10**4
 
 
@@ -88,10 +90,15 @@ def fewer_in_all(model: MoEModel, mean: str) -> int:
     return fewer
 
 
-def fit_top_k(top_k: TopK, model: MoEModel) -> TopK:
-    """The numbers of a plan checked against its model, with absent layers filled in."""
+def fit_top_k(top_k: TopK, layers: Collection[int], model: MoEModel) -> TopK:
+    """The numbers of a plan checked against its model, with absent layers filled in.
+
+    One number in all `layers`, those that the plan names, is that of all layers of the model.
+    """
     if not top_k:
         return top_k
+    if number := _one_number(top_k, layers):
+        return even_top_k(model, number)
     own = {layer.index: layer.top_k for layer in model.layers}
     if unknown := sorted(top_k.keys() - own.keys()):
         raise PlanError(
@@ -133,39 +140,52 @@ def written_top_k(top_k: TopK, family: MoEFamily, depth: int) -> int | list[int]
     return [top_k.get(layer, most) for layer in range(depth)]
 
 
-def ordered_top_k(top_k: object) -> dict[int, int]:
-    """The numbers by layer, ascending; a PlanError if they are none."""
-    numbers = top_k if isinstance(top_k, Mapping) else {0: top_k}
+def ordered_top_k(top_k: object, layers: Collection[int] = ()) -> dict[int, int]:
+    """The numbers by layer, ascending; a PlanError if they are none.
+
+    One number is that of the layers that a plan names, and stands for all.
+    """
+    is_one = not isinstance(top_k, Mapping)
+    numbers = top_k if isinstance(top_k, Mapping) else dict.fromkeys(layers or [_EVERY], top_k)
     for layer, number in numbers.items():
-        if type(layer) is not int or layer < 0:
+        if type(layer) is not int or (layer < 0 and len(layers) + len(numbers) > 1):
             raise PlanError(f"The plan's 'top_k' names layer {layer!r}; give decoder indices.")
         if type(number) is not int or number < 1:
-            where = f" of layer {layer}" if isinstance(top_k, Mapping) else ""
+            where = "" if is_one else f" of layer {layer}"
             raise PlanError(
                 f"The plan's 'top_k'{where} is {number!r}; give experts per token, 1 or more."
             )
     return dict(sorted(numbers.items()))
 
 
+def _one_number(top_k: TopK, layers: Collection[int]) -> int:
+    """The number that all of a plan's layers have; 0 if they differ, or some have none."""
+    is_one = len(set(top_k.values())) == 1 and top_k.keys() in ({_EVERY}, set(layers))
+    return next(iter(top_k.values())) if is_one else 0
+
+
 def top_k_to_json(top_k: TopK, layers: Collection[int]) -> int | dict[str, int]:
     """One number, if all of the plan's layers have it; else a number a layer."""
-    numbers = set(top_k.values())
-    if len(numbers) == 1 and top_k.keys() == set(layers):
-        return numbers.pop()
-    return {str(layer): number for layer, number in top_k.items()}
+    by_layer = {str(layer): number for layer, number in top_k.items()}
+    return _one_number(top_k, layers) or by_layer
 
 
 def top_k_from_json(raw: Any, layers: Collection[int]) -> dict[int, int]:
-    """The numbers in a plan.json; one number is that of all layers that the plan names."""
+    """The numbers in a plan.json; one number is that of all layers, whichever the plan names."""
     if not isinstance(raw, dict):
-        number = ordered_top_k(raw)[0] if raw != 0 or type(raw) is not int else 0
-        if number and not layers:
-            raise PlanError(
-                f"The plan's 'top_k' is {number}, and its 'kept' names no layers; give 'top_k' "
-                "by layer."
-            )
-        return dict.fromkeys(layers, number) if number else {}
-    return ordered_top_k({int(key) if key.isdecimal() else key: n for key, n in raw.items()})
+        return {} if raw == 0 and type(raw) is int else ordered_top_k(raw, layers)
+    by_layer = ordered_top_k(
+        {
+            int(key) if key.isdecimal() and len(key) <= MOST_DIGITS else key: number
+            for key, number in raw.items()
+        }
+    )
+    if number := _one_number(by_layer, layers):
+        raise PlanError(
+            f"The plan's 'top_k' is {number} in every layer that 'kept' names; write {number} if "
+            "all layers select as many, or name those that select more in 'kept' too."
+        )
+    return by_layer
 
 
 def top_k_text(top_k: TopK) -> str:

@@ -299,7 +299,8 @@ def _kept(
                 )
         stay = _kept_of_layer(layer, lists, file)
         kept[index] = tuple(sorted(stay))
-        if len(stay) == layer.num_experts and stay != kept[index]:
+        is_said = lists.keys() != {_Says.NOTHING}
+        if len(stay) == layer.num_experts and stay != kept[index] and not is_said:
             raise PlanError(
                 f"it lists all {len(stay)} experts of layer {index} in an order of their own, "
                 "which is a ranking; cut each list to the experts that stay."

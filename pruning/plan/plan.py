@@ -139,7 +139,7 @@ class PruningPlan(BitsMixin, DisplayMixin):
                 "The plan names neurons in 'kept_neurons', but its granularity is "
                 f"{self.granularity!r}; make it {NEURON_GRANULARITY!r}."
             )
-        object.__setattr__(self, "top_k", MappingProxyType(ordered_top_k(self.top_k)))
+        object.__setattr__(self, "top_k", MappingProxyType(ordered_top_k(self.top_k, self.kept)))
         object.__setattr__(self, "kept_neurons", ordered_neurons(self.kept_neurons))
         object.__setattr__(self, "layer_bits", ordered_layer_bits(self.layer_bits, self.bits))
         for layer, ids in self.kept.items():
@@ -286,7 +286,7 @@ def fit_plan(plan: PruningPlan, model: MoEModel) -> PruningPlan:
             f"{model.name} (identity {model.identity[:8]}). Make a plan for {model.name}; if it is "
             f"a quantised copy, export it with --plan-model {plan.model.name}."
         )
-    top_k = fit_top_k(plan.top_k, model)
+    top_k = fit_top_k(plan.top_k, plan.kept, model)
     layers = {layer.index: layer for layer in model.layers}
     for index, ids in plan.kept.items():
         if index not in layers:

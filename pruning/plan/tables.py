@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.errors import PlanError
 from analysis.lazy import pd
 from analysis.model.widths import expert_widths
+from pruning.plan.bits import OWN
 from pruning.plan.experts_per_token import has_one_top_k
 from pruning.plan.kept_neurons import kept_ids
 from pruning.plan.plan import PruningPlan, fit_plan
@@ -37,7 +38,7 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
 
     `share` is the fraction removed. `pinned` and `dropped` count the experts that the plan's
     constraints name; `held` says what takes the layer from its schedule: protected, fixed, locked.
-    Where layers differ in experts per token, these are a column `top_k` more.
+    Where layers differ in bits or in experts per token, columns `bits` and `top_k` say so.
     """
     fitted = fit_plan(plan, model)
     kept = fitted.kept
@@ -46,7 +47,7 @@ def plan_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
         count, keep = layer.num_experts, len(kept[layer.index])
         numbers = (count, keep, count - keep, (count - keep) / count)
         rows.append((layer.index, *numbers, *_constraints_of(plan, layer.index)))
-    return _with_top_k(pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS)), fitted)
+    return _by_layer(pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS)), fitted)
 
 
 def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
@@ -66,13 +67,16 @@ def neuron_summary(plan: PruningPlan, model: MoEModel) -> pd.DataFrame:
         size, num_kept = sum(widths), sum(stays)
         counts = (layer, len(widths), len(ids), size, num_kept, 1 - num_kept / size)
         rows.append((*counts, *_widths(stays), *_constraints_of(plan, layer)))
-    return _with_top_k(pd.DataFrame(rows, columns=list(NEURON_SUMMARY_COLUMNS)), fitted)
+    return _by_layer(pd.DataFrame(rows, columns=list(NEURON_SUMMARY_COLUMNS)), fitted)
 
 
-def _with_top_k(table: pd.DataFrame, plan: PruningPlan) -> pd.DataFrame:
-    if has_one_top_k(plan.top_k):
-        return table
-    return table.assign(top_k=table["layer"].map(dict(plan.top_k)).astype("Int64"))
+def _by_layer(table: pd.DataFrame, plan: PruningPlan) -> pd.DataFrame:
+    """The table with columns of what layers differ in besides what they keep."""
+    if plan.layer_bits:
+        table = table.assign(bits=[plan.bits_in(layer) or OWN for layer in table["layer"]])
+    if not has_one_top_k(plan.top_k):
+        table = table.assign(top_k=table["layer"].map(dict(plan.top_k)).astype("Int64"))
+    return table
 
 
 def _widths(stays: Sequence[int]) -> tuple[int, float, int, int]:
@@ -94,7 +98,7 @@ def _constraints_of(plan: PruningPlan, layer: int) -> tuple[int, int, str]:
 def plan_outline(plan: PruningPlan) -> pd.DataFrame:
     """Table `layer, kept`, one row per layer that the plan names; needs no model."""
     rows = [(layer, len(ids)) for layer, ids in plan.kept.items()]
-    return _with_top_k(pd.DataFrame(rows, columns=["layer", "kept"]), plan)
+    return _by_layer(pd.DataFrame(rows, columns=["layer", "kept"]), plan)
 
 
 def neuron_outline(plan: PruningPlan) -> pd.DataFrame:
@@ -111,7 +115,7 @@ def neuron_outline(plan: PruningPlan) -> pd.DataFrame:
         rows.append((layer, kept, len(stays), *widths))
     table = pd.DataFrame(rows, columns=list(NEURON_OUTLINE_COLUMNS))
     counts = dict.fromkeys(("kept", "least", "most", "empty"), "Int64")
-    return _with_top_k(table.astype({**counts, "mean": "float64"}), plan)
+    return _by_layer(table.astype({**counts, "mean": "float64"}), plan)
 
 
 STATES = ("both", "only_a", "only_b", "neither")

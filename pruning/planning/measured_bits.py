@@ -55,18 +55,20 @@ def bits_points(model: MoEModel, bits: Sequence[str]) -> list[Point]:
 def bits_costs(
     model: MoEModel, known: SensitivityStore, cost: CostName
 ) -> dict[str, tuple[Mapping[str, float], ...]]:
-    """Corpus -> format -> cost of each layer alone in it, as far as measured; layers in order."""
+    """Corpus -> of each layer, in order, format -> cost of it alone in that.
+
+    Formats are those that all layers were measured in, and OWN.
+    """
     by_corpus: dict[str, tuple[Mapping[str, float], ...]] = {}
     for record in known.of_order(model.identity, bits_order(model).ref.digest):
         corpus = str(record.corpus["name"])
         curves = curves_of(known.points(record), len(record.layers), cost)
         if curves is None or corpus in by_corpus:
             continue
-        by_corpus[corpus] = tuple(
-            {
-                BITS[place]: float(value)
-                for place, value in zip(curve.removed, curve.costs, strict=True)
-            }
-            for curve in curves.layers
-        )
+        places = set.intersection(*(set(curve.removed.tolist()) for curve in curves.layers))
+        if len(places) > 1:  # an interrupted measurement may have none but OWN
+            by_corpus[corpus] = tuple(
+                {BITS[place]: curve.at(place) for place in sorted(places)}
+                for curve in curves.layers
+            )
     return by_corpus

@@ -141,6 +141,7 @@ class RepairPass:
             run_trunk,
             refused="cannot be repaired layer by layer",
             instead="Prune it without a repair",
+            inseparable=self.model.inseparable,
         )
 
     @cached_property

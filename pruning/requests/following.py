@@ -31,6 +31,8 @@ _WAYS_TO_RUN = (
 )
 _LEAST_ITEM = 2  # bytes of a weight that is computed with, however few it has on disk
 _SMALL = 1 << 29  # bytes of a model of which nobody asks whether it fits
+_BY_LAYERS = ("--stream-layers",)
+_SPREAD = ("--device-map", "auto", "--offload-folder", "offload")
 WEIGHTS_ELSEWHERE = "MODEL"  # stands for a model whose weights are not here
 
 
@@ -71,11 +73,16 @@ def evaluate_command(
 
 
 def running_words(request: ModelRequest, model: MoEModel) -> tuple[str, ...]:
-    """How the next command runs the model: as this one did, by layers if that is all that fits."""
+    """How the next command runs the model: as this one did, or as fits.
+
+    By layers, or spread over memory and disk where layers do not run alone.
+    """
     ways = [name for name in _WAYS_TO_RUN if name in flat_fields(type(request))]
     as_before = tuple(option_words(request, only=ways)) if ways else ()
     item = 4 if getattr(request, "dtype", "auto") == "float32" else _LEAST_ITEM
-    return as_before or (() if _fits(model, item) else ("--stream-layers",))
+    if as_before or _fits(model, item):
+        return as_before
+    return _SPREAD if model.inseparable else _BY_LAYERS
 
 
 def _fits(model: MoEModel, item: int) -> bool:

@@ -110,6 +110,14 @@ class ExportRequest(ExportOptions, ModelRequest):
         return self
 
     @model_validator(mode="after")
+    def _files_beside_have_a_name(self) -> "ExportRequest":
+        if (self.gguf or self.quantised_as) and self.out.name in ("", ".."):
+            raise ValueError(
+                f"files beside {self.out} would be named after it; name that folder from outside"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _corpora_have_their_recipe(self) -> "ExportRequest":
         if self.recipe_corpora and self.quantised_as in (None, "fp8"):
             raise ValueError("--recipe-corpus goes with --recipe nvfp4 or awq")

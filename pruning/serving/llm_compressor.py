@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +87,11 @@ class QuantisedFiles:
         return self._beside(".rows.jsonl") if SCHEMES[self.scheme].needs_text else None
 
     @property
+    def written(self) -> tuple[Path, ...]:
+        """All files of them, the script last."""
+        return (self.recipe, *([self.rows] if self.rows else ()), self.script)
+
+    @property
     def command(self) -> str:
         """The command line that runs the script."""
         return f"python {shlex.quote(str(self.script))}"
@@ -99,6 +104,11 @@ def check_quantisable(
     instead = ""
     if contents.quantisation:
         instead = f"it is quantised already ({contents.quantisation}); FP8 takes --dequantise"
+    elif contents.has_own_widths:
+        instead = (
+            "its experts have widths of their own, and llm-compressor loads it by transformers, "
+            "which reads one; give --width-mode uniform"
+        )
     elif not contents.is_uniform:
         instead = (
             "its layers differ, and llm-compressor loads it by transformers, which reads equal "
@@ -187,20 +197,24 @@ def _stays(family: MoEFamily, inside: str, rows: int, *, is_sparse: bool) -> str
     return rf"re:.*\.\d+\.{re.escape(part)}\..*"
 
 
-def group_of(model: MoEModel, scheme: str) -> int:
-    """Weights of a row that share a scale: the largest group that divides every quantised row."""
-    rows = {"the hidden size": model.hidden_size}
+def group_of(model: MoEModel, scheme: str, built: Mapping[int, int] | None = None) -> int:
+    """Weights of a row that share a scale: the largest group that divides every quantised row.
+
+    `built`: the width that the experts of each layer will have, where it is not the model's own.
+    """
+    rows = [("the hidden size", model.hidden_size)]
     for layer, widths in computed_widths(model).items():
-        rows |= {f"the width of experts in layer {layer}": width for width in widths}
-    rows |= {entry.name: entry.shape[-1] for entry, stays in _others(model) if not stays}
+        of_layer = {built[layer]} if built else {*widths}
+        rows += [(f"the width of experts in layer {layer}", width) for width in of_layer]
+    rows += [(entry.name, entry.shape[-1]) for entry, stays in _others(model) if not stays]
     for group in SCHEMES[scheme].groups:
-        if not any(size % group for size in rows.values()):
+        if not any(size % group for _, size in rows):
             return group
     least = SCHEMES[scheme].groups[-1]
-    name = next(name for name, size in rows.items() if size % least)
+    name, size = next((name, size) for name, size in rows if size % least)
     raise ExportError(
         f"No recipe for {scheme}: it needs rows of a multiple of {least} weights, and {name} is "
-        f"{rows[name]}; use fp8."
+        f"{size}; use fp8."
     )
 
 
@@ -226,6 +240,8 @@ _SCRIPT: Final = '''\
 
 here = Path(__file__).resolve().parent
 source, target = here / {out!r}, here / {target!r}
+if target.exists():
+    raise SystemExit(f"{{target}} is there already; remove it")
 # Not by llm-compressor's load_context: of stacked experts it makes random ones.
 model, report = {auto_class}.from_pretrained(source, dtype="auto", output_loading_info=True)
 if report["missing_keys"]:
@@ -309,7 +325,7 @@ def write_quantised(
         texts[files.rows] = "".join(f"{json.dumps({'input_ids': list(row)})}\n" for row in rows)
     texts[files.script] = script(model, files)
     for path, text in texts.items():
-        if path.exists() and path.read_text() != text:
+        if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
             raise ExportError(f"{path} is there already, with another content; remove it.")
     for path, text in texts.items():
         write_durably(path, text.encode())

@@ -60,7 +60,7 @@ PANELS = {
         "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples windows_per_document questions stops template_args "
-        "skip_bad_rows allow_test_set "
+        "skip_bad_rows allow_test_set allow_small_ids "
         "with_corpora",
         "Machine": "dtype device batch_size attention device_map max_memory offload_folder "
         "stream_layers experts_at_once hidden_states_dir checkpoint_activations trust_remote_code "

@@ -214,6 +214,10 @@ AllowTestSet = Annotated[
     Switch,
     Option("Allow data of a benchmark's test set for other uses; results record it."),
 ]
+AllowSmallIds = Annotated[
+    Switch,
+    Option("Allow traffic in which no layer chose its last experts; runs record it."),
+]
 Tokens = Annotated[
     Whole, Field(ge=2, le=10**10), Option(f"Tokens of each corpus; {_OR_PRESET} {DEFAULT_TOKENS}.")
 ]

@@ -1,6 +1,7 @@
 """The options of a plan: how much goes, from where, and what is left alone."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,6 +99,17 @@ TargetSize = Annotated[
     decimal("give a number of GiB, or a size such as 30GiB"),
     checked_by(parse_gib),
     Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB.", takes="SIZE"),
+]
+DeviceBudget = Annotated[
+    str,
+    decimal("give a number of GiB, or a size such as 12GiB"),
+    checked_by(partial(parse_gib, what="budget")),
+    Option(
+        "Bytes for weights on the device: all but routed experts first, as stored, then the "
+        "experts that fit. Leave room for the KV cache and activations, which it does not count: "
+        "12GiB, or a number of GiB.",
+        takes="SIZE",
+    ),
 ]
 TargetDtype = Annotated[
     TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")

@@ -266,6 +266,13 @@ class PlanSpec(Section):
                 f"give one budget: {listed(map(name, BUDGETS))}"
                 + (", not several" if amounts else f"; or {name(self._file())}, which has its own"),
             )
+        limits = given(self.limits, LimitsSpec.model_fields)
+        if self.keeps_all and limits:
+            raise Misfit(
+                limits[0],
+                f"{name('mean_top_k')} alone keeps all experts; give a budget as well "
+                f"({listed(map(name, BUDGETS))}), or leave {name(limits[0])} out",
+            )
         if self.budget.uneven and self.budget.size_target is None:
             raise Misfit("uneven", f"{name('uneven')} goes with {listed(map(name, _TARGETS))}")
         return self

@@ -57,7 +57,14 @@ def run_streamed(
     yield 0
     skeleton = parts.skeleton
     instead = "Verify without --stream-layers, or with --level bytes"
-    relay = Relay(skeleton.model, skeleton.layers, model.family.label, _feed, instead=instead)
+    relay = Relay(
+        skeleton.model,
+        skeleton.layers,
+        model.family.label,
+        _feed,
+        instead=instead,
+        inseparable=model.inseparable,
+    )
     batch = _batch(ids)
     with parts.loaded(EMBEDDINGS), torch.no_grad():
         hidden_BTD = relay.embed(batch)

@@ -103,6 +103,13 @@ class _Choice:
             return self.manifest.nbytes
 
     @property
+    def _is_inseparable(self) -> bool:
+        try:
+            return bool((self.source or self.exported).inseparable)
+        except UserError:  # the checks of its bytes say so
+            return False
+
+    @property
     def missing(self) -> str:
         """The repair whose files are elsewhere."""
         repair = self.manifest.plan.repair
@@ -148,7 +155,7 @@ class _Choice:
         there = f"{format_bytes(available)} are available"
         way = " for one layer at a time" if self.by_layers else ""  # or a block of its experts
         words = f"needs {format_bytes(needed)} of memory{way}, {there}"
-        if needed > available and not self.by_layers:
+        if needed > available and not self.by_layers and not self._is_inseparable:
             # By layers it may reach the highest level that there is.
             highest = Level.LOGITS if self.source and not self.missing else Level.LOAD
             streamed = self.memory(highest, by_layers=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from analysis.calibration.weights import measure_weights
 from analysis.errors import ExportError, UserError
+from analysis.files.home import from_home
 from analysis.model.heads import loaded_bytes, prediction_heads
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
@@ -15,7 +16,7 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_depend_on, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, plan_from_dict, with_top_k
 from pruning.plan.sizes import heads_bytes, parse_size, weight_bytes
-from pruning.plan.widths import WidthChoice, WidthMode
+from pruning.plan.widths import WidthChoice, WidthMode, plan_widths
 from pruning.planning.ship_verdict import recorded_verdict
 from pruning.records.cost import cost_of
 from pruning.records.evaluation import EvaluationStore
@@ -28,6 +29,7 @@ from pruning.serving.gguf import Converter, converter_options, find_converter, g
 from pruning.surgery.export import (
     ExportSettings,
     PreparedExport,
+    check_place,
     export_checkpoint,
     planned_export,
     prepare_export,
@@ -38,7 +40,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read
 from pruning.tasks import Steps
 from pruning.tasks.calibration import weights_costs
 from pruning.tasks.loading import open_plan, quiet_transformers
-from pruning.tasks.quantising import check_recipe, write_recipe
+from pruning.tasks.quantising import check_before_export, check_recipe, write_recipe
 
 
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
@@ -51,8 +53,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     model = load_model_index(request.model, revision=request.revision)
     plan = _plan(request, model)
     converter = _converter(request, model, plan)
-    if request.quantised_as:
-        check_recipe(request, model, plan, _contents(request, model, plan))
+    _check_recipe(request, model, plan)
     parts, verifies = Parts({}), request.verify or model.family.discovered
     if verifies:  # what is written states its own cost; memory decides whether models are run
         written = weight_bytes(model, plan)
@@ -60,10 +61,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
         parts = Parts({"verify": _verify_costs(amount, written, written)})
     if converter and request.gguf and not gguf_path(request.out, request.gguf).exists():
         parts.expect("gguf", {"write": cost("write", weight_bytes(model, plan))})
-    if skipped := is_finished_export(request, model):
-        manifest = read_manifest(request.out)
-    else:
-        manifest = yield from _write(request, model, plan, parts)
+    manifest, skipped = yield from _written(request, model, plan, parts)
     result: dict[str, Any] = {
         "out": str(request.out),
         "skipped": skipped,
@@ -92,23 +90,36 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     return result
 
 
-def _write(
+def _written(
     request: ExportRequest, model: MoEModel, plan: PruningPlan, parts: Parts
-) -> Steps[Manifest]:
-    """Write the checkpoint, once the experts of its heads are weighed if these rank them."""
-    options = _options(request, model, plan)
+) -> Steps[tuple[Manifest, bool]]:
+    """The manifest of the export, and whether it was there already."""
+    manifest, options = _manifest_there(request, plan), _options(request, model, plan)
+    if manifest is None:
+        if _weighed_heads(model, plan, options):  # before their weights are read, for minutes
+            check_place(from_home(request.out), model.checkpoint.path)
+        yield from check_before_export(request, model, plan)
+        written = weight_bytes(model, plan) + heads_bytes(model, plan, options.heads)
+        parts.expect("export", {"write": cost("write", written)})
+    options = yield from _weighed(model, plan, options, parts)
+    if manifest:
+        _check_alike(request, manifest, planned_export(model, plan, request.out, options), options)
+        return manifest, True
+    writing = export_checkpoint(model, plan, request.out, options)
+    return (yield from parts.run("export", writing)), False
+
+
+def _weighed(
+    model: MoEModel, plan: PruningPlan, options: ExportSettings, parts: Parts
+) -> Steps[ExportSettings]:
+    """The options, with the experts of heads weighed if their weights rank them."""
     heads = _weighed_heads(model, plan, options)
     for head, alone in heads.items():
         parts.expect(f"head {head}", weights_costs(alone))
-    written = weight_bytes(model, plan) + heads_bytes(model, plan, options.heads)
-    parts.expect("export", {"write": cost("write", written)})
     tables = {}
     for head, alone in heads.items():
         tables[head] = yield from parts.run(f"head {head}", measure_weights(alone))
-    if tables:
-        options = replace(options, head_ranking=WeighedHeads(tables=tables))
-    writing = export_checkpoint(model, plan, request.out, options)
-    return (yield from parts.run("export", writing))
+    return replace(options, head_ranking=WeighedHeads(tables=tables)) if tables else options
 
 
 def _weighed_heads(
@@ -140,8 +151,20 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
 def _contents(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Contents:
     """What decides who reads the export."""
     keeps_heads = request.mtp in (HeadChoice.KEEP, HeadChoice.PRUNE)
-    contents = contents_of(model, plan, padded=request.pad, keeps_heads=keeps_heads)
+    widths = plan_widths(model, plan, _choice(request))
+    contents = contents_of(model, plan, widths, padded=request.pad, keeps_heads=keeps_heads)
     return contents.dequantised() if request.dequantise else contents
+
+
+def _check_recipe(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> None:
+    if request.quantised_as:
+        widths = plan_widths(model, plan, _choice(request))
+        check_recipe(request, model, plan, _contents(request, model, plan), widths)
+
+
+def _choice(request: ExportRequest) -> WidthChoice | None:
+    mode = request.width_mode
+    return WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None
 
 
 def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
@@ -149,26 +172,53 @@ def _plan(request: ExportRequest, model: MoEModel) -> PruningPlan:
     return with_top_k(plan, model, request.top_k).in_own_bits  # fewer are only simulated
 
 
-def dry_export(request: ExportRequest, model: MoEModel) -> PreparedExport:
-    """The export as `export_run` would write it, checked as far as that needs no writing."""
-    prepare = planned_export if is_finished_export(request, model) else prepare_export
+def dry_export(request: ExportRequest, model: MoEModel) -> Steps[tuple[PreparedExport, bool]]:
+    """The export as `export_run` would write it, and whether it is there.
+
+    Checked as far as that needs no writing.
+    """
     plan = _plan(request, model)
-    return prepare(model, plan, request.out, _options(request, model, plan))
+    _check_recipe(request, model, plan)
+    manifest = _manifest_there(request, plan)
+    options = yield from _weighed(model, plan, _options(request, model, plan), Parts({}))
+    if manifest is None:
+        return prepare_export(model, plan, request.out, options), False
+    planned = planned_export(model, plan, request.out, options)
+    _check_alike(request, manifest, planned, options)
+    return planned, True
 
 
 def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
     """Whether this export is there; one of another plan or with other options is refused."""
-    folder, plan = request.out, _plan(request, model)
-    if not (folder / MANIFEST_NAME).is_file():
+    plan = _plan(request, model)
+    if (manifest := _manifest_there(request, plan)) is None:
         return False
-    manifest, instead = read_manifest(folder), "remove it, or give export another folder."
+    options = _options(request, model, plan)
+    _check_alike(request, manifest, planned_export(model, plan, request.out, options), options)
+    return True
+
+
+_INSTEAD = "remove it, or give export another folder."
+
+
+def _manifest_there(request: ExportRequest, plan: PruningPlan) -> Manifest | None:
+    """Of the export that the folder holds, if it does; one of another plan is refused."""
+    folder = request.out
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    manifest = read_manifest(folder)
     if manifest.plan.digest != plan.digest:
         raise ExportError(
             f"{folder} holds an export of another plan ({manifest.plan.digest[:8]}, "
-            f"this one is {plan.digest[:8]}); {instead}"
+            f"this one is {plan.digest[:8]}); {_INSTEAD}"
         )
-    options = _options(request, model, plan)
-    planned = planned_export(model, plan, folder, options)
+    return manifest
+
+
+def _check_alike(
+    request: ExportRequest, manifest: Manifest, planned: PreparedExport, options: ExportSettings
+) -> None:
+    """Refuse an export that was written with other options."""
     sizes = {shard.name: shard.nbytes for shard in planned.shards}
     agree = {
         "mtp": planned.heads == manifest.heads,
@@ -182,14 +232,13 @@ def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
     for option, is_alike in agree.items():
         if not is_alike:
             raise ExportError(
-                f"{folder} holds an export of this plan with another {option} than "
-                f"is asked for; {instead}"
+                f"{request.out} holds an export of this plan with another {option} than "
+                f"is asked for; {_INSTEAD}"
             )
-    return True
 
 
 def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> ExportSettings:
-    mode, largest = request.width_mode, request.max_shard_size
+    largest = request.max_shard_size
     store = stats_store(request.stats_dir)
     heads = HeadChoice(request.mtp) if request.mtp else None
     ranked = heads in (HeadChoice.KEEP, HeadChoice.PRUNE)  # if refused, keep recommends prune
@@ -206,7 +255,7 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
         plan_source=plan_source,
         hash_source=request.hash_source,
         recipe=request.recipe.encode(),
-        widths=WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None,
+        widths=_choice(request),
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
         dequantise=request.dequantise,

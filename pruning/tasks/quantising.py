@@ -5,12 +5,13 @@ from typing import Any
 from analysis.corpora.early import has_vocabulary
 from analysis.corpora.spec import is_at_hand
 from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
-from analysis.errors import PlanError
+from analysis.errors import ExportError, PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan
+from pruning.plan.widths import WidthPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ExportRequest
 from pruning.requests.repair import found_here, ranking_corpora
@@ -19,6 +20,7 @@ from pruning.serving.llm_compressor import (
     SCHEMES,
     QuantisedFiles,
     check_quantisable,
+    group_of,
     write_quantised,
 )
 from pruning.spec.base import validated
@@ -29,13 +31,32 @@ CALIBRATION_TOKENS = 65_536  # 128 sequences of 512, as in AWQ's paper (arXiv:23
 
 
 def check_recipe(
-    request: ExportRequest, model: MoEModel, plan: PruningPlan, contents: Contents
+    request: ExportRequest,
+    model: MoEModel,
+    plan: PruningPlan,
+    contents: Contents,
+    widths: WidthPlan | None,
 ) -> None:
-    """Refuse, before any work, a recipe that could not run; `contents` are of the export."""
+    """Refuse, before any work, a recipe that could not run.
+
+    `contents` and `widths` are of the export.
+    """
     scheme, folder = request.quantised_as or "", model.checkpoint.path
     check_quantisable(model, contents, has_tokenizer=has_vocabulary(folder), scheme=scheme)
+    group_of(model, scheme, widths.loaded if widths else None)  # refuses
     if SCHEMES[scheme].needs_text:
         _corpora(request, model, plan)
+
+
+def check_before_export(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Steps[None]:
+    """Refuse files in the place of a recipe, and text that cannot be read, before an export."""
+    if request.quantised_as is None:
+        return
+    files = QuantisedFiles(request.out, request.quantised_as)
+    if taken := [path for path in files.written if path.exists()]:
+        raise ExportError(f"{taken[0]} is there already, of another export; remove it.")
+    if files.rows:
+        yield from check_corpora(_readings(request, model, plan))
 
 
 def write_recipe(

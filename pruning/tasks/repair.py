@@ -62,7 +62,8 @@ def _prepare(
 ) -> "Steps[tuple[MoEModel, PruningPlan, list[TokenSequences], CalibrationSettings]]":
     """The model, the complete plan, the sequences of every corpus, and how the model runs."""
     model = load_model_index(request.model, revision=request.revision)
-    plan = fit_plan(plan_from_dict(request.plan), model)
+    # Fewer bits are only simulated: what exports hold is repaired, and then given them.
+    plan = fit_plan(plan_from_dict(request.plan), model).in_own_bits
     store = stats_store(request.stats_dir)
     check_records_folder(request.stats_dir, RepairStore(store.directories), model.identity)
     runs = store.of_model(model.identity, "routed")

@@ -288,7 +288,8 @@ def _measure(
     try:
         expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
         if not request.stream_layers:  # the model is loaded once
-            expected |= {n: {**costs, "read": 0.0} for n, costs in expected.items() if n != "0"}
+            readers = [n for n, costs in expected.items() if costs.get("read")]
+            expected |= {n: {**expected[n], "read": 0.0} for n in readers[1:]}
         units = cuts.order.units
         half = tuple(most // 2 for most in units.most)
         more = refinement_parts(works, units, half, request.refine).whole.total

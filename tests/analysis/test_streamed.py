@@ -18,17 +18,21 @@ from analysis.calibration.blocks import (
     layer_sizes,
 )
 from analysis.calibration.experts import collecting
+from analysis.calibration.feed import run_trunk
 from analysis.calibration.loading import Placement
+from analysis.calibration.memory import check_fits, estimate, memory_needs
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton, StoredTensor
 from analysis.calibration.sums import sums_of
 from analysis.errors import CheckpointError, StatsError, UnsupportedModelError
+from analysis.families.listing import FAMILIES
+from analysis.model.forwards import decoder_stack
 from analysis.model.layer_costs import layer_costs
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
-from families.configs import BY_NAME, DISTINCT
+from families.configs import BY_NAME, CASES, DISTINCT
 from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
@@ -364,6 +368,42 @@ def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
         run(described, tmp_path / "stats", STREAMED)
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_is_recorded_of_layers_that_do_not_run_alone_is_what_running_them_shows(case):
+    model, family = family_model(case), FAMILIES[case.model_type]
+    config = family.text_config(model.config.to_dict())
+    recorded = family.inseparable(config)
+    assert bool(recorded) == (case.model_type in HAND_ON_MORE)
+    relay = Relay(model, decoder_stack(model, family)[1], family.label, run_trunk)
+    shown = ""
+    with torch.no_grad():
+        try:
+            relay.embed(next(make_sequences(vocabulary=config["vocab_size"]).batches(3)))
+        except UnsupportedModelError as error:
+            shown = str(error)
+    assert shown == (str(relay.refusal(recorded)) if recorded else "")
+
+
+def test_what_would_be_refused_is_not_advised(tmp_path, monkeypatch):
+    family_model(BY_NAME["glm_moe_dsa"]).save_pretrained(tmp_path / "joined")
+    tiny_checkpoint(tmp_path / "apart", "olmoe")
+    for name, refused in ("joined", True), ("apart", False):
+        described, settings = load_model_index(str(tmp_path / name)), make_settings()
+        needs = memory_needs(described, make_sequences(), settings)
+        little = replace(needs, free=needs.whole_model - 1)
+        for way in ("--stream-layers", "torchrun"):
+            assert (way in little.advice) is not refused
+        assert "--device-map auto" in little.advice
+        with monkeypatch.context() as patched:
+            patched.setattr(blocks, "free_memory", lambda most=little.free: most)
+            with pytest.raises(CheckpointError, match="--device-map auto") as error:
+                check_fits(described, make_sequences(), settings)
+            assert ("--stream-layers" in str(error.value)) is not refused
+        if refused:  # before anything runs, too
+            with pytest.raises(UnsupportedModelError, match="a layer hands on more than hidden"):
+                estimate(described, make_sequences(), make_settings(placement=STREAMED))
+
+
 @pytest.mark.parametrize("name", ["gemma4_text", "gemma4"])
 def test_layers_that_get_more_than_hidden_states_are_refused(name, tmp_path):
     """Gemma 4's small models give each layer embeddings of its own."""
@@ -376,8 +416,14 @@ def test_layers_that_get_more_than_hidden_states_are_refused(name, tmp_path):
     described = load_model_index(str(tmp_path / "model"))
     run(described, tmp_path / "whole")
     message = r"streamed layer by layer: each layer also gets what .*per_layer.* --device-map auto"
-    with pytest.raises(UnsupportedModelError, match=message):
+    with pytest.raises(UnsupportedModelError, match=message) as recorded:
         run(described, tmp_path / "stats", STREAMED)
+    skeleton = Skeleton(described, make_settings(placement=STREAMED))
+    skeleton.load(EMBEDDINGS)
+    relay = Relay(skeleton.model, skeleton.layers, described.family.label, run_trunk)
+    with pytest.raises(UnsupportedModelError) as shown:
+        relay.embed(next(make_sequences(vocabulary=described.config["vocab_size"]).batches(3)))
+    assert str(recorded.value) == str(shown.value)
     assert not list((tmp_path / "stats").rglob("*.safetensors"))
 
 

@@ -43,7 +43,7 @@ def test_fp8_is_written_in_bfloat16_where_that_is_asked_for(open_page, queued_jo
     test.button(key="export.start").click().run()
     request = written(queued_jobs()[0])
     model = load_model_index(request.model)
-    nbytes = format_bytes(dry_export(request, model).tensor_bytes)
+    nbytes = format_bytes(drain(dry_export(request, model))[0].tensor_bytes)
     assert metrics_of(test)["On disk"] == nbytes != before
     exported = load_model_index(str(request.out))
     assert (exported.quantisation, model.quantisation) == ("", "fp8")

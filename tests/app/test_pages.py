@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from page_texts import ALL_CORPORA, loaded_on, parsed, texts
 
 from app.charts.listing import CHARTS
+from app.pages.explore import PARTS, views_of
 
 CHART_PAGES = ("start", "explore", "compare", "export")
 MODELS = ("bare", "weighed", "once")
@@ -46,13 +47,6 @@ WRITTEN = [
         for name in ("files", "demo-model", "not-covered")
     ),
 ]
-VIEWS = {
-    "Corpora": ("Overlap", "Pairs", "Sparsity", "Exponents", "Blend"),
-    "Evidence": ("Tokens", "Damage", "Score and loss"),
-    "Expert": ("One expert", "Paths"),
-    "Your traffic": ("Your traffic",),
-    "Advice": ("Advice",),
-}
 OTHERS = (
     {"criterion": "camera-p", "neuron_scope": "expert"},
     {"criterion": "neuron-norms"},
@@ -63,10 +57,10 @@ STATES = (
     *(("start", {}), ("compare", {}), ("plan", {}), ("export", {})),
     *product(("start", "explore", "compare", "plan", "export", "evaluate"), MODELS),
     *(
-        ("explore", {"tab": tab, f"{tab.lower()}.view": view, **rest})
+        ("explore", {"tab": PARTS[part][0], f"{part}.view": view, **rest})
         for rest in ({"corpora": ALL_CORPORA}, {"model": "once"})
-        for tab, views in VIEWS.items()
-        for view in views
+        for part in PARTS
+        for view, _ in views_of(part).values()
     ),
     *product(
         ("explore",),

@@ -77,6 +77,7 @@ MORE = [
     ),
     ("fit", {"ways": 2, "stats_dir": "stats"}),
     ("traffic", {"traces": ("a b.jsonl", "c.npz"), "model": "demo", "count": "response"}),
+    ("traffic", {"skip_bad_rows": 2, "allow_small_ids": True}),
     ("variance", {"criteria": ("reap", "man"), "sparsities": ("25%",), "batch_size": 2}),
     ("ask", {"prompt": "two words", "max_new_tokens": 5, "raw": True, "lens": True}),
     ("ask", {"prompt": None, "text": "<b> of & two"}),

@@ -58,9 +58,17 @@ def test_without_traffic_the_part_says_how_to_import_it_and_then_shows_it(
 
 
 def test_the_page_shows_what_the_command_says(open_page, run, told, layers, tmp_path, stats_dir):
-    for seed, name in enumerate(("monday", "tuesday")):
-        write_traces(tmp_path / f"{name}.jsonl", layers, answers=2, seed=10 * seed)
-        run(f"moeprune runs import {name}.jsonl --model demo --stats-dir {stats_dir}")
+    place = f"--model demo --stats-dir {stats_dir}"
+    (tmp_path / "answers").mkdir()
+    for seed, name in enumerate(("monday", "noon", "tuesday")):
+        write_traces(tmp_path / "answers" / f"{name}.jsonl", layers, answers=2, seed=10 * seed)
+    with (tmp_path / "answers" / "noon.jsonl").open("a") as file:
+        file.write("{}\n")
+    run(
+        "moeprune runs import answers/monday.jsonl answers/noon.jsonl --count response "
+        f"--skip-bad-rows 3 {place}"
+    )
+    run(f"moeprune runs import answers/tuesday.jsonl {place}")
     test = opened(open_page("explore", **PART), "traffic-held")
     assert test.selectbox(key="traffic").value == "tuesday"  # the newest
     test.selectbox(key="traffic").set_value("monday")
@@ -69,7 +77,7 @@ def test_the_page_shows_what_the_command_says(open_page, run, told, layers, tmp_
     (traffic,) = lines_of(test, "moeprune traffic")
     run(plan)
     result = told(traffic)
-    assert shlex.split(traffic)[2:4] == ["plan.json", "monday.jsonl"]
+    assert shlex.split(traffic)[2:5] == ["plan.json", "answers/monday.jsonl", "answers/noon.jsonl"]
     by_layer, by_corpus = (
         frame.value for frame in test.dataframe if {"held"} <= {*frame.value.columns}
     )
@@ -94,3 +102,6 @@ def test_a_plan_that_removes_nothing_has_no_nearest_corpus(
     test = open_page("explore", **PART | {"sparsity": "0%"})
     (said,) = (text for text in texts(test.markdown) if "as many experts could hold" in text)
     assert said.startswith("The plan's experts hold 100.0%") and "nearest" not in said
+    (chart,) = (one for one in test.get("plotly_chart") if "traffic" in one.key)
+    low, high = json.loads(chart.proto.spec)["layout"]["yaxis"]["range"]
+    assert low < 1 < high < 1.02  # no share is more than 100%

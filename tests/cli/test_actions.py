@@ -164,7 +164,8 @@ class TestAction:
         assert set(fields) <= set(flat_fields(action(name).request))
         assert not any(is_plan(flat_fields(action(name).request)[field]) for field in fields)
         # Nobody runs code of a checkpoint, or names a file of the server, in a form.
-        assert not {*fields} & {"trust_remote_code", "allow_test_set", "source", "plan_model"}
+        alone = {"trust_remote_code", "allow_test_set", "allow_small_ids", "source", "plan_model"}
+        assert not {*fields} & alone
         kinds = flat_fields(action(name).request)
         words = {field for field in fields if kinds[field].annotation in (str, str | None)}
         assert words <= {"criterion", "sparsity"}

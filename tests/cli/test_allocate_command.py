@@ -48,6 +48,10 @@ def test_bits_alone_are_the_best_of_all_combinations(measured, works, tiny, own,
     assert told["cost"] == pytest.approx(min(best.values()))
     assert tuple(plan.bits_by_layer.values()) == chosen
     assert told["bytes"] == weight_bytes(model, plan) <= nbytes
+    shown = works("plans", "show", "allocated.json", "--model", tiny)
+    assert "allocated.json: all experts, bits by layer" in shown
+    last = {line.split("│")[-1].strip() for line in shown.splitlines() if "│" in line}
+    assert set(chosen) <= last
     # Measured, it is a way of its own to this size.
     works("evaluate", tiny, "--plan", "allocated.json", "--measure", "nll", *measured)
     size = f"{-(-told['bytes'] // 1024)}KiB"
@@ -81,6 +85,34 @@ def test_experts_of_a_criterion_or_of_a_plan(measured, works, tiny, own, here):
     plan = load_plan(here / "allocated.json", model=model)
     assert plan.in_own_bits == half
     assert set(plan.bits_by_layer.values()) <= {"16", "4", "2"} and plan.named_bits
+
+
+def test_corpora_that_differ_in_formats_are_named(measured, works, refused, tiny, corpora, own):
+    where = ("--corpus", corpora[0], "--samples", "3", "--seq-len", "9", "--stats-dir", own)
+    words = ("--criterion", "aimer", "--levels", "2", "--bits", "4")
+    works("sensitivity", tiny, *words, *where)
+    size = ("allocate", tiny, "--target-size", "1GiB", "--stats-dir", own)
+    said = refused(*size)
+    assert "in 4 on" in said and "in 4, 2 on" in said and "--measured-on" in said
+    assert f"--bits 2 --stats-dir {own}` first" in refused(*size, "--bits", "2")
+    works(*size, "--bits", "4")
+
+
+def test_a_repair_of_bits_by_layer_is_that_of_the_export(works, tiny, corpora, own, here):
+    works("plan", tiny, "--criterion", "aimer", "--sparsity", "50%", "--stats-dir", own)
+    model = load_model_index(str(tiny))
+    half = load_plan(here / "plan.json", model=model)
+    mixed = fit_plan(replace(half, layer_bits={model.layers[0].index: "4"}), model)
+    mixed.save(here / "mixed.json")
+    where = ("--corpus", corpora[1], "--tokens", "36", "--seq-len", "9", "--stats-dir", own)
+    for name in ("plan", "mixed"):
+        works("repair", tiny, "--plan", f"{name}.json", *where, "-o", f"{name}-repaired.json")
+    repaired = load_plan(here / "mixed-repaired.json", model=model)
+    assert repaired.layer_bits == mixed.layer_bits
+    works("export", tiny, "out", "--plan", "mixed-repaired.json", "--stats-dir", own)
+    exported = load_plan(here / "out", model=model)
+    assert exported == load_plan(here / "plan-repaired.json", model=model)
+    assert exported.repair == repaired.repair
 
 
 def test_an_export_has_the_weights_as_they_are_and_names_the_bits_for_llama_cpp(works, here):

@@ -106,6 +106,11 @@ def test_a_model_larger_than_memory_runs_by_layers_next_and_others_as_before(wor
     evaluated, written = following(works("plan", "large", *words))
     assert "--stream-layers" in evaluated
     assert "--stream-layers" not in written
+    joined = {"model_type": "glm_moe_dsa", "n_routed_experts": 8, "first_k_dense_replace": 0}
+    hollow_checkpoint(here / "joined", large | joined)
+    evaluated, _ = following(works("plan", "joined", *words, "--force"))
+    assert "--stream-layers" not in evaluated
+    assert evaluated[evaluated.index("--device-map") + 1] == "auto"
     evaluated, _ = following(works("plan", tiny, "--criterion", "random", "--remove", 3, "--force"))
     assert "--stream-layers" not in evaluated
     model = load_model_index(str(tiny))

@@ -54,10 +54,12 @@ def test_awq_is_calibrated_on_the_text_that_ranked(export, here):
     export("--recipe", "awq")  # the same again is left as it is
 
 
-def test_another_file_of_that_name_stays(export, moeprune, here):
+def test_another_file_of_that_name_stays(export, refused, here):
     (here / "small-fp8.yaml").write_text("mine")
-    outcome = moeprune("export", "demo", "small", "--plan", "plan.json", "--recipe", "fp8")
-    assert "small-fp8.yaml is there already, with another content" in outcome.err
+    words = ("export", "demo", "small", "--plan", "plan.json", "--recipe", "fp8")
+    assert "small-fp8.yaml is there already, of another export" in refused(*words)
+    export()
+    assert "small-fp8.yaml is there already, with another content" in refused(*words)
     assert (here / "small-fp8.yaml").read_text() == "mine"
     assert not (here / "small-fp8.py").exists()
 
@@ -82,3 +84,23 @@ def test_what_cannot_be_run_is_refused_before_any_work(refused, works, here, tin
     assert "it has no tokenizer" in refused(*no_tokenizer)
     corpus = ("--plan", "aimer.json", "--recipe-corpus", "demo-code")
     assert "goes with --recipe nvfp4 or awq" in refused(*export, "fp8", *corpus)
+    absent = ("--plan", "uneven.json", "--pad", "--recipe-corpus", "none.jsonl")
+    assert "none.jsonl does not exist" in refused(*export, "nvfp4", *absent)
+    unnamed = ("export", "demo", ".", "--plan", "uneven.json", "--recipe", "fp8")
+    assert "named after it" in refused(*unnamed)
+
+
+def test_a_plan_of_neurons_has_the_rows_that_it_makes(moeprune, works, here):
+    scope = ("--neuron-scope", "expert", "--sparsity", "40%")  # 39 of 64 stay, stored as 40
+    words = ("--granularity", "neuron", "--criterion", "neuron-norms", *scope)
+    works("plan", "demo", *words, "-o", "neurons.json")
+
+    def asked(*more):
+        plan = ("--plan", "neurons.json", "--recipe", "nvfp4", "--recipe-corpus", "demo-code")
+        return moeprune("export", "demo", "out", *plan, *more)
+
+    assert "multiple of 16 weights, and the width of experts in layer 0 is 40" in asked().err
+    assert "multiple of 16 weights" in asked("--dry-run").err
+    assert "--width-mode uniform" in asked("--width-mode", "ragged").err
+    assert "nothing was written" in asked("--width-multiple-of", "16", "--dry-run").out
+    assert not (here / "out").exists()

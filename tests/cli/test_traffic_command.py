@@ -155,7 +155,9 @@ def test_a_plan_that_removes_nothing_has_no_nearest_corpus(moeprune, works, trac
     assert "nearest" not in said
 
 
-def test_answers_of_a_pruned_model_are_refused_with_what_to_do(refused, plan, layers, stats, here):
+def test_answers_of_a_pruned_model_are_refused_with_what_to_do(
+    refused, works, tiny, plan, layers, stats, here
+):
     """A thousand and more tokens of experts 0 to 3 of 6 alone."""
     rows = np.zeros((1100, 4, 2), dtype=np.int64)
     for layer in layers:
@@ -165,6 +167,17 @@ def test_answers_of_a_pruned_model_are_refused_with_what_to_do(refused, plan, la
     said = refused("traffic", plan, small, "--stats-dir", stats)
     assert "no layer chose the last 2 experts" in said
     assert "Serve tiny itself, and give its answers." in said
+    assert "add --allow-small-ids" in said
+    # A model whose routers never choose them is taken by its owner's word, and that is recorded.
+    allowed = works("traffic", plan, small, "--stats-dir", stats, "--allow-small-ids")
+    assert "allowed though no layer chose the last 2 experts" in " ".join(allowed.split())
+    assert "--allow-small-ids" in allowed.splitlines()[-1]
+    words = ("runs", "import", small, "--model", tiny, "--stats-dir", here / "own")
+    run = json.loads(works(*words, "--allow-small-ids", "--json"))["result"]["run"]
+    manifest = json.loads(works("runs", "show", run, "--stats-dir", here / "own"))
+    assert manifest["corpora"][0]["prepared"]["traffic"]["unseen"] == 2
+    assert "add --allow-small-ids" in refused(*words)  # though the run is there
+    assert json.loads(works(*words, "--allow-small-ids", "--json"))["result"]["run"] == run
 
 
 @pytest.mark.parametrize("name", ["-x.jsonl", "\u00e9.jsonl"])

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from analysis.criteria import get_criterion
 from analysis.drain import drain
-from analysis.errors import UnsupportedModelError
+from analysis.errors import ExportError, UnsupportedModelError
 from analysis.model.head_parts import runnable_heads
 from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
@@ -29,7 +29,7 @@ from pruning.requests.model import ExportRequest
 from pruning.surgery.head_ranking import WeighedHeads, head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
-from pruning.tasks.export import export_run
+from pruning.tasks.export import dry_export, export_run
 
 
 def without(name):
@@ -145,8 +145,17 @@ def test_heads_that_the_plans_runs_did_not_measure_are_ranked_by_weights(glm, tm
 def test_the_weights_of_heads_are_work_of_the_export(glm, tmp_path):
     plan = Model(str(glm.path)).plan("aimer", sparsity="40%")
     words = {"plan": plan.to_dict(), "out": tmp_path / "out", "mtp": "prune"}
-    steps = []
-    drain(export_run(ExportRequest(model=str(glm.path), **words)), steps.append)
+    request, steps, dry, again = ExportRequest(model=str(glm.path), **words), [], [], []
+    planned, is_there = drain(dry_export(request, glm.described), dry.append)
+    assert not (is_there or (tmp_path / "out").exists())
+    drain(export_run(request), steps.append)
+    assert planned.heads == read_manifest(tmp_path / "out").heads
+    # A dry run, and a run of what is there, read them too and say so.
+    assert drain(export_run(request), again.append)["skipped"]
+    assert drain(dry_export(request, glm.described), again.append)[1]
+    for read in (dry, again[: len(dry)], again[len(dry) :]):
+        assert [step.phase for step in read] == ["reading weights"] * len(dry)
+        assert read[-1].whole.fraction == 1
     assert list(dict.fromkeys(step.phase for step in steps)) == ["reading weights", "writing"]
     (head,) = prediction_heads(glm.described)
     weights = sum(item.entry.nbytes for item in head.located[3] if item.slot.projection)
@@ -154,6 +163,16 @@ def test_the_weights_of_heads_are_work_of_the_export(glm, tmp_path):
     shares = [step.whole.fraction for step in steps]
     assert shares == sorted(shares) and shares[-1] == 1
     assert steps[0].whole.total == pytest.approx(steps[-1].whole.total, rel=0.1)
+
+
+def test_a_folder_that_is_taken_is_refused_before_the_weights_of_heads_are_read(glm, tmp_path):
+    plan, out, steps = Model(str(glm.path)).plan("aimer", sparsity="40%"), tmp_path / "out", []
+    out.mkdir()
+    (out / "notes.txt").touch()
+    request = ExportRequest(model=str(glm.path), plan=plan.to_dict(), out=out, mtp="prune")
+    with pytest.raises(ExportError, match="not empty"):
+        drain(export_run(request), steps.append)
+    assert not steps
 
 
 def test_a_blend_of_runs_ranks_heads_too(glm, tmp_path):

@@ -162,6 +162,11 @@ def test_each_layer_has_its_own_number(demo, tmp_path):
     # Of before, and as files say where all layers have one: a number, with the digest of before.
     even = with_top_k(plan, demo, 2)
     assert even.to_dict()["top_k"] == 2 and plan_from_dict(even.to_dict()) == even
+    # It is that of all layers, also of those that the file does not name.
+    for kept in ({}, {"1": list(KEPT)}):
+        read = plan_from_dict({**raw, "kept": kept, "top_k": 2})
+        assert plan_from_dict(read.to_dict()) == read
+        assert fit_plan(read, demo).top_k == even.top_k
     assert even.digest == half(demo, top_k=2).digest != plan.digest
     # 1 + 3 experts less in all, 3 matrices of 128 x 64 each.
     before, after = size_report(demo, half(demo)), size_report(demo, plan)
@@ -200,6 +205,8 @@ def test_a_family_that_reads_a_list_has_it_written(tmp_path):
         ({"0": 5, "1": 1}, "demo selects 4 experts per token; choose a top-k of 1 to 3"),
         ({"0": 4, "1": 4}, "demo selects 4 experts per token; choose a top-k of 1 to 3"),
         (2.5, "'top_k' is 2.5; give experts per token, 1 or more"),
+        ({"9" * 5000: 1}, "names layer '9+'; give decoder indices"),
+        (dict.fromkeys("012345", 2), "is 2 in every layer that 'kept' names; write 2 if"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(demo, top_k, message):

@@ -82,6 +82,12 @@ def test_layers_that_are_not_named_stay_whole(tmp_path):
     assert read(tmp_path, {"3": [0, 2, 5]}) == {3: (0, 2, 5)}
 
 
+def test_an_order_of_experts_that_are_said_to_stay_is_no_ranking(tmp_path):
+    by_saliency = (5, 0, 1, 2, 3, 4)
+    objects = ({"layer": 3, "expert": expert, "kept": True} for expert in by_saliency)
+    assert read(tmp_path, lines(*objects)) == {3: tuple(range(6))}
+
+
 WRONG = {
     "unknown layer": ({"1": [0, 1]}, r"layer 1, which has no routed experts; .* are 0,3\."),
     "expert beyond": ({"3": [0, 6]}, r"expert 6 of layer 3, which has 6 experts \(0\.\.5\)"),

@@ -74,6 +74,10 @@ def test_coarse_steps_hold_the_size_and_lose_less_than_a_step_a_layer(seed, monk
         exact, smaller = least_cost(layers, nbytes), least_cost(layers, nbytes - 4 * step)
         assert cost_of(chosen) >= exact - 1e-12
         assert smaller is None or cost_of(chosen) <= smaller + 1e-12
+        # What the steps leave unused is too little for a better option of any layer.
+        room = nbytes - size(chosen)
+        for own, options in zip(chosen, layers, strict=True):
+            assert own.cost == min(o.cost for o in options if o.nbytes <= own.nbytes + room)
 
 
 def test_bytes_of_options_are_those_of_whole_plans(tmp_path):
@@ -116,3 +120,12 @@ def test_bytes_of_options_are_those_of_whole_plans(tmp_path):
             if size_ <= nbytes and len({(o.removed, o.bits) for o in row}) == 1
         ]
         assert (None if alike is None else cost_of(alike)) == min(same, default=None)
+
+
+def test_layers_of_a_given_plan_are_alike_in_bits():
+    layers = [
+        [LayerOption(gone, "16", 9, 0.0), LayerOption(gone, "4", 3, cost)]
+        for gone, cost in ((1, 0.5), (3, 0.25))
+    ]
+    alike = cheapest_alike(layers, 7)
+    assert alike == (layers[0][1], layers[1][1])

@@ -14,7 +14,11 @@ from analysis.errors import CheckpointError, PlanError
 from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint
 from pruning import Model
-from pruning.plan.plan import PruningPlan, model_ref
+from pruning.actions.action import Note, call_of_a_job
+from pruning.actions.compare_checkpoints import CompareCheckpointsRequest
+from pruning.actions.listing import action
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.spec.base import validated
 from pruning.surgery.matching import match_checkpoints
 from pruning.surgery.reading import RangeFile
 
@@ -229,11 +233,15 @@ def test_narrower_experts_are_refused(original, checkpoint, tmp_path):
 
 def test_uneven_layers_and_fewer_experts_per_token(original, tmp_path):
     kept = {0: (0, 1, 2, 3), 2: (2, 5), 3: (0, 1, 4)}
-    plan = PruningPlan(model_ref(original), kept, top_k=1)
+    plan = fit_plan(PruningPlan(model_ref(original), kept, top_k=1), original)
     export(original, plan, tmp_path / "uneven")
     model = Model(original.checkpoint.path)
     found = model.run("compare-checkpoints", pruned=str(tmp_path / "uneven"))
     assert found.plan.kept == kept
-    assert found.plan.top_k == 1
+    assert found.plan.top_k == dict.fromkeys(kept, 1)
     assert found.plan.digest == plan.digest
     assert json.loads(found.plan.to_json())["schedule_parameters"]["checkpoint"] == "uneven"
+    values = {"model": original.name, "pruned": "uneven"}
+    call = call_of_a_job(validated(CompareCheckpointsRequest, values))
+    told = action("compare-checkpoints").tell(call, found)
+    assert Note("It selects fewer experts per token (1), and so does the plan.") in told.shown

@@ -58,6 +58,15 @@ def test_what_no_number_of_experts_mends_is_refused_by_name(outlined, serve_on, 
         counts(outlined(QWEN3), serve_on, sparsity="40%")
 
 
+def test_a_multiple_besides_that_leaves_nothing_is_said(outlined):
+    # 96 is a multiple of both, and 128 experts have none besides that lets one go but 96.
+    model = outlined(QWEN3)
+    assert set(counts(model, "ep=32", sparsity="25%", multiple_of=3).allocation.keep) == {96}
+    both = r"ep=64 with --multiple-of, 192 together, lets no expert go: .* leave one of them out"
+    with pytest.raises(PlanError, match=both):
+        counts(model, "ep=64", sparsity="25%", multiple_of=3)
+
+
 def test_key_value_heads_divide_or_are_replicated(outlined):
     grouped = outlined({**QWEN3, "num_attention_heads": 48, "num_key_value_heads": 4})
     with pytest.raises(PlanError, match=r"4 key-value heads .* by 6; tp can be 1, 2, 4\."):

@@ -228,6 +228,7 @@ def test_bits_of_layers_belong_to_the_plan():
     for wrong, message in (
         ({"bits": "4"}, "give one for all layers"),
         ({"layer_bits": {"0": "16"}}, "Leave out a layer that stays as it is"),
+        ({"layer_bits": {"0": ["4"]}}, "has \\['4'\\] for layer 0"),
         ({"layer_bits": {"x": "4"}}, "names 'x'"),
         ({"layer_bits": ["4"]}, "no object"),
     ):

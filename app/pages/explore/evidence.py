@@ -76,8 +76,9 @@ def _runs_with_parts(loaded: Loaded) -> dict[str, Run]:
     if not loaded.runs:
         inform(NO_CALIBRATION)
     runs = {corpus: run for corpus, run in loaded.runs.items() if SHARDS in run.manifest.files}
-    for corpus in loaded.runs.keys() - runs.keys():
-        inform(f"The run of {literal(corpus)} has no token shards; calibrate again.")
+    if lacking := [literal(corpus) for corpus in loaded.runs if corpus not in runs]:
+        has = "run of {} has" if len(lacking) == 1 else "runs of {} have"
+        inform(f"The {has.format(', '.join(lacking))} no token shards; calibrate again.")
     return runs
 
 

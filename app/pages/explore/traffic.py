@@ -4,11 +4,15 @@ from pathlib import Path
 
 import streamlit as st
 
+from analysis.corpora.account import SKIPPED_ROWS, row_facts
 from analysis.errors import UserError
+from analysis.stats.manifest import Run
+from analysis.traffic.importing import num_unseen, traffic_files
 from app.charts.traffic import held_by_layer, near_corpora
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
+from app.settings import shown_path
 from app.widgets.charts import show_chart
 from app.widgets.controls import choose
 from app.widgets.notes import inform, show_command
@@ -46,8 +50,19 @@ def traffic_part(loaded: Loaded) -> None:
         )
         show_chart(near_corpora(loaded, fit, name, run.manifest.run_id))
     st.text(f"{fit.words[0].upper()}{fit.words[1:]}.")
-    corpus = run.manifest.corpora[0]
-    count = ("--count", "response") if run.manifest.settings.get("count") == "response" else ()
     plan = loaded.shown.file_name if loaded.shown else "plan.json"
-    files = Path(corpus.path).name or f"{name}.jsonl"
-    show_command(command_line("traffic", plan, files, *place, *count))
+    show_command(command_line("traffic", plan, *_files(run), *place, *_counted_as(run)))
+
+
+def _files(run: Run) -> list[str]:
+    """The files that were imported, as typed in the working directory."""
+    return [str(shown_path(Path(path))) for path in traffic_files(run.manifest.corpora[0])]
+
+
+def _counted_as(run: Run) -> list[str]:
+    """The options by which the files are counted as they were."""
+    corpus = run.manifest.corpora[0]
+    words = ["--count", "response"] if run.manifest.settings.get("count") == "response" else []
+    if skipped := row_facts(corpus.prepared).get(SKIPPED_ROWS):
+        words += ["--skip-bad-rows", str(skipped)]
+    return [*words, "--allow-small-ids"] if num_unseen(corpus) else words

@@ -243,6 +243,8 @@ def _memory_finding(request: ExportRequest, model: MoEModel, plan: PruningPlan) 
 
 def _by_layers(model: MoEModel, plan: PruningPlan) -> bool:
     """Whether logits can be compared one layer at a time only."""
+    if model.inseparable:
+        return False
     free = free_memory()
     return logits_memory(model, plan, by_layers=True) <= free < logits_memory(model, plan)
 

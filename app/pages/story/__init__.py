@@ -53,6 +53,12 @@ _STYLE: Final = """
 [data-testid="stLayoutWrapper"]:has(> .st-key-story-chart) {
   flex: 0 0 max(420px, 100vh - 17rem);
 }
+@media (max-width: 1200px) { /* The ways on have a row of their own. */
+  .st-key-story > .st-key-finding { flex: 0 0 100%; }
+  [data-testid="stLayoutWrapper"]:has(> .st-key-story-chart) {
+    flex: 0 0 max(420px, 100vh - 20.5rem);
+  }
+}
 @media (max-width: 640px) {
   [data-testid="stMainBlockContainer"] { padding: 0.5rem 1rem; }
   .st-key-finding, .st-key-chart-stratification { overflow-x: auto; }
