@@ -74,7 +74,7 @@ class CurrentPlan:
         )
         words = (label, corpora_words(provenance.corpora), schedule, provenance.amount)
         name = self.file or ", ".join(filter(None, words))
-        repair, changes = self.plan.repair, (self.plan.bits, self.plan.per_token)
+        repair, changes = self.plan.repair, (self.plan.named_bits, self.plan.per_token)
         if repair is None or not name:
             return name + variant_words("", "", *changes)
         if self.file and self.repaired_by is None:
@@ -334,7 +334,7 @@ class Loaded:
         """Predicted loss increase of the plan on screen, see `Study.predicted`."""
         if self.shown is None:
             return None
-        if not self.shown.plan.bits and self.sensitivity is None:
+        if not self.shown.plan.named_bits and self.sensitivity is None:
             return None
         return self.study.predicted(self.shown.plan, self.ranking)
 

@@ -22,7 +22,6 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.relay import check_streamable
 from analysis.calibration.streamed import PAUSED_TIMES, hidden_bytes, is_on_disk
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
@@ -172,9 +171,8 @@ def with_blocks(
 ) -> CalibrationSettings:
     """The settings of a streamed run with the number of experts to load at once.
 
-    Refuses blocks that do not fit, and models whose layers do not run alone.
+    Refuses blocks that do not fit.
     """
-    check_streamable(model)
     run = run_sizes(model, sequences, settings)
     at_once = experts_that_fit(model, settings, run)
     if at_once and not settings.placement.experts_at_once and "heads" in settings.groups:
@@ -251,10 +249,8 @@ def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
 
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
-    """Expected memory and time, without loading the model; refuses one that cannot be run."""
+    """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
     check_loadable(model, trusted=settings.trust_remote_code)
-    if settings.placement.stream_layers:
-        check_streamable(model)
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
     times = TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0

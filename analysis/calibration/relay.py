@@ -7,20 +7,17 @@ masks, positions and other inputs of the layer.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from analysis.calibration.feed import feed
+from analysis.corpora.early import NOT_STREAMED, SPREAD_INSTEAD
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import UnsupportedModelError
 from analysis.families.rules import HANDS_ON_MORE
 from analysis.model.forwards import Forward, other_forwards, tensors_in
-from analysis.model.moe_model import MoEModel
-
-_REFUSED: Final = "cannot be streamed layer by layer"
-_INSTEAD: Final = "Use --device-map auto with --offload-folder instead"
 
 
 class _Alone(Tensor):
@@ -51,8 +48,8 @@ class Relay:
     label: str  # of the family, for messages
     feed: Callable[[PreTrainedModel, TokenBatch], object] = feed  # runs the trunk on a batch
     # What cannot be done with a model whose layers do not run alone, and what can.
-    refused: str = _REFUSED
-    instead: str = _INSTEAD
+    refused: str = NOT_STREAMED
+    instead: str = SPREAD_INSTEAD
     inseparable: str = ""  # see `MoEModel`; what nobody recorded shows when layers run
 
     def __post_init__(self) -> None:
@@ -152,17 +149,7 @@ class Relay:
 
     def refusal(self, reason: str) -> UnsupportedModelError:
         """The error for a model whose layers do not run alone, for this reason."""
-        return _refusal(self.label, reason, self.refused, self.instead)
-
-
-def check_streamable(model: MoEModel) -> None:
-    """Refuse a model whose layers do not run alone, before anything is loaded."""
-    if model.inseparable:
-        raise _refusal(model.family.label, model.inseparable, _REFUSED, _INSTEAD)
-
-
-def _refusal(label: str, reason: str, refused: str, instead: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"{label} {refused}: {reason}. {instead}.")
+        return UnsupportedModelError(f"{self.label} {self.refused}: {reason}. {self.instead}.")
 
 
 def _first_stream(hidden_BTD: Tensor) -> Tensor:

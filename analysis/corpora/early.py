@@ -13,6 +13,9 @@ from analysis.errors import CheckpointError, CorpusError, UnsupportedModelError
 from analysis.files.json_text import object_of
 from analysis.model.moe_model import DEQUANTISED, MoEModel
 
+# Of a model whose layers do not run alone.
+NOT_STREAMED = "cannot be streamed layer by layer"
+SPREAD_INSTEAD = "Use --device-map auto with --offload-folder instead"
 # transformers makes an empty tokenizer if a checkpoint has none of these.
 _VOCABULARIES = (TOKENIZER, "*.model", "vocab.*", "*.tiktoken")
 # A text of more characters per token of a sequence is not counted: it will do, or take long.
@@ -27,6 +30,14 @@ def check_quantisation(model: MoEModel) -> None:
         raise UnsupportedModelError(
             f"{model.name} cannot be run, as {model.unloadable}; {' and '.join(DEQUANTISED)} can. "
             "Use the checkpoint in full precision."
+        )
+
+
+def check_streamable(model: MoEModel) -> None:
+    """Refuse a model whose layers do not run alone."""
+    if model.inseparable:
+        raise UnsupportedModelError(
+            f"{model.family.label} {NOT_STREAMED}: {model.inseparable}. {SPREAD_INSTEAD}."
         )
 
 

@@ -52,7 +52,7 @@ def draw(loaded: Loaded) -> Drawing:
     if loaded.shown:
         plan = loaded.shown.plan
         rows = _with_shown(loaded, front, plan, loss_of(losses, plan.digest))
-        is_shown = (rows["plan"] == plan.in_own_bits.digest) & (rows["bits"] == plan.bits)
+        is_shown = (rows["plan"] == _of_row(plan)) & (rows["bits"] == plan.named_bits)
     table = named(rows).assign(is_shown=is_shown)
     about = made_by(
         model_fact(loaded),
@@ -68,12 +68,17 @@ def _with_shown(
     loaded: Loaded, front: Front, plan: PruningPlan, loss: PlanLoss | None
 ) -> pd.DataFrame:
     """The table of the front with the plan on screen, if its loss is known at all."""
-    exported = plan.in_own_bits.digest
+    exported = _of_row(plan)
     if loss and not (loss.way or loss.missing):
         return front.with_plan(loss, exported)
-    if loaded.predicted and not front.has(exported, plan.bits):
+    if loaded.predicted and not front.has(exported, plan.named_bits):
         return front.with_row(_predicted_row(loaded, plan, loaded.predicted))
     return front.table
+
+
+def _of_row(plan: PruningPlan) -> str:
+    """The digest in the row of a plan: of its export, or its own with bits by layer."""
+    return plan.digest if plan.layer_bits else plan.in_own_bits.digest
 
 
 def _predicted_row(loaded: Loaded, plan: PruningPlan, loss: PredictedLoss) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def conclusion(loaded: Loaded) -> str:
     if apart:
         shares = " and ".join(f"{right_share(loss):.0%}" for loss in losses if loss)
         right = f"Right answers of A less B: {points_words(apart)} ({shares})."
-    if (a.repair or a.bits) and not is_whole:
+    if (a.repair or a.named_bits) and not is_whole:
         caveat = " Neither is repaired or in fewer bits here, unlike the plan above."
     st.markdown(
         f"**A** {words[0]}; **B** {words[1]}. They decide **{comparison.agreement:.0%}** of the "

@@ -32,7 +32,7 @@ def headline(loaded: Loaded, current_plan: CurrentPlan, after: int) -> str:
     `after`: bytes of the export.
     """
     loss, chance = loss_of_plan(loaded)
-    in_bits = bits_words(current_plan.plan.bits)
+    in_bits = bits_words(current_plan.plan.named_bits)
     removed = f"{_removed_share(loaded)}{in_bits and f'{in_bits} (simulated)'}"
     words = f"{removed}: {change_words(loaded.model.checkpoint.nbytes, after)}"
     if loss is None:

@@ -76,7 +76,10 @@ def controls_of_facts(facts: PlanFacts, model: MoEModel, corpora: Sequence[str])
 
     The record's bytes count no padding, so neurons get the width mode that pads nothing on disk.
     """
-    controls = controls_for(_asked(facts, model, corpora), model, corpora)
+    asked = _asked(facts, model, corpora)
+    if facts.top_k:  # also where an evaluation gave it to a plan
+        asked = asked.changed(top_k=int(facts.top_k))
+    controls = controls_for(asked, model, corpora)
     if facts.asked is not None and facts.asked.by_neuron:
         controls["width_mode"] = str(WidthMode.RAGGED)
     return controls
@@ -105,6 +108,8 @@ def why_not_shown(loaded: Loaded, loss: PlanLoss) -> str:
 def _asked(facts: PlanFacts, model: MoEModel, corpora: Sequence[str]) -> PlanSpec:
     if facts.layer_bits:
         raise not_here("bits by layer")
+    if facts.differs_by_layer or (facts.asked and facts.asked.budget.mean_top_k is not None):
+        raise not_here("experts per token by layer")
     if facts.asked is not None:
         return facts.asked
     if facts.removed or facts.repair:

@@ -167,7 +167,7 @@ def bytes_after(loaded: Loaded, shown: CurrentPlan) -> int:
     """Bytes of all tensors of the export; in fewer bits, of what evaluations simulate."""
     if not loaded.choices.spec.by_neuron:
         return loaded.study.sizes(shown.plan).bytes_after
-    if shown.plan.bits:
+    if shown.plan.named_bits:
         padded = loaded.study.cached(
             _padded, loaded.model, shown.plan, loaded.choices.spec.budget.widths
         )

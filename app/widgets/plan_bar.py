@@ -90,7 +90,7 @@ def plan_line(loaded: Loaded) -> Loaded:
     loss, chance = loss_of_plan(loaded)
     saved = f"-{1 - after / before:.0%}" if after < before else change_words(before, after)
     saved = f":orange[{saved}]" if after > before else saved
-    saved += ", simulated" if plan.plan.bits else ""
+    saved += ", simulated" if plan.plan.named_bits else ""
     verdict = verdict_of(loaded, plan)
     change = last_change(page_now(), Snapshot(plan.plan, after, loss))
     # The second line is always there, so that its words move nothing.
@@ -138,7 +138,7 @@ def programs(loaded: Loaded, shown: CurrentPlan) -> Readers:
 
     None in fewer bits, which no export has.
     """
-    if shown.plan.bits:
+    if shown.plan.named_bits:
         return Readers((), ())
     has_own_widths = loaded.choices.spec.budget.width_mode != "uniform"
     return loaded.study.cached(_programs, loaded.model, shown.plan, has_own_widths)
@@ -216,6 +216,8 @@ def plan_button(current_plan: CurrentPlan, key: str, verb: str = "Save") -> None
 
 def plan_in_bits(plan: PruningPlan) -> dict[str, Any]:
     """`plans` and `bits` of an evaluation's request: plan files of commands are in own bits."""
+    if plan.layer_bits:  # which no option says
+        return {"plans": (plan.to_dict(),), "bits": (OWN,)}
     return {"plans": (plan.in_own_bits.to_dict(),), "bits": (plan.bits or OWN,)}
 
 
@@ -224,9 +226,9 @@ def in_own_bits(loaded: Loaded, what: str) -> Loaded:
 
     `what` takes it as it is: "Exports have".
     """
-    if loaded.shown is None or not loaded.shown.plan.bits:
+    if loaded.shown is None or not (bits := loaded.shown.plan.named_bits):
         return loaded
-    label = FORMATS[loaded.shown.plan.bits].label
+    label = FORMATS[bits].label if bits in FORMATS else f"bits {bits}"
     st.text(f"{what} the weights as they are: {label} are simulated by evaluations of the loss.")
     current_plan = replace(loaded.shown, plan=loaded.shown.plan.in_own_bits)
     return replace(loaded, shown=current_plan)

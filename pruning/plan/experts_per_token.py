@@ -91,7 +91,7 @@ def fewer_in_all(model: MoEModel, mean: str) -> int:
 
 
 def fit_top_k(top_k: TopK, layers: Collection[int], model: MoEModel) -> TopK:
-    """The numbers of a plan checked against its model, with absent layers filled in.
+    """The numbers of a plan, checked and complete; empty if they are the model's own.
 
     One number in all `layers`, those that the plan names, is that of all layers of the model.
     """
@@ -108,7 +108,8 @@ def fit_top_k(top_k: TopK, layers: Collection[int], model: MoEModel) -> TopK:
     check_top_k(model, min(top_k.values()))
     if (most := max(top_k.values())) > max(own.values()):
         check_top_k(model, most)
-    return {layer: min(number, top_k.get(layer, number)) for layer, number in own.items()}
+    fitted = {layer: min(number, top_k.get(layer, number)) for layer, number in own.items()}
+    return {} if fitted == own else fitted
 
 
 def selecting(layer: MoELayer, top_k: TopK) -> MoELayer:

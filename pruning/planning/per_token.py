@@ -22,8 +22,14 @@ def order_per_token(model: MoEModel) -> Order:
     """Plans that keep all experts, and whose layers select fewer of them for each token.
 
     What a layer loses is the number that it selects less; one is always left.
+    Refuses a model with a layer that selects one already: curves are of all layers.
     """
     check_top_k(model, 1)
+    if alone := [layer.index for layer in model.layers if layer.top_k == 1]:
+        raise PlanError(
+            f"Layer {alone[0]} of {model.name} selects one expert per token and cannot select "
+            "fewer; curves are of models whose layers all select more."
+        )
     whole, own = keep_all(model), {layer.index: layer.top_k for layer in model.layers}
     nbytes = weight_bytes(model, whole)
 

@@ -25,6 +25,7 @@ from pruning.measures.result import (
 from pruning.measures.right_answers import RightAnswers
 from pruning.measures.sample_losses import SampleLosses
 from pruning.measures.store import OfRecords
+from pruning.plan.bits import FORMATS
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore
 from pruning.records.plan_facts import PlanFacts
 
@@ -247,11 +248,11 @@ def candidates_at(
 
 
 def original_in_bits(losses: Iterable[PlanLoss]) -> dict[str, PlanLoss]:
-    """Bits -> loss of the original model in them, as most plans were measured."""
+    """Format of all layers -> loss of the original model in it, as most plans were measured."""
     return {
         loss.facts.bits: loss
         for loss in losses
-        if loss.facts.bits
+        if loss.facts.bits in FORMATS
         and not (loss.facts.removed or loss.facts.top_k or loss.way or loss.missing)
     }
 

@@ -11,6 +11,7 @@ from analysis.corpora.early import (
     check_context,
     check_positions,
     check_reaches,
+    check_streamable,
     check_vocabulary,
     shorter_note,
     within_context,
@@ -62,6 +63,8 @@ def prepare_calibration(
     groups, sampling = request.collected, _sampling(request, model)
     if "heads" in groups:
         runnable_heads(model)
+    if request.stream_layers:
+        check_streamable(model)
     yield Progress("reading the corpus", 0, sampling.tokens, "tokens")
     first, source = _open(request, model)
     _check_model(request, model)  # imports torch

@@ -7,6 +7,7 @@ from analysis.corpora.early import (
     check_context,
     check_quantisation,
     check_reaches,
+    check_streamable,
     context_of,
     shorter_note,
     within_context,
@@ -175,6 +176,8 @@ def drawn_corpora(
 ) -> Steps[list[DrawnSamples]]:
     """The samples of every corpus of a request; all are opened before torch is imported."""
     check_quantisation(model)
+    if getattr(request, "stream_layers", False):
+        check_streamable(model)
     tokenizer = tokenizer_loader(model, trusted=request.trust_remote_code)
     runs: list[Reading] = [run.manifest for run in store.of_model(model.identity, "routed")]
     runs += RepairStore(store.directories).records(model.identity)

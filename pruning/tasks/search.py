@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.corpora.early import within_context
+from analysis.corpora.early import check_streamable, within_context
 from analysis.errors import PlanError
 from analysis.files.durable import unwritable
 from analysis.model.layer_costs import layer_costs
@@ -96,6 +96,8 @@ def remaining_costs(request: SearchRequest) -> Steps[Whole]:
     recipe, machine = request.parsed(), request.machine
     section = _section(recipe)
     model = load_model_index(recipe.model, revision=recipe.revision)
+    if machine.stream_layers:
+        check_streamable(model)
     parts, requests = search_costs(request), calibrate_requests(recipe, machine)
     runs = []
     for number, calibration in enumerate(requests):
@@ -157,6 +159,8 @@ def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Pro
     recipe, machine = request.parsed(), request.machine
     section = _section(recipe)
     model = load_model_index(recipe.model, revision=recipe.revision)
+    if machine.stream_layers:
+        check_streamable(model)
     check_spec(recipe.plan, model)
     store = stats_store(machine.stats_dir)
     check_measured(recipe, model, store)

@@ -306,6 +306,8 @@ def _measure(
             rounds[words] = yield from parts.run(words, refine(works, curves, aim))
             for later in list(budgets)[len(rounds) :]:  # which take about as long
                 parts.expect(later, parts.costs(words))
+        for work in works:
+            work.release()
         for number, (work, own) in enumerate(lighter, start=len(works)):
             yield from parts.run(str(number), work.measure(own.points))
             work.release()

@@ -6,6 +6,9 @@ import pytest
 from exports import tensors_of
 from folder_tree import tree
 
+from families.configs import BY_NAME
+from families.tiny_models import tiny_model
+
 
 @pytest.fixture
 def expected(works):
@@ -94,3 +97,23 @@ def test_what_is_measured_is_stated_before_and_then_known(
     before = tree(here)
     assert expected(*words) == {"bytes": 0, "memory_bytes": 0, "seconds": 0}
     assert tree(here) == before
+
+
+def test_what_would_not_stream_is_refused_before_it_is_stated(refused, here):
+    """A model whose layers hand on more than hidden states."""
+    model, rows = here / "joined", here / "rows.jsonl"
+    rows.write_text("".join(f'{{"input_ids": {list(range(n, n + 20))}}}\n' for n in range(3, 40)))
+    held = ("--corpus", rows, "--samples", "2", "--seq-len", "8")
+    tiny_model(BY_NAME["glm_moe_dsa"]).save_pretrained(model)
+    recipe = here / "recipe.yaml"
+    recipe.write_text(RECIPE.format(model=model, rows=rows, held=rows, generations=2))
+    for words in (
+        ("calibrate", model, "--corpus", rows),
+        ("evaluate", model, *held),
+        ("sensitivity", model, "--criterion", "random", *held),
+        ("search", recipe),
+    ):
+        for how in (("--dry-run",), ()):
+            said = refused(*words, "--stream-layers", "--stats-dir", here / "own", *how)
+            assert "GLM-5 cannot be streamed layer by layer: a layer hands on more than" in said
+    assert not (here / "own").exists()

@@ -25,6 +25,7 @@ from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import size_report
 from pruning.plan.tables import plan_summary
 from pruning.planning.make import make_plan
+from pruning.planning.per_token import order_per_token
 from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.evaluation import EvaluateRequest
@@ -189,6 +190,11 @@ def test_a_family_that_reads_a_list_has_it_written(tmp_path):
     assert [layer.top_k for layer in load_model_index(str(tmp_path / "out")).layers] == [2, 1]
     report = verified(tmp_path / "out", source=tmp_path / "model")
     assert report.ok and report.max_abs_diff == 0
+    # A plan of it that says its own numbers says nothing, and its layers have no curves.
+    cut = load_model_index(str(tmp_path / "out"))
+    assert fit_plan(replace(keep_all(cut), top_k={1: 1}), cut) == keep_all(cut)
+    with pytest.raises(PlanError, match="Layer 1 of out selects one expert per token and cannot"):
+        order_per_token(cut)
     # transformers itself selects as many, and no engine is said to.
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert [layer.mlp.gate.top_k for layer in loaded.model.layers] == [2, 1]

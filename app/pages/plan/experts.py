@@ -113,7 +113,7 @@ def editor_part(
 
 def _terms(loaded: Loaded, plan: PruningPlan) -> Mapping[str, Any] | None:
     """What the browser predicts the loss of moved bars from; None if it cannot be predicted."""
-    if plan.repair or plan.bits or loaded.sensitivity is None:
+    if plan.repair or plan.named_bits or loaded.sensitivity is None:
         return None
     error = loaded.study.sum_error(loaded.ranking)
     return None if error is None else loaded.study.cached(SumError.terms, error)

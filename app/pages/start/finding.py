@@ -170,7 +170,7 @@ def _ship_part(
 
     What speaks against shipping it, the line on top says.
     """
-    if current_plan.plan.bits:
+    if current_plan.plan.named_bits:
         st.text("An export has the weights as they are, and engines' own tools give fewer bits.")
     elif not programs(loaded, current_plan).words:
         st.text("No engine was tried with such an export.")
