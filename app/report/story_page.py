@@ -112,7 +112,11 @@ def _theme(dark: bool) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: numbers of numpy become plain, and what is no number null."""
+    """As JSON has it: numbers of numpy become plain, and what is no number null.
+
+    Of fractions twelve digits, as the last ones depend on the processor.
+    """
+    value = value.item() if hasattr(value, "item") else value
     match value:
         case Mapping():
             return {str(name): _plain(entry) for name, entry in value.items()}
@@ -120,4 +124,6 @@ def _plain(value: Any) -> Any:
             return list(map(_plain, value))
         case float() if value != value or value in (float("inf"), float("-inf")):
             return None
-    return value.item() if hasattr(value, "item") else value
+        case float():
+            return float(f"{value:.12g}")
+    return value

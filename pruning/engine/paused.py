@@ -58,11 +58,15 @@ class PausedPlans:
         pair_R = _pairs(index_TK, block)
         if not len(pair_R):
             return
-        x_RD = self._get(name, "hidden")[pair_R // index_TK.shape[1]]
         id_R = index_TK.reshape(-1)[pair_R] - block.start
+        # The sort of the function that runs may change the order of equal ids even so: undone here.
+        place_R = torch.sort(id_R).indices
+        hidden_RD = self._get(name, "hidden")[pair_R // index_TK.shape[1]]
+        x_RD = torch.empty_like(hidden_RD)
+        x_RD[place_R] = hidden_RD
         module = _Block(self.experts, int((index_TK < block.start).sum()), index_TK.numel())
         f_RD = type(self.experts).forward(module, x_RD, id_R[:, None], x_RD.new_ones(len(id_R), 1))
-        self.states.put(f"{name}-{block.start}", f_RD.to(self._dtype))
+        self.states.put(f"{name}-{block.start}", f_RD[place_R].to(self._dtype))
 
     def finish(self, name: str, run: Callable[[], Tensor]) -> Tensor:
         """Run a forward again, with what the experts gave."""
@@ -90,9 +94,14 @@ class PausedPlans:
 
 
 def _pairs(index_TK: Tensor, block: range) -> Tensor:
-    """(R,) places in the flattened (T, K) arrays of pairs with an expert of a block."""
+    """(R,) places in the flattened (T, K) arrays of pairs with an expert of a block.
+
+    In the order in which transformers sorts all pairs by expert: rounding depends on the place of a
+    row, and sorts of processors with AVX-512 leave equal experts in no order of their own.
+    """
     index_S = index_TK.reshape(-1)
-    return ((index_S >= block.start) & (index_S < block.stop)).nonzero()[:, 0]
+    sorted_S, order_S = torch.sort(index_S)
+    return order_S[(sorted_S >= block.start) & (sorted_S < block.stop)]
 
 
 class _Block:

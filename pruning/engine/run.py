@@ -35,7 +35,7 @@ from pruning.engine.full_side import FullSide, OutputHead, full_side
 from pruning.engine.plan_sums import sums_of_plan
 from pruning.engine.shared import RunOver, shared_candidates
 from pruning.engine.speculative import Decoding, run_acceptance
-from pruning.engine.streamed import EvaluationPlans, partial_folder, run_plans
+from pruning.engine.streamed import EvaluationPlans, clear_partial, partial_folder, run_plans
 from pruning.measurements.block import Block
 from pruning.measurements.records import MeasuredStore
 from pruning.measurements.table import PlanSums, merged
@@ -184,6 +184,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
     total = sum(map(len, records))
     missing = work.rows_missing(records)
     if not any(lacks for row in missing for lacks in row):
+        clear_partial(work.store.folder, _facts(work), processes)
         note = "all evaluations are known already"
         yield Progress("cached", total, total, "evaluations", note, whole=NOTHING)
         return [_asked(work, record, processes) for row in records for record in row]
@@ -212,9 +213,7 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
             )
             return (yield from _measure(corpora, records, parts))
 
-    facts = [work.model.identity, resolve_dtype(work.settings.dtype, work.model), batch_size]
-    facts += [draw.sequences.digest for draw in work.draws]
-    with partial_folder(work.store.folder, facts, processes) as at:
+    with partial_folder(work.store.folder, _facts(work), processes) as at:
         wanted = [any(rows) for rows in zip(*missing, strict=True)]
         plans = EvaluationPlans(work.plans, tuple(compress(work.plans, wanted)))
         with processes.together():
@@ -224,6 +223,13 @@ def run_evaluations(work: Evaluations) -> Generator[Progress, None, list[Evaluat
         finished = yield from _measure(corpora, records, parts)
         ends.clear()
         return finished
+
+
+def _facts(work: Evaluations) -> list[object]:
+    """What an unfinished pass through the layers is known by."""
+    dtype = resolve_dtype(work.settings.dtype, work.model)
+    digests = [draw.sequences.digest for draw in work.draws]
+    return [work.model.identity, dtype, work.settings.batch_size, *digests]
 
 
 def _writes_texts(missing: Sequence[Sequence[Sequence[str]]]) -> bool:

@@ -9,7 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -367,10 +367,7 @@ def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -
 
     Each process has its own.
     """
-    if processes.world > 1:
-        facts = [*facts, processes.rank, processes.world]
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
-    folder = store / f"evaluating-{key}{PARTIAL}"
+    folder = _partial_at(store, facts, processes)
     lock = FileLock(store / f".{folder.name}.lock", timeout=0)
     make_folder(store)
     try:
@@ -383,6 +380,21 @@ def partial_folder(store: Path, facts: Sequence[object], processes: Processes) -
         raise StatsError(
             "These corpora are being evaluated on by another process; wait for it to finish."
         ) from error
+
+
+def clear_partial(store: Path, facts: Sequence[object], processes: Processes) -> None:
+    """Delete the folder of a pass that was killed once it had saved all results."""
+    if _partial_at(store, facts, processes).is_dir():
+        # A process that still holds the folder deletes it itself.
+        with suppress(StatsError), partial_folder(store, facts, processes):
+            pass
+
+
+def _partial_at(store: Path, facts: Sequence[object], processes: Processes) -> Path:
+    if processes.world > 1:
+        facts = [*facts, processes.rank, processes.world]
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    return store / f"evaluating-{key}{PARTIAL}"
 
 
 def sizes_of_plans(

@@ -277,13 +277,12 @@ def _measure(
     )
 
     request, cuts = sitting.request, subject.cuts
-    works = [sitting.work(draw, store, cuts.order) for draw in subject.draws]
-    lighter = [
+    every = [
         (sitting.work(draw, store, own.order), own)
-        for own in subject.in_bits
+        for own in (cuts, *subject.in_bits)
         for draw in subject.draws
     ]
-    every = [*((work, cuts) for work in works), *lighter]
+    works = [work for work, own in every if own is cuts]
     curves, rounds = list[Curves](), dict[str, "list[Round]"]()
     try:
         expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
@@ -308,7 +307,7 @@ def _measure(
                 parts.expect(later, parts.costs(words))
         for work in works:
             work.release()
-        for number, (work, own) in enumerate(lighter, start=len(works)):
+        for number, (work, own) in list(enumerate(every))[len(works) :]:
             yield from parts.run(str(number), work.measure(own.points))
             work.release()
     finally:

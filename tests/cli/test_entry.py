@@ -198,6 +198,12 @@ def test_the_examples_of_help_run(works, here):
     first = ("recipe init", "plan", "repair", "export")  # what others read
     servers, others = ("app", "demo"), ("search", "runs merge", "runs remove")
     write_traces(here / "monday.jsonl", load_model_index(str(DEMO_CHECKPOINT)).layers)
+    for line in (
+        "plan demo --criterion aimer --sparsity 50% -o other.json",
+        "export demo published --plan other.json",  # for compare-checkpoints
+        "sensitivity demo --criterion aimer --corpus demo-math --samples 2 --levels 2 --bits 2",
+    ):
+        works(*line.split())
     for words in (*first, *(name for name in shown if name not in first)):
         if words not in (*servers, *others) and not words.startswith("jobs"):
             works(*shlex.split(shown[words])[1:])

@@ -97,6 +97,23 @@ def test_what_blocks_need_is_said_where_it_lacks(ask_streamed, tmp_path):
         drain(run_evaluations(wide))
 
 
+def test_a_pass_that_is_killed_after_its_last_result_leaves_nothing_behind(
+    ask_streamed, tmp_path, monkeypatch
+):
+    def killed(_):
+        raise KeyboardInterrupt
+
+    described = saved(tmp_path / "model", MIXTRAL)
+    asked = ask_streamed(described, [keep_all(described)], "stats")
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            drain(run_evaluations(asked))
+    assert list((tmp_path / "stats").rglob("*.partial"))
+    drain(run_evaluations(asked))
+    assert not list((tmp_path / "stats").rglob("*.partial"))
+
+
 def test_plans_part_where_they_first_differ():
     """Five plans, 0 the original: what they keep of three layers, and the slots by hand."""
     start = [Branch(0, (0, 1, 2, 3, 4))]
