@@ -254,6 +254,7 @@ def test_no_variable_shows_a_step_other_statistics(work, tmp_path, monkeypatch, 
     folder = tmp_path / APP_NAME / CACHED
     (run,) = (ROOT / CACHED).glob("demo-demo-math-*")
     shutil.copytree(run, folder / "run")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))  # no run of another test
     monkeypatch.setenv(variable, str(folder if variable == SHIPPED_VARIABLE else tmp_path))
     words = "from analysis.stats.store import stats_store; print(len(stats_store().runs()))"
     tree = work.tree
