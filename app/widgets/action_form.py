@@ -30,7 +30,7 @@ from app.widgets.job_form import (
 from app.widgets.job_panel import job_panel
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.requests.model import ActionRequest
+from pruning.requests.model import ActionOptions, ActionRequest
 from pruning.spec.base import (
     Request,
     bounds,
@@ -147,7 +147,8 @@ def _plans(kind: type[Request], name: str, plan: dict[str, Any]) -> Any:
 def form_fields(kind: type[Request], fixed: Mapping[str, str]) -> Iterator[str]:
     """The fields of a request that its form shows, required ones first."""
     fields = flat_fields(kind)
-    own = set(inspect.get_annotations(kind)) | set(_SHARED)
+    declaring = [kind, *(base for base in kind.__mro__ if issubclass(base, ActionOptions))]
+    own = set(_SHARED).union(*map(inspect.get_annotations, declaring))
     names = [name for name, field in fields.items() if field.is_required() or name in own]
     for name in sorted(names, key=lambda field_name: not fields[field_name].is_required()):
         if name not in fixed and _is_shown(name, fields[name]):

@@ -9,9 +9,9 @@ from analysis.corpora.settings import Sampling
 from analysis.corpora.spec import parse_corpus
 from analysis.stats.groups import Group, misfit, ordered
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS
-from pruning.requests.model import ModelRequest
+from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option, Request
+from pruning.spec.base import Option
 from pruning.spec.options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 
@@ -41,7 +41,7 @@ class SampledRequest(ModelRequest):
     seed: options.Seed | None = None
 
 
-class CalibrateOptions(Request):
+class CalibrateOptions(ActionOptions):
     """How corpora become tokens and the model runs over them, as in `moeprune calibrate`."""
 
     groups: options.Groups = ()

@@ -16,7 +16,7 @@ from pruning.measures.sample_settings import DEFAULT_SAMPLES, SampleSettings
 from pruning.plan.bits import OWN
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.requests.calibration import check_blocks, check_spread, seq_len_of
-from pruning.requests.model import ModelRequest
+from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.requests.questions import QuestionOptions
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options
@@ -103,9 +103,10 @@ class StreamableRequest(HeldOutRequest):
 
 
 class MeasureRequest(QuestionOptions, StreamableRequest):
-    """What to measure of a model on corpora."""
+    """What to measure of a model and its plans on corpora."""
 
     measures: options.Measures = DEFAULT_MEASURES
+    repair: options.Repair = False
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> "MeasureRequest":
@@ -138,7 +139,13 @@ class MeasureRequest(QuestionOptions, StreamableRequest):
         return self
 
 
-class EvaluateRequest(MeasureRequest):
+class EvaluateOptions(QuestionOptions):
+    """How plans are measured."""
+
+    bits: options.Bits = (OWN,)
+
+
+class EvaluateRequest(EvaluateOptions, MeasureRequest):
     """Plans to evaluate; without any, the original model."""
 
     asked_by = "evaluate"
@@ -149,8 +156,6 @@ class EvaluateRequest(MeasureRequest):
         ],
         ...,
     ] = ()
-    repair: options.Repair = False
-    bits: options.Bits = (OWN,)
     top_k: plan_options.TopK | None = None
 
 
@@ -195,7 +200,6 @@ class SweepRequest(RankedRequest, MeasureRequest):
     ] = ()
     schedule: plan_options.Schedule = "uniform"
     neuron_scope: plan_options.NeuronScope = "expert"
-    repair: options.Repair = False
     bits: options.Bits = (OWN,)
     top_k: plan_options.TopK | None = None
 
@@ -231,7 +235,15 @@ class SweepRequest(RankedRequest, MeasureRequest):
 SENSITIVITY_SAMPLES = 32
 
 
-class SensitivityRequest(RankedRequest, StreamableRequest):
+class SensitivityOptions(ActionOptions):
+    """How closely curves are measured, and the rounds that refine a plan."""
+
+    samples: options.Samples = SENSITIVITY_SAMPLES
+    levels: plan_options.Levels = DEFAULT_LEVELS
+    refine: plan_options.Refine = 0
+
+
+class SensitivityRequest(SensitivityOptions, RankedRequest, StreamableRequest):
     """Curves of a criterion's order on corpora, and the plans that follow from them."""
 
     asked_by = "sensitivity"
@@ -251,10 +263,7 @@ class SensitivityRequest(RankedRequest, StreamableRequest):
     params_share: plan_options.ParamsShare | None = None
     remove: plan_options.Remove | None = None
     limits: LimitsSpec = LimitsSpec()
-    samples: options.Samples = SENSITIVITY_SAMPLES
-    levels: plan_options.Levels = DEFAULT_LEVELS
     bits: options.LayerBits = ()
-    refine: plan_options.Refine = 0
     repair: options.Repair = False
     cost: Annotated[plan_options.Cost, Option("Cost that plans of a budget minimise.")] = "esap"
     across: Annotated[

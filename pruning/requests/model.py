@@ -30,6 +30,10 @@ class ActionRequest(Request):
         return sum(len(plan) if isinstance(plan, tuple) else 1 for plan in plans)
 
 
+class ActionOptions(Request):
+    """What an action is asked in a command and in a recipe alike: the keys of its section."""
+
+
 class ModelRequest(ActionRequest):
     """A request about a model."""
 
@@ -56,7 +60,7 @@ def _named(value: Any) -> Any:
     return value
 
 
-class ExportOptions(Request):
+class ExportOptions(ActionOptions):
     """Where an export goes, and what it holds besides the weights."""
 
     out: Annotated[Path, BeforeValidator(_named), Option("New folder to write.", place="OUT")]

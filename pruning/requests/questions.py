@@ -9,11 +9,12 @@ from pruning.measures.sample_settings import (
     DEFAULT_QUESTIONS,
     QuestionSettings,
 )
+from pruning.requests.model import ActionOptions
 from pruning.spec import options
-from pruning.spec.base import Option, Request
+from pruning.spec.base import Option
 
 
-class QuestionOptions(Request):
+class QuestionOptions(ActionOptions):
     """How many documents of a corpus with a check are asked, and how answers end."""
 
     questions: options.Questions = DEFAULT_QUESTIONS

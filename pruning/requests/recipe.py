@@ -19,17 +19,14 @@ from analysis.corpora.spec import parse_corpus
 from analysis.corpora.weights import parse_corpus_weight
 from analysis.errors import UserError
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.measures.points import DEFAULT_LEVELS
-from pruning.plan.bits import OWN
 from pruning.plan.budget import parse_gib
 from pruning.requests.calibration import CalibrateOptions
-from pruning.requests.evaluation import SENSITIVITY_SAMPLES
+from pruning.requests.evaluation import EvaluateOptions, SensitivityOptions
 from pruning.requests.model import ExportOptions
-from pruning.requests.questions import QuestionOptions
 from pruning.requests.repair import RepairOptions
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import MEASURED
-from pruning.spec import options, plan_options
+from pruning.spec import options
 from pruning.spec.base import Request
 from pruning.spec.spec import FREQUENCY, Misfit, PlanSpec
 
@@ -59,13 +56,6 @@ OneOrMore = Annotated[
 ]
 
 
-class CalibrateSection(CalibrateOptions):
-    """Options of `moeprune calibrate`.
-
-    `--trust-remote-code` is no key: whoever runs the recipe decides.
-    """
-
-
 class SearchSamples(Request):
     """The samples that a search measures candidates on."""
 
@@ -79,13 +69,10 @@ class SearchSection(SearchSettings, SearchSamples):
     fitness: Literal["esap", "sap", "kl", "nll"] = "esap"
 
 
-class SensitivitySection(Request):
+class SensitivitySection(SensitivityOptions):
     """Options of `moeprune sensitivity`; `corpus` is one or a list, refined as one plan."""
 
     corpus: OneOrMore
-    samples: options.Samples = SENSITIVITY_SAMPLES
-    levels: plan_options.Levels = DEFAULT_LEVELS
-    refine: plan_options.Refine = 0
 
 
 class RepairSection(RepairOptions):
@@ -99,12 +86,11 @@ class RepairSection(RepairOptions):
         return corpora
 
 
-class EvaluateSection(QuestionOptions):
+class EvaluateSection(EvaluateOptions):
     """What to measure of the plan, on which corpus."""
 
     corpus: options.Corpus
     fitness: options.Measures = ("esap", "nll")  # the loss is what results are ranked by
-    bits: options.Bits = (OWN,)
     samples: options.Samples | None = None
     seq_len: options.SeqLen | None = None
     seed: options.Seed | None = None
@@ -143,7 +129,8 @@ class Recipe(Request):
     template_args: options.TemplateArgs = Field(default_factory=dict)
     windows_per_document: options.WindowsPerDocument | None = None  # of search to evaluate
     skip_bad_rows: options.SkipBadRows = 0
-    calibrate: CalibrateSection = CalibrateSection()
+    # `--trust-remote-code` is no key: whoever runs the recipe decides.
+    calibrate: CalibrateOptions = CalibrateOptions()
     search: SearchSection | None = None
     sensitivity: SensitivitySection | None = None
     repair: RepairSection | None = None

@@ -51,7 +51,10 @@ def calibrate_requests(recipe: Recipe, machine: Machine) -> list[CalibrateReques
 # Request -> fields that mean another thing in the recipe, outside of the request's own section.
 _OF_ITS_OWN: Final[Mapping[type[Request], tuple[str, ...]]] = {
     SensitivityRequest: ("count", "seed", "repair"),
-    EvaluateRequest: ("count", "hidden_states_dir", "repair"),
+    EvaluateRequest: (
+        *("count", "hidden_states_dir", "repair"),
+        *("seq_len", "seed", "answer_tokens"),
+    ),
 }
 
 
@@ -65,17 +68,15 @@ def _request(
     """A request of the values that the recipe shares with it.
 
     Those of its `section` and `more` come before those of the machine, the recipe and its
-    calibration. What is None is left to the request.
+    calibration. What is None is left to the next of them, and then to the request.
     """
-    values: dict[str, Any] = {}
+    own, values = _OF_ITS_OWN.get(kind, ()), dict[str, Any]()
     for part in (recipe.calibrate, recipe, machine_of(recipe, machine)):
-        names = type(part).model_fields.keys() & kind.model_fields.keys()
-        values |= {name: getattr(part, name) for name in names - {*_OF_ITS_OWN.get(kind, ())}}
-    if section:
-        names = type(section).model_fields.keys() & kind.model_fields.keys()
-        values |= {name: getattr(section, name) for name in names}
-    values |= more
-    return validated(kind, {name: value for name, value in values.items() if value is not None})
+        values |= {name: value for name, value in part if name not in own}
+    for given in (section or (), more.items()):
+        values |= {name: value for name, value in given if value is not None}
+    known = kind.model_fields.keys() & values.keys()
+    return validated(kind, {name: values[name] for name in known if values[name] is not None})
 
 
 def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
@@ -84,7 +85,7 @@ def other_corpora(recipe: Recipe, machine: Machine) -> list[CalibrateRequest]:
     if recipe.search:
         lengths[recipe.search.corpus] = recipe.seq_len
     if section := recipe.evaluate:
-        lengths[section.corpus] = section.seq_len or recipe.seq_len
+        lengths[section.corpus] = section.seq_len
     if measured := recipe.sensitivity:
         lengths |= dict.fromkeys(measured.corpus, recipe.seq_len)
     if fit := recipe.repair:
@@ -195,8 +196,6 @@ def repair_request(recipe: Recipe, machine: Machine, plan: PruningPlan) -> Repai
         recipe,
         machine,
         section,
-        seq_len=section.seq_len or recipe.seq_len,
-        seed=section.seed or recipe.seed,
         # By name, as plans record them, files would be looked for beside the recipe alone.
         corpora=section.corpora or recipe.plan.ranking.corpora,
         plan=plan.to_dict(),

@@ -12,15 +12,15 @@ from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
 from analysis.errors import PlanError
 from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.model import ModelRequest
+from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option, Request, validated
+from pruning.spec.base import Option, validated
 from pruning.spec.spec import PlanSpec
 
 DEFAULT_REPAIR_TOKENS = 65_536
 
 
-class RepairOptions(Request):
+class RepairOptions(ActionOptions):
     """What a repair is fitted on."""
 
     corpora: Annotated[

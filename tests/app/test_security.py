@@ -30,9 +30,8 @@ from app.session import data
 from app.session.uploads import MEGABYTES, uploaded_text
 from app.tables.spreadsheets import csv_text
 from pruning.plan.plan import plan_from_json
-from pruning.requests.calibration import CalibrateRequest
+from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
-from pruning.requests.recipe import CalibrateSection
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import counts_from_text
 
@@ -341,7 +340,7 @@ def test_a_configuration_that_names_another_one_is_refused(tmp_path):
 def test_attention_that_would_be_fetched_is_no_option(name):
     """Of commands, jobs and recipes alike; the message names what can be asked for."""
     values = {"model": "m", "corpus": "demo-math"}, {"model": "m", "corpora": ("demo-math",)}, {}
-    forms = CalibrateRequest, EvaluateRequest, CalibrateSection
+    forms = CalibrateRequest, EvaluateRequest, CalibrateOptions
     for form, given in zip(forms, values, strict=True):
         for known in ("auto", "eager", "sdpa", "flash_attention_2"):
             assert form(**given, attention=known).attention == known

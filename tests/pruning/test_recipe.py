@@ -6,9 +6,21 @@ from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import keep_all
 from pruning.planning.recipes import recipe_template
+from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
+from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.machine import Machine
+from pruning.requests.model import ExportRequest
+from pruning.requests.recipe import (
+    EvaluateSection,
+    ExportSection,
+    Recipe,
+    RepairSection,
+    SensitivitySection,
+)
 from pruning.requests.recipe_file import load_recipe, recipe_from_yaml, save_recipe
 from pruning.requests.recipe_steps import evaluate_request, repair_request, sensitivity_request
+from pruning.requests.repair import RepairRequest
+from pruning.spec.base import flat_fields, option_of
 
 GOOD = """\
 model: demo
@@ -194,6 +206,35 @@ def test_the_digest_covers_what_decides_and_not_how_it_is_spelt():
 def test_numbers_are_taken_as_they_are_written():
     assert recipe_from_yaml(GOOD).plan.budget.sparsity == "0.55"
     assert recipe_from_yaml(GOOD.replace("0.55", "55%")).plan.budget.sparsity == "55%"
+
+
+# Section -> the request of its action -> options that are no keys: the plan, a key of another name,
+# or what a recipe decides otherwise.
+SECTIONS = [
+    (CalibrateOptions, CalibrateRequest, {"corpus", "resume"}),
+    (SensitivitySection, SensitivityRequest, {"calibrated_on", "sparsities", "bits"}),
+    (RepairSection, RepairRequest, {"plan"}),
+    (EvaluateSection, EvaluateRequest, {"plans", "measures"}),
+    (ExportSection, ExportRequest, {"plan", "llama_cpp", "plan_model", "plan_model_revision"}),
+]
+
+
+@pytest.mark.parametrize(("section", "request_kind", "no_keys"), SECTIONS)
+def test_a_recipe_has_every_option_of_its_actions(section, request_kind, no_keys):
+    elsewhere = {*flat_fields(Recipe), *Machine.model_fields, *CalibrateOptions.model_fields}
+    fields = flat_fields(request_kind)
+    options = {name for name in fields if option_of(fields[name])}
+    assert options - elsewhere - section.model_fields.keys() == no_keys
+
+
+def test_a_section_comes_before_what_it_shares_with_the_recipe():
+    text = f"{GOOD}seq_len: 64\nseed: 7\nrepair: {{seed: 0, tokens: 128}}\n"
+    recipe = recipe_from_yaml(f"{text}evaluate: {{corpus: demo-code, seed: 0}}\n")
+    fit = repair_request(recipe, Machine(), keep_all(load_model_index("demo")))
+    assert (fit.seed, fit.seq_len, fit.tokens) == (0, 64, 128)
+    asked = evaluate_request(recipe, Machine())
+    # Its samples are drawn as by the command alone, whatever calibrations read.
+    assert (asked.seed, asked.seq_len, asked.samples) == (0, None, 64)
 
 
 def test_a_sensitivity_is_measured_beside_a_repair():

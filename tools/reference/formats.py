@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -147,16 +148,18 @@ def _keys(model: type[BaseModel]) -> str:
     for name, field in model.model_fields.items():
         # A file has the sections of the plan in place of the plan.
         fields |= PlanSpec.model_fields if field.annotation is PlanSpec else {name: field}
+    required_first = sorted(fields.items(), key=lambda item: not item[1].is_required())
     rows = [
         (f"`{name}`", cell(_takes(field.annotation)), _default(field), cell(_bounds(field)))
-        for name, field in fields.items()
+        for name, field in required_first
     ]
     title = "recipe.yaml" if model is Recipe else _title(model)
     return f"### {title}\n\n{meaning}\n\n{table(('key', 'takes', 'default', 'bounds'), rows)}"
 
 
 def _title(section: type) -> str:
-    return section.__name__.removesuffix("Section").removesuffix("Spec")
+    name = section.__name__
+    return reduce(str.removesuffix, ("Section", "Spec", "Options"), name)
 
 
 def _takes(kind: Any) -> str:
