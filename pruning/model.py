@@ -31,7 +31,7 @@ from pruning.study import Study
 from pruning.surgery.verify import VerifyReport, verify_export
 from pruning.tasks.calibration import calibrate_run
 from pruning.tasks.evaluation import evaluate_run
-from pruning.tasks.export import export_task
+from pruning.tasks.export import export_run
 
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", bound=Request)
@@ -143,7 +143,7 @@ class Model(DisplayMixin):
         """Write the pruned checkpoint into a new folder; `verify=True` verifies it at once."""
         options = {"verify": False, **options}
         request = self._request(ExportRequest, plan=plan.to_dict(), out=Path(out), **options)
-        self._drain(export_task(request))
+        self._drain(export_run(request))
         return request.out
 
     def run(self, name: str, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """Commands of actions: each follows from a row of the table, see `pruning.actions.listing`."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -11,11 +11,12 @@ from analysis.model.opening import load_model_index
 from app.cli import options
 from app.cli.derive import Handler, command
 from app.cli.files import save_plan, write_result, write_table
-from app.console import finish, follow, note, say, show_table, show_texts
-from pruning.actions.action import Action, Call, Note, Outcome, Section, Table, Texts
+from app.console import finish, follow, note, note_command, say, show_table, show_texts
+from pruning.actions.action import Action, Call, Line, Note, Outcome, Section, Table, Texts
 from pruning.actions.listing import SENTENCES, action
 from pruning.plan.plan import PruningPlan, load_plan
 from pruning.requests.model import ModelRequest
+from pruning.tasks import Steps
 
 _TABLES = (".csv", ".parquet")
 # Action -> the module of its command, if that has more options than follow from the row.
@@ -53,11 +54,7 @@ def _handler(row: Action[Any, Any]) -> Handler:
     ) -> None:
         if plans:
             _check_plans(request, plans)
-        call = Call(request, plans, out_file)
-        outcome = follow(row.cost(call) if row.cost and dry_run else row.steps(call))
-        show(outcome.shown)
-        write(outcome, call)
-        end(outcome, call)
+        perform(row, Call(request, plans, out_file), dry_run=dry_run)
 
     handler.__signature__ = inspect.Signature(_own_parameters(row))  # type: ignore[attr-defined]
     return handler
@@ -88,6 +85,23 @@ def _check_plans(request: ModelRequest, files: Iterable[Path]) -> None:
         load_plan(path, model=model)
 
 
+def perform(
+    row: Action[Any, Any],
+    call: Call[Any],
+    *,
+    dry_run: bool = False,
+    run: Callable[[Steps[Outcome]], Outcome] = follow,
+) -> None:
+    """Run an action, or say what it would take, and print what came of it.
+
+    `run` shows how far it is.
+    """
+    outcome = run(row.cost(call) if row.cost and dry_run else row.steps(call))
+    show(outcome.shown)
+    write(outcome, call)
+    end(outcome, call)
+
+
 def show(parts: Iterable[Section]) -> None:
     """Print what stands before the sentence."""
     for part in parts:
@@ -96,6 +110,8 @@ def show(parts: Iterable[Section]) -> None:
                 show_table(part.title, part.columns, part.rows, part.spare, part.whole)
             case Note():
                 note(part.words)
+            case Line():
+                note_command(part.words)
             case Texts():
                 show_texts(part.texts, part.values)
             case _:

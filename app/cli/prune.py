@@ -12,16 +12,16 @@ from analysis.model.opening import load_model_index
 from analysis.stats.manifest import Part, Run
 from analysis.stats.store import stats_store
 from app.cli import options
-from app.cli.action import end, show
+from app.cli.action import perform, show
 from app.cli.derive import command
 from app.cli.files import write_result
 from app.cli.options import Recipe as RecipeFile
 from app.cli.say import say_notes, say_plan
-from app.cli.ship import write_export
 from app.console import Course, finish, follow, out
-from pruning.actions.action import Call, Outcome
+from pruning.actions.action import Call
 from pruning.actions.evaluation_tables import evaluation_tables
-from pruning.actions.search import ACTION
+from pruning.actions.export import ACTION as EXPORT
+from pruning.actions.search import ACTION as SEARCHING
 from pruning.plan.bits import bits_words
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
@@ -35,7 +35,6 @@ from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import load_recipe
 from pruning.requests.recipe_steps import (
-    SearchRequest,
     calibrate_requests,
     evaluate_request,
     export_request,
@@ -55,7 +54,6 @@ from pruning.study import Study
 from pruning.surgery.dequantising import plan_dequantisation
 from pruning.surgery.export import check_place
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
-from pruning.tasks import Steps
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
@@ -92,7 +90,11 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         notes = plan.notes
     else:  # an unfinished search is resumed
         folder = search_folder(path)
-        _search(Call(search_of_file(path, folder, machine)), partial(course.follow, SEARCH))
+        perform(
+            SEARCHING,
+            Call(search_of_file(path, folder, machine)),
+            run=partial(course.follow, SEARCH),
+        )
         plan = load_plan(folder / PLAN_NAME, model=model)
         notes = _search_notes(plan, model, machine)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}
@@ -121,15 +123,8 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
-        write_export(request, pruned, partial(course.follow, "export"))
+        perform(EXPORT, Call(request), run=partial(course.follow, "export"))
     course.end()
-
-
-def _search(call: Call[SearchRequest], run: Callable[[Steps[Outcome]], Outcome] = follow) -> None:
-    """Search as a recipe says, and print how the best compares; `run` shows how far it is."""
-    outcome = run(ACTION.steps(call))
-    show(outcome.shown)
-    end(outcome, call)
 
 
 def _search_notes(plan: PruningPlan, model: MoEModel, machine: Machine) -> tuple[str, ...]:
@@ -232,10 +227,9 @@ def search(
     model = load_model_index(recipe.model, revision=recipe.revision)
     _check(recipe, request, model, model)
     call = Call(search_of_file(path, folder, request))
-    if dry_run and ACTION.cost:
-        end(follow(ACTION.cost(call)), call)
+    perform(SEARCHING, call, dry_run=dry_run)
+    if dry_run:
         return
-    _search(call)
     plan = load_plan(folder / PLAN_NAME, model=model)
     after = commands_after_plan(spec_request(recipe, request), model, folder / PLAN_NAME, plan)
     say_notes(_search_notes(plan, model, request))

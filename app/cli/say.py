@@ -1,23 +1,17 @@
 """What several commands print: where numbers come from, what plans keep, what was measured."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from analysis.errors import ExportError
-from analysis.files.shipped import DEMO_MODEL
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
-from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from analysis.numbers.words import plain_rows
 from analysis.ranking.choose import Choice
 from analysis.stats.manifest import COUNTS_ALONE, Run
-from app.console import finish, note, note_command, out, ranges_of_rows, show_table
+from app.console import finish, note, out, ranges_of_rows, show_table
 from pruning.plan.active import Routing
-from pruning.plan.bit_sizes import fits_k_types
-from pruning.plan.bits import FORMATS
 from pruning.plan.experts_per_token import is_written, top_k_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
@@ -32,15 +26,9 @@ from pruning.plan.sizes import (
 from pruning.plan.tables import plan_summary
 from pruning.plan.widths import WidthChoice
 from pruning.planning.count_plan import CountPlan
-from pruning.requests.following import commands_after_checks, with_weights
+from pruning.requests.following import with_weights
 from pruning.requests.plan import SpecRequest
-from pruning.serving.commands import LLAMA_CPP, serve_commands, serve_gguf, served_by
-from pruning.serving.engines import contents_of, equal_cut, summary, verdicts
-from pruning.serving.gguf import gguf_path
-from pruning.serving.tensor_types import REST, quantise_command, tensor_types
 from pruning.spec.base import command_line, option_words
-from pruning.surgery.manifest import read_manifest
-from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
 
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
@@ -256,101 +244,3 @@ def show_width_options(
             f"{choice.mode}; {less_in_words(on_disk, possible[best])} with --width-mode {best}, "
             "which load_pruned loads"
         )
-
-
-def say_export(
-    model: MoEModel, folder: Path, result: Mapping[str, Any], stats_dir: Path | None
-) -> None:
-    """Print what an export took and saves, and its verification where there was one."""
-    before = sum(shard.size for shard in model.checkpoint.shards)
-    manifest = read_manifest(folder)
-    exported = load_model_index(str(folder))
-    after, contents = manifest.nbytes, contents_of(exported)
-    if result["heads"]:
-        note(f"Prediction heads (MTP): {result['heads']}")
-    if result["repair"]:
-        note(f"Repair: {result['repair']}.")
-    if manifest.padded:
-        added = plan_padding(model, manifest.plan).in_words
-        note(f"Filled up so that every layer has as many: {added}")
-    removes = equal_cut(manifest.plan, padded=manifest.padded)
-    found = verdicts(replace(contents, removes=removes))
-    note(summary(found))
-    bits = {int(layer): bits for layer, bits in result.get("bits_by_layer", {}).items()}
-    served = served_by(found, str(folder), exported.dtype, tried_only=True, bits_by_layer=bits)
-    serving = serve_commands(served)
-    if any(engine.verdict.engine == LLAMA_CPP for engine in served):
-        say_notes(_bits_words(exported, bits))
-    for line in serving:
-        note_command(line)
-    numbers = {**result, "folder": str(folder), "serve": serving}
-    numbers |= {"file_bytes_before": before, "file_bytes_after": after}
-    checked = result.get("verify")
-    source = str(model.checkpoint.path) if model.name != DEMO_MODEL else DEMO_MODEL
-    # Verification reads the repair's files.
-    place = ("--stats-dir", str(stats_dir)) if result["repair"] and stats_dir else ()
-    verify = command_line("verify", str(folder), "--source", source, *place)
-    following = () if checked else (verify,)
-    files = f"files with headers {less_in_words(before, after)}"
-    warn_of_growth(before, after)
-    words = f"{folder}: {files}, plan {result['plan_digest'][:8]}"
-    finish(words, numbers, *following)
-    if checked:
-        report_checks(folder, checked)
-
-
-def say_gguf(folder: Path, result: Mapping[str, Any]) -> None:
-    """Print what the GGUF file of an export is, if it was asked for."""
-    if (record := result.get("gguf")) is None:
-        return
-    path, kind = gguf_path(folder, record["type"]), record["type"]
-    words = f"{path}: {format_bytes(record['bytes'])}, by the converter of {record['converter']}"
-    bits = {int(layer): bits for layer, bits in result.get("bits_by_layer", {}).items()}
-    if kind in _UNQUANTISED and (types := tensor_types(bits, kind)):
-        small = gguf_path(folder, "by-layer")
-        lines = [quantise_command(types, path, small), serve_gguf(small)]
-    else:
-        lines = [serve_gguf(path)]
-    finish(words, {"gguf": record}, *lines)
-
-
-def _bits_words(exported: MoEModel, bits: Mapping[int, str]) -> Iterator[str]:
-    """What llama.cpp makes of the bits of a plan, which the export itself has not."""
-    if not bits:
-        return
-    yield (
-        f"the export has the weights as they are; llama-quantize gives its experts their bits, and "
-        f"all else {REST}"
-    )
-    types = {FORMATS[name].tensor_type for name in bits.values() if name in FORMATS}
-    if any("_k" in name for name in types) and not fits_k_types(exported):
-        yield "types of K need rows of 256 weights: llama-quantize takes larger ones here"
-
-
-def say_recipe(result: Mapping[str, Any]) -> None:
-    """Print what was written for llm-compressor, if it was asked for."""
-    if (record := result.get("recipe")) is None:
-        return
-    on = f", {record['tokens']:,} tokens to calibrate on" if record["rows"] else ""
-    words = f"{record['script']}: llm-compressor's recipe for {record['scheme']}{on}"
-    finish(words, {"recipe": record}, record["command"])
-
-
-def report_checks(folder: Path, report: Mapping[str, Any], *, has_source: bool = True) -> None:
-    """Print the checks of a verification; raises an ExportError where one failed."""
-    first, *others = report["checks"]
-    if not others and not first["ok"]:
-        raise ExportError(first["detail"])  # no export, of which there is nothing to tell
-    rows = [(check["name"], check["ok"], check["detail"]) for check in report["checks"]]
-    show_table(f"{folder}: level {report['level']}", ("check", "ok", "detail"), rows)
-    note(report["reason"])
-    failed = [check for check in report["checks"] if not check["ok"]]
-    result = {"verified": not failed, "level": str(report["level"]), "checks": len(rows)}
-    result["compared_with_source"] = has_source
-    following = () if failed else commands_after_checks(folder)
-    words = f"{len(failed)} of {len(rows)} checks failed" if failed else f"all {len(rows)} checks"
-    if not has_source:
-        words += "; bytes were not compared with the original model: give --source MODEL"
-    finish(f"{'FAIL' if failed else 'PASS'}: {folder}, {words}", result, *following)
-    if failed:
-        raise ExportError(f"{folder} fails: {failed[0]['name']}: {failed[0]['detail']}")

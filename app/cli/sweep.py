@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from analysis.criteria.weight_based import RANDOM
 from app.cli import options
-from app.cli.action import end, show, write
+from app.cli.action import end, perform, show, write
 from app.cli.derive import command
 from app.console import follow, say
 from pruning.actions.action import Call
@@ -37,8 +37,8 @@ def sweep(
 ) -> None:
     """The action, and its figure."""
     call = Call(request, out=out_file)
-    if dry_run and ACTION.cost:
-        end(follow(ACTION.cost(call)), call)
+    if dry_run:
+        perform(ACTION, call, dry_run=True)
         return
     records = follow(ACTION.run(request))
     outcome = ACTION.tell(call, records)

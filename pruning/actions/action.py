@@ -54,6 +54,13 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A command line besides the result, to be copied in one piece; it may be left out too."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Texts:
     """Texts for people, next to each other below their names; `values` has them for --json.
 
@@ -64,7 +71,7 @@ class Texts:
     values: Mapping[str, object]
 
 
-Section = Table | Note | Texts | str
+Section = Table | Note | Line | Texts | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Exports a pruned checkpoint, and verifies it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, heads_depend_on, heads_in_words
-from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan, plan_from_dict, with_top_k
+from pruning.plan.plan import (
+    KEEP_LIST_NAME,
+    NEURON_GRANULARITY,
+    PruningPlan,
+    fit_plan,
+    plan_from_dict,
+    with_top_k,
+)
 from pruning.plan.sizes import heads_bytes, parse_size, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode, plan_widths
 from pruning.planning.ship_verdict import recorded_verdict
@@ -46,6 +53,7 @@ from pruning.tasks.quantising import check_before_export, check_recipe, write_re
 def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     """Write the pruned checkpoint, then verify it if asked to: `verify` has the report.
 
+    An export that fails a check is left where it is, and refused.
     This export, if it is there already, stays (`skipped`), as after a kill that followed its
     rename. Exports of discovered architectures are always verified, as nothing else shows that the
     architecture was understood.
@@ -77,6 +85,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
             request.out, model, request.stats_dir, stream_layers=request.stream_layers
         )
         result["verify"] = yield from parts.run("verify", checking)
+        check_verified(request.out, result["verify"]["checks"])
     if request.gguf and converter:
         contents = replace(
             contents_of(load_model_index(str(request.out))),
@@ -88,6 +97,13 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     if recipe := (yield from write_recipe(request, model, plan)):
         result["recipe"] = recipe
     return result
+
+
+def check_verified(out: Path, checks: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse an export that fails a check, by all that it fails."""
+    failed = [f"{check['name']}: {check['detail']}" for check in checks if not check["ok"]]
+    if failed:
+        raise ExportError(f"{out} fails {len(failed)} of {len(checks)} checks:", failed)
 
 
 def _written(
@@ -151,19 +167,20 @@ def _converter(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Co
 def _contents(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Contents:
     """What decides who reads the export."""
     keeps_heads = request.mtp in (HeadChoice.KEEP, HeadChoice.PRUNE)
-    widths = plan_widths(model, plan, _choice(request))
+    widths = plan_widths(model, plan, _choice(request, plan))
     contents = contents_of(model, plan, widths, padded=request.pad, keeps_heads=keeps_heads)
     return contents.dequantised() if request.dequantise else contents
 
 
 def _check_recipe(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> None:
     if request.quantised_as:
-        widths = plan_widths(model, plan, _choice(request))
+        widths = plan_widths(model, plan, _choice(request, plan))
         check_recipe(request, model, plan, _contents(request, model, plan), widths)
 
 
-def _choice(request: ExportRequest) -> WidthChoice | None:
-    mode = request.width_mode
+def _choice(request: ExportRequest, plan: PruningPlan) -> WidthChoice | None:
+    by_neuron = plan.granularity == NEURON_GRANULARITY
+    mode = request.width_mode or ("uniform" if by_neuron else None)
     return WidthChoice(WidthMode(mode), request.width_multiple_of) if mode else None
 
 
@@ -255,7 +272,7 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
         plan_source=plan_source,
         hash_source=request.hash_source,
         recipe=request.recipe.encode(),
-        widths=_choice(request),
+        widths=_choice(request, plan),
         max_shard_bytes=parse_size(largest) if largest else None,
         pad=request.pad,
         dequantise=request.dequantise,
@@ -341,12 +358,3 @@ def expected_verify(
         **way,
     )
     return Whole(_verify_costs(read, *_own_bytes(out))), memory, level
-
-
-def export_task(request: ExportRequest) -> Steps[dict[str, Any]]:
-    """Job form of `export_run`; a failed check fails the job."""
-    result = yield from export_run(request)
-    for check in result.get("verify", {}).get("checks", ()):
-        if not check["ok"]:
-            raise ExportError(f"The export fails its check: {check['name']}: {check['detail']}")
-    return result

@@ -28,7 +28,7 @@ from pruning.study import Study
 from pruning.surgery.export import export_checkpoint
 from pruning.surgery.padding import plan_padding
 from pruning.surgery.width_sizes import width_options
-from pruning.tasks.export import export_run, export_task
+from pruning.tasks.export import export_run
 
 
 def add_head(path):
@@ -194,7 +194,7 @@ def test_layers_of_different_counts_are_padded_where_the_router_can_rule_experts
     assert any("holds this export, finished" in text for text in texts(test.markdown))
     assert not test.button(key="export.start").disabled
     before = {path: path.stat().st_mtime_ns for path in request.out.iterdir()}
-    again = drain(export_task(request))
+    again = drain(export_run(request))
     assert (again["skipped"], again["verify"]["level"]) == (True, "logits")
     assert {path: path.stat().st_mtime_ns for path in request.out.iterdir()} == before
     test.toggle(key="pad").set_value(False).run()

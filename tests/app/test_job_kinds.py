@@ -9,10 +9,7 @@ from app.jobs.kinds import KINDS, kind_of, told
 from app.jobs.model import JobState
 from app.jobs.store import JobStore
 from app.widgets.job_panel import progress_text
-from pruning.actions.action import Call
-from pruning.actions.listing import action
 from pruning.requests.calibration import CalibrateRequest
-from pruning.requests.model import ExportRequest
 
 # Page and tab -> kinds that are listed there, as are others whose place is that of one of them.
 USER = "test@example.com"  # AppTest's
@@ -70,34 +67,6 @@ def test_every_kind_has_a_request_of_its_own():
 @pytest.mark.parametrize(("kind", "result", "said"), SAID, ids=str)
 def test_the_list_says_what_came_of_a_job(kind, result, said):
     assert told(kind, result) == said
-
-
-CHECKED = {"level": "logits", "checks": [{"ok": True}, {"ok": False}]}
-EXPORTED = [
-    ({"skipped": False}, "Written to small"),
-    ({"skipped": True}, "Found finished in small"),
-    (
-        {"skipped": False, "verify": CHECKED},
-        "Verified at level logits: 1 of 2 checks. Written to small",
-    ),
-    (
-        {"skipped": True, "verify": CHECKED},
-        "Verified at level logits: 1 of 2 checks. Found finished in small",
-    ),
-    (
-        {"skipped": False, "verify": CHECKED | {"max_abs_diff": 0.00125}},
-        "Verified at level logits: 1 of 2 checks, largest logit difference to the masked original "
-        "0.0013. Written to small",
-    ),
-]
-
-
-@pytest.mark.parametrize(("found", "said"), EXPORTED)
-def test_an_export_says_where_it_lies_and_what_its_verification_found(found, said):
-    request = ExportRequest(model="demo", out="small", plan={})
-    result = {"out": "small", **found}
-    outcome = action("export").tell(Call(request), result)
-    assert (outcome.sentence, outcome.numbers) == (said, result)
 
 
 def test_two_calibrations_on_one_corpus_have_two_titles():

@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
+from analysis.drain import drain
+from analysis.errors import ExportError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import small
 from app import console
 from app.cli import COMMANDS, load
+from pruning.actions.listing import action
 from pruning.plan.plan import load_plan
 from pruning.plan.sizes import size_report
 from pruning.records.quality import LossIncrease
+from pruning.requests.model import ExportRequest
 
 PLAN = ("plan", "demo", "--criterion", "reap", "--calibrated-on", "demo-math", "--shrink", "40%")
 KEYS = {"command", "result", "tables", "notes", "next"}
@@ -91,6 +95,19 @@ def test_a_failed_verification_ends_with_fail(works, moeprune, here):
     found = json.loads(moeprune("verify", "out", "--level", "bytes", "--json").out)
     assert found["result"]["verified"] is False
     assert "sha256" in found["error"]
+    # The command and the job of an export that is there fail by the same checks.
+    asked = ("export", "demo", "out", "--plan", "plan.json", "--verify")
+    outcome = moeprune(*asked)
+    assert outcome.code == 1
+    (first, *failed) = outcome.err[outcome.err.index("error: ") :].splitlines()
+    assert first.startswith(f"error: out fails {len(failed)} of ")
+    assert any("sha256" in line for line in failed)
+    request = ExportRequest(
+        model="demo", plan=load_plan(here / "plan.json").to_dict(), out="out", verify=True
+    )
+    with pytest.raises(ExportError) as caught:
+        drain(action("export").job(request.model_dump(mode="json")))
+    assert str(caught.value).splitlines()[1:] == failed
 
 
 def test_verify_says_what_it_could_not_compare(works, as_json, here):

@@ -36,7 +36,7 @@ from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.verify import verify_export
-from pruning.tasks.export import export_task
+from pruning.tasks.export import export_run
 
 # Per expert; stacked on disk; transposed with biases; groups and shared experts.
 NAMES = ("olmoe", "granitemoe", "gpt_oss", "deepseek_v3-groups")
@@ -285,7 +285,7 @@ def test_a_job_finds_the_repair_in_the_statistics_folder(made, tmp_path):
         verify=True,
     )
     for skipped in (False, True):
-        result = drain(export_task(request))
+        result = drain(export_run(request))
         assert result["skipped"] is skipped
         assert result["verify"]["level"] == "logits"
         assert result["plan_digest"] == plan.digest
@@ -294,7 +294,7 @@ def test_a_job_finds_the_repair_in_the_statistics_folder(made, tmp_path):
     assert python.verify(tmp_path / "out").level == "logits"
     lost = request.model_copy(update={"stats_dir": tmp_path / "empty", "out": tmp_path / "none"})
     with pytest.raises(PlanError, match="not in the statistics folder"):
-        drain(export_task(lost))
+        drain(export_run(lost))
 
 
 def test_another_repair_is_refused_in_one_line(made, tmp_path):
