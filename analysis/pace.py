@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from functools import cached_property
 from typing import Final
 
 from analysis.progress import NOTHING, Progress, Whole, rate_of
@@ -33,9 +33,10 @@ class Pace:
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        usual: Mapping[str, float] = MappingProxyType({}),
+        usual: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._clock, self._usual = clock, usual
+        """`usual` is asked once, when a step states its whole."""
+        self._clock, self._ask_usual = clock, usual
         self._started = self._counted = clock()
         self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
@@ -61,6 +62,10 @@ class Pace:
                 self._take_whole(step.whole)
             elif self._phase is not None or (self.fraction or 0.0) > _ALL:
                 self._take_phase(step, (step.phase, step.at))
+
+    @cached_property
+    def _usual(self) -> Mapping[str, float]:
+        return self._ask_usual()
 
     def _take_whole(self, whole: Whole) -> None:
         if self._phase is not None:

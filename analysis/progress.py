@@ -7,7 +7,7 @@ tasks together, `Tally` counts the work of one; `analysis.pace` tells the time t
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -230,14 +230,18 @@ class Parts:
         self._wholes[name] = Whole(costs)
 
     def run(
-        self, name: str, steps: Generator[Progress, None, Result]
+        self, name: str, steps: Generator[Progress, None, Result], alike: Collection[str] = ()
     ) -> Generator[Progress, None, Result]:
         """The steps of a part, which say how far the whole task is; then the part is over.
 
-        The part is as far as it states: its phases are not of the whole part.
+        The part is as far as it states: its phases are not of the whole part. Those that are
+        `alike`, and have not begun, are expected to cost what it states.
         """
 
         def change(step: Progress) -> Progress:
+            if step.whole is not None and step.whole.total and name not in self._stated:
+                for other in alike:
+                    self.expect(other, step.whole.total)
             self._state(name, step)
             return replace(step, whole=self.whole)
 

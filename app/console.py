@@ -186,7 +186,7 @@ def follow(task: Generator[Progress, None, Result], pace: Pace | None = None) ->
     task that is one of several, see `Course`, has the pace of all.
     """
     spoken, expected = _speech.get(), None
-    own = pace or Pace(usual=known_rates())
+    own = pace or Pace(usual=known_rates)
     with _interruption() as stop, _shown(spoken, own) as show:
         try:
             while not stop:
@@ -216,7 +216,7 @@ class Course:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.parts, self._pace = parts, Pace(usual=known_rates())
+        self.parts, self._pace = parts, Pace(usual=known_rates)
         self._expected = expected_seconds(parts.whole)
 
     def follow(self, name: str, task: Generator[Progress, None, Result]) -> Result:

@@ -1,9 +1,6 @@
 """Estimates of a calibration's memory, for each way of running the model, and of its time."""
 
-import time
 from dataclasses import dataclass, replace
-
-import torch
 
 from analysis.calibration.blocks import (
     RunSizes,
@@ -22,6 +19,7 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
+from analysis.calibration.probe import multiply_rate
 from analysis.calibration.streamed import PAUSED_TIMES, hidden_bytes, is_on_disk
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
@@ -30,12 +28,10 @@ from analysis.model.layer_costs import active_by_layer
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.parts import weights_by_part
 from analysis.model.widths import computed_widths
+from analysis.progress import cost
+from analysis.stats.rates import run_rates
 
 _GIB = 1 << 30
-# A forward reaches a third of the speed of a large matrix product, measured on the demo model and
-# on a layer of 64 experts: attention, norms and routing are slower.
-_SHARE_OF_MATMUL_SPEED = 0.33
-_MEASURE_SECONDS = 0.2
 _ROUTE_BYTES = 60  # of a token and one of its experts: order, ids, gate weight
 # Backward differentiates the inputs of every product, not the weights: as much again, and the head.
 TIMES_WITH_BACKWARD = 2.5
@@ -232,22 +228,6 @@ def active_params(model: MoEModel) -> int:
     return sum(active_by_layer(model).values())
 
 
-def _matmul_speed(model: MoEModel, settings: CalibrationSettings) -> float:
-    """Multiply-adds per second, measured now on this device."""
-    device = resolve_device(settings.device)
-    dtype = DTYPES[resolve_dtype(settings.dtype, model)]
-    inputs = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
-    weights = torch.ones(512, model.hidden_size, dtype=dtype, device=device)
-    best = 0.0
-    stop = time.monotonic() + _MEASURE_SECONDS
-    while time.monotonic() < stop:
-        started = time.perf_counter()
-        # Weights are (out, in), as in a model; reading a value waits for the device.
-        float(torch.nn.functional.linear(inputs, weights)[0, 0])
-        best = max(best, 512 * 512 * model.hidden_size / (time.perf_counter() - started))
-    return best
-
-
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
     """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
     check_loadable(model, trusted=settings.trust_remote_code)
@@ -258,10 +238,11 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     if settings.placement.stream_layers and needs.experts_at_once:  # what surrounds them runs twice
         around = active_by_layer(model, experts=False)
         active += sum(around[layer] for layer in layers_in_blocks(model, needs.experts_at_once))
-    work = active * (sequences.num_tokens + padded)
+    work = cost("multiply", active * (sequences.num_tokens + padded))
+    rate = run_rates().get("multiply") or multiply_rate(model, settings.dtype, settings.device)
     by_layers = needs.in_blocks or needs.streamed
     return Estimate(
         memory_bytes=by_layers if settings.placement.stream_layers else needs.whole_model,
         needs=needs,
-        seconds=work / (_matmul_speed(model, settings) * _SHARE_OF_MATMUL_SPEED),
+        seconds=work * rate,
     )

@@ -1,14 +1,16 @@
-"""How fast this machine does each kind of work, by the last runs of its user, for estimates."""
+"""How fast this machine does each kind of work, by the last runs of its user, else by a probe."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from analysis.files.content import read_whole
 from analysis.files.durable import make_folder, write_durably
 from analysis.progress import Whole, rate_of
 from analysis.stats.places import cache_folder
 
+_PROBED: Final = "probed"  # the key of rates that no run has measured
 _MOST = 1e6  # of a rate: none is so far from the machine on which costs were stated
 
 
@@ -20,12 +22,27 @@ def rates_file() -> Path:
 def known_rates() -> dict[str, float]:
     """Seconds of this machine for a unit of cost, by kind of work, see `analysis.progress.RATES`.
 
-    Empty before the first run that took a while, and where the file is none that this wrote.
+    Those of runs; of kinds that no run has had, those of a probe. Empty before either, and where
+    the file is none that this wrote.
     """
+    raw = _kept()
+    return _rates(raw.get(_PROBED)) | _rates(raw)
+
+
+def run_rates() -> dict[str, float]:
+    """The known rates that runs have measured."""
+    return _rates(_kept())
+
+
+def _kept() -> Mapping[str, Any]:
     try:
         raw = json.loads(read_whole(rates_file()))
     except (OSError, ValueError):  # it can be measured again
         return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def _rates(raw: object) -> dict[str, float]:
     pairs = raw.items() if isinstance(raw, dict) else ()
     return {
         kind: rate for kind, rate in pairs if isinstance(rate, float) and 1 / _MOST < rate < _MOST
@@ -33,7 +50,7 @@ def known_rates() -> dict[str, float]:
 
 
 def expected_seconds(whole: Whole) -> float:
-    """Seconds that the rest of a whole task takes here, by the rates of the last runs."""
+    """Seconds that the rest of a whole task takes here, by the rates known."""
     known = known_rates()
     return sum(amount * rate_of(kind, known) for kind, amount in whole.left.items())
 
@@ -44,7 +61,17 @@ def keep_rates(rates: Mapping[str, float]) -> None:
     Raises:
         OSError: the user's cache takes no file.
     """
+    _keep(run_rates() | dict(rates), _rates(_kept().get(_PROBED)))
+
+
+def keep_probed(rates: Mapping[str, float]) -> None:
+    """Keep what a probe has measured; `keep_rates` raises alike."""
+    _keep(run_rates(), _rates(_kept().get(_PROBED)) | dict(rates))
+
+
+def _keep(of_runs: Mapping[str, float], probed: Mapping[str, float]) -> None:
+    rates = {**of_runs, **({_PROBED: dict(probed)} if probed else {})}
     if rates:
         path = rates_file()
         make_folder(path.parent)
-        write_durably(path, json.dumps(known_rates() | dict(rates)).encode())
+        write_durably(path, json.dumps(rates).encode())

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from analysis.errors import ExportError
+from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from app.cli import options
@@ -25,6 +26,7 @@ from pruning.requests.model import ExportRequest
 from pruning.spec.base import Option
 from pruning.spec.options import StatsDir, StreamLayers, Text
 from pruning.tasks.export import check_verified, expected_verify, verify_result
+from pruning.tasks.probing import probed, probing
 
 _SOURCE = Option(
     "The model that it was made from: every byte is compared, then logits.", ("--source",)
@@ -82,12 +84,18 @@ def verify(
     """
     described = load_model_index(source) if source else None
     way = {"level": level, "stream_layers": stream_layers}
+
+    def run_model() -> MoEModel:
+        return described or load_model_index(str(out_dir))
+
     if dry_run:
         whole, memory, reached = expected_verify(out_dir, described, stats_dir, **way)
+        follow(probing(whole, run_model(), device="cpu"))
         outcome = told(whole, memory)
         finish(f"{outcome.sentence}; level {reached}", {**outcome.numbers, "level": reached})
         return
-    checks = follow(verify_result(out_dir, described, stats_dir, tokens=tokens, **way))
+    verifying = verify_result(out_dir, described, stats_dir, tokens=tokens, **way)
+    checks = follow(probed(verifying, lambda: (run_model(), "auto", "cpu")))
     first, *others = checks["checks"]
     if not others and not first["ok"]:
         raise ExportError(first["detail"])  # no export, of which there is nothing to tell

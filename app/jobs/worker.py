@@ -88,7 +88,7 @@ class Reporter:
     def __init__(self, store: JobStore, job: Job) -> None:
         self._store = store
         self._job = job
-        self._pace = Pace(usual=known_rates())
+        self._pace = Pace(usual=known_rates)
         # The heartbeat looks whether a line is due while the task yields nothing.
         self._lines = Lines(self._pace, partial(logger.info, "%s"), quiet_seconds=0)
         self._latest: Progress | None = None

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from analysis.errors import UserError
 from analysis.numbers.words import plain, plain_rows
-from pruning.requests.model import ActionRequest
+from pruning.requests.model import ActionRequest, ModelRequest
 from pruning.spec.base import validated
 from pruning.tasks import Steps
+from pruning.tasks.probing import probed, way_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,14 +129,21 @@ class Action(Generic[Asked, Value]):
 
     def steps(self, call: Call[Asked]) -> Steps[Outcome]:
         """Run it, and tell what came of it."""
-        return self.tell(call, (yield from self.run(call.request)))
+        return self.tell(call, (yield from self._run(call.request)))
 
     def job(self, values: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Run a stored request; what a job keeps of it."""
         present = {name: value for name, value in values.items() if name not in _FORMER}
         call = call_of_a_job(validated(self.request, present))
-        value = yield from self.run(call.request)
+        value = yield from self._run(call.request)
         try:
             return self.tell(call, value).plain
         except UserError as error:  # all is stored by now, though it cannot be told
             return {"sentence": f"stored; {error}"}
+
+    def _run(self, request: Asked) -> Steps[Value]:
+        """Run it, with a time left from the start."""
+        steps = self.run(request)
+        if not isinstance(request, ModelRequest):
+            return steps
+        return probed(steps, lambda: way_of(request))

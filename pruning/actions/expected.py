@@ -5,11 +5,12 @@ from typing import Any, TypeVar
 
 from analysis.numbers.words import time_in_words
 from analysis.progress import Whole, bytes_of, stated_whole
-from analysis.stats.rates import expected_seconds, known_rates
+from analysis.stats.rates import expected_seconds, known_rates, run_rates
 from pruning.actions.action import Call, Outcome
 from pruning.plan.sizes import format_bytes
 from pruning.requests.model import ModelRequest
 from pruning.tasks import Steps
+from pruning.tasks.probing import probing, way_of
 
 Asked = TypeVar("Asked", bound=ModelRequest)
 
@@ -20,9 +21,11 @@ def expected_cost(
     """The cost of an action that states its work before it loads a model, and its memory."""
 
     def cost(call: Call[Asked]) -> Steps[Outcome]:
-        whole = yield from stated_whole(run(call.request))
-        following = call.request.command([str(path) for path in call.plans])
-        return told(whole, memory(call.request), following)
+        request = call.request
+        whole = yield from stated_whole(run(request))
+        size = memory(request)  # before a probe takes some
+        yield from probing(whole, *way_of(request))
+        return told(whole, size, request.command([str(path) for path in call.plans]))
 
     return cost
 
@@ -34,7 +37,10 @@ def told(whole: Whole, memory: int, *following: str) -> Outcome:
         words = "all of it is known already"
     else:
         read, seconds = bytes_of(whole), expected_seconds(whole)
-        by = "" if known_rates() else ", by the rates of another machine"
+        by = (
+            ", by a probe of this machine" if known_rates() else ", by the rates of another machine"
+        )
+        by = "" if run_rates() else by
         words = (
             f"{format_bytes(read)} of weights to read, about {format_bytes(memory)} of memory, "
             f"about {time_in_words(seconds)}{by}"

@@ -25,7 +25,7 @@ from pruning.requests.evaluation import EvaluateOptions, SensitivityOptions
 from pruning.requests.model import ExportOptions
 from pruning.requests.repair import RepairOptions
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import MEASURED
+from pruning.schedules import MEASURED, PATTERNS
 from pruning.spec import options
 from pruning.spec.base import Request
 from pruning.spec.spec import FREQUENCY, Misfit, PlanSpec
@@ -186,6 +186,24 @@ class Recipe(Request):
             raise ValueError(
                 "a search measures with the model's own experts per token; leave top_k out, and "
                 "give --top-k to evaluate and export"
+            )
+        return value
+
+    @field_validator("search")
+    @classmethod
+    def _has_room(cls, value: Any, info: ValidationInfo) -> Any:
+        """A population may leave out patterns, but not what the recipe itself starts from."""
+        plan = info.data.get("plan")
+        if value is None or plan is None:
+            return value
+        usual = {"uniform", *PATTERNS}
+        starts = usual | {plan.spread.schedule} | ({MEASURED} & {value.start})
+        if starts > usual and value.population < len(starts):
+            own = " and ".join(sorted(starts - usual))
+            raise ValueError(
+                f"a population of {value.population} has no room for {own} among the "
+                f"{len(starts)} allocations that the search starts from; give "
+                f"population: {len(starts)} or more"
             )
         return value
 

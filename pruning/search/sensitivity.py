@@ -257,7 +257,7 @@ class Measuring:
 
 # Windows around a plan, in measured levels to each side.
 _WINDOWS = (3, 2, 1)
-_PLANS_OF_WINDOWS = 2  # that are not known, of these windows: their mean
+_PLANS_OF_WINDOWS = 2  # that are not known, of these windows: their mean on trained models
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,23 @@ class Round:
     predicted: float  # cost by the curves that it follows from
     cost: float  # measured cost
     layers: int  # layer evaluations so far, each on one batch
+
+
+@dataclass
+class NewPlans:
+    """How many plans the windows of a round give that are not known, in the rounds so far."""
+
+    rounds: int = 0
+    plans: int = 0
+
+    @property
+    def expected(self) -> float:
+        """Of the next round."""
+        return self.plans / self.rounds if self.rounds else _PLANS_OF_WINDOWS
+
+    def add(self, plans: int) -> None:
+        """Learn from a round."""
+        self.rounds, self.plans = self.rounds + 1, self.plans + plans
 
 
 @dataclass(frozen=True)
@@ -302,18 +319,20 @@ def known_curves(work: Measuring, points: Sequence[Point], measure: CostName) ->
 
 
 def refine(
-    works: Sequence[Measuring], curves: Sequence[Curves], aim: Aim
+    works: Sequence[Measuring], curves: Sequence[Curves], aim: Aim, new: NewPlans | None = None
 ) -> Generator[Progress, None, list[Round]]:
     """The plan that the curves give for a budget, then the rounds that improved on it.
 
-    `works` and `curves` are those of each corpus; all of them measure the same plans.
+    `works` and `curves` are those of each corpus; all of them measure the same plans. `new` learns
+    from the rounds, for what is expected of later ones.
 
     A round measures the plan's moves, solves, and measures the solutions as a whole; the best one
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
     first = aim.over(curves).solution(aim.units, aim.total)
-    parts = refinement_parts(works, aim.units, first.removed, aim.rounds)
+    new = new or NewPlans()
+    parts = refinement_parts(works, aim.units, first.removed, aim.rounds, new)
     measuring = _measure_round(works, first.removed, first.cost, aim)
     rounds = [(yield from parts.run("first", measuring))]
     scale, near = Fraction(1), dict[Point, None]()  # moves, in order
@@ -324,7 +343,9 @@ def refine(
             break
         for place, work in enumerate(works):
             yield from parts.run(f"near {number} {place}", work.measure(list(near)))
-        better = yield from parts.run(f"best {number}", _better(works, best, list(near), aim))
+        better = yield from parts.run(f"best {number}", _better(works, best, list(near), aim, new))
+        for later in range(number + 1, aim.rounds):
+            parts.expect(f"best {later}", scaled(_whole_plan(works), new.expected))
         if better is None:
             scale /= 2
         else:
@@ -334,23 +355,29 @@ def refine(
 
 
 def refinement_parts(
-    works: Sequence[Measuring], units: Units, removed: Removed, rounds: int
+    works: Sequence[Measuring], units: Units, removed: Removed, rounds: int, new: NewPlans
 ) -> Parts:
     """The parts of a refinement of about this plan that goes through all its rounds."""
     moves = [point.position for point in moved_points(units, removed)[1:]]
-    plan = {"multiply": 0.0, "compare": 0.0}
-    for work in works:
-        plan = {kind: plan[kind] + amount for kind, amount in work.costs.run(WHOLE).items()}
+    plan = _whole_plan(works)
     parts: dict[str, Costs] = {"first": plan}
     for number in range(rounds):
         for place, work in enumerate(works):
             parts[f"near {number} {place}"] = work.costs.runs(moves)
-        parts[f"best {number}"] = scaled(plan, _PLANS_OF_WINDOWS)
+        parts[f"best {number}"] = scaled(plan, new.expected)
     return Parts(parts)
 
 
+def _whole_plan(works: Sequence[Measuring]) -> Costs:
+    """What it costs to measure a plan on every corpus."""
+    plan = {"multiply": 0.0, "compare": 0.0}
+    for work in works:
+        plan = {kind: plan[kind] + amount for kind, amount in work.costs.run(WHOLE).items()}
+    return plan
+
+
 def _better(
-    works: Sequence[Measuring], best: Round, near: Sequence[Point], aim: Aim
+    works: Sequence[Measuring], best: Round, near: Sequence[Point], aim: Aim, new: NewPlans
 ) -> Generator[Progress, None, Round | None]:
     """The best plan by these moves of the best so far, if it measures better.
 
@@ -364,6 +391,7 @@ def _better(
         removed, cost = inside.solution(aim.units, aim.total)[1:]
         plans.setdefault(removed, cost)
     parts = Parts({str(removed): _round_parts(works, removed).whole.total for removed in plans})
+    new.add(sum(any(parts.costs(str(removed)).values()) for removed in plans))
     rounds = []
     for removed, cost in plans.items():
         measuring = _measure_round(works, removed, cost, aim)

@@ -81,6 +81,10 @@ class WeighedHeads:
     runs: tuple[str, ...] = ()
     # What `measure_weights` gives, by name of the head; those that are not here are measured.
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict, compare=False)
+    # `HeadPlan.kept` of a finished export of the plan: taken as it is, nothing is measured.
+    recorded: Mapping[str, Mapping[int, tuple[int, ...]]] | None = field(
+        default=None, compare=False
+    )
 
     @property
     def words(self) -> str:
@@ -100,8 +104,10 @@ class WeighedHeads:
             )
         return ""
 
-    def kept(self, model: MoEModel, count: int) -> dict[str, dict[int, tuple[int, ...]]]:
+    def kept(self, model: MoEModel, count: int) -> Mapping[str, Mapping[int, tuple[int, ...]]]:
         """The first `count` experts of each layer, as in `HeadPlan.kept`."""
+        if self.recorded is not None:
+            return self.recorded
         heads = (head for head in prediction_heads(model) if head.has_experts)
         return {head.name: self._kept_of(head, model, count) for head in heads}
 

@@ -13,7 +13,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
-from pruning.plan.heads import HeadChoice, heads_depend_on, heads_in_words
+from pruning.plan.heads import HeadChoice, HeadRanking, heads_depend_on, heads_in_words
 from pruning.plan.plan import (
     KEEP_LIST_NAME,
     NEURON_GRANULARITY,
@@ -110,17 +110,18 @@ def _written(
     request: ExportRequest, model: MoEModel, plan: PruningPlan, parts: Parts
 ) -> Steps[tuple[Manifest, bool]]:
     """The manifest of the export, and whether it was there already."""
-    manifest, options = _manifest_there(request, plan), _options(request, model, plan)
+    manifest = _manifest_there(request, plan)
+    options = _options(request, model, plan, manifest)
     if manifest is None:
         if _weighed_heads(model, plan, options):  # before their weights are read, for minutes
             check_place(from_home(request.out), model.checkpoint.path)
         yield from check_before_export(request, model, plan)
         written = weight_bytes(model, plan) + heads_bytes(model, plan, options.heads)
         parts.expect("export", {"write": cost("write", written)})
-    options = yield from _weighed(model, plan, options, parts)
     if manifest:
         _check_alike(request, manifest, planned_export(model, plan, request.out, options), options)
         return manifest, True
+    options = yield from _weighed(model, plan, options, parts)
     writing = export_checkpoint(model, plan, request.out, options)
     return (yield from parts.run("export", writing)), False
 
@@ -197,8 +198,9 @@ def dry_export(request: ExportRequest, model: MoEModel) -> Steps[tuple[PreparedE
     plan = _plan(request, model)
     _check_recipe(request, model, plan)
     manifest = _manifest_there(request, plan)
-    options = yield from _weighed(model, plan, _options(request, model, plan), Parts({}))
+    options = _options(request, model, plan, manifest)
     if manifest is None:
+        options = yield from _weighed(model, plan, options, Parts({}))
         return prepare_export(model, plan, request.out, options), False
     planned = planned_export(model, plan, request.out, options)
     _check_alike(request, manifest, planned, options)
@@ -206,11 +208,14 @@ def dry_export(request: ExportRequest, model: MoEModel) -> Steps[tuple[PreparedE
 
 
 def is_finished_export(request: ExportRequest, model: MoEModel) -> bool:
-    """Whether this export is there; one of another plan or with other options is refused."""
+    """Whether this export is there; one of another plan or with other options is refused.
+
+    No weights are read.
+    """
     plan = _plan(request, model)
     if (manifest := _manifest_there(request, plan)) is None:
         return False
-    options = _options(request, model, plan)
+    options = _options(request, model, plan, manifest)
     _check_alike(request, manifest, planned_export(model, plan, request.out, options), options)
     return True
 
@@ -254,7 +259,10 @@ def _check_alike(
             )
 
 
-def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> ExportSettings:
+def _options(
+    request: ExportRequest, model: MoEModel, plan: PruningPlan, there: Manifest | None
+) -> ExportSettings:
+    """The settings of an export; `there` is a finished one of the plan."""
     largest = request.max_shard_size
     store = stats_store(request.stats_dir)
     heads = HeadChoice(request.mtp) if request.mtp else None
@@ -267,7 +275,7 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
     losses = stored_losses(evaluations, model.identity)
     return ExportSettings(
         heads,
-        head_ranking(model, plan, store) if ranked else None,
+        _head_ranking(model, plan, store, there) if ranked else None,
         revision=request.revision or "",
         plan_source=plan_source,
         hash_source=request.hash_source,
@@ -281,6 +289,18 @@ def _options(request: ExportRequest, model: MoEModel, plan: PruningPlan) -> Expo
         read_repair=content_record,
         keep_list=request.keep_list,
     )
+
+
+def _head_ranking(
+    model: MoEModel, plan: PruningPlan, store: StatsStore, there: Manifest | None
+) -> HeadRanking:
+    """What ranks heads; beside a finished export of the plan no weights are read for it."""
+    ranking = head_ranking(model, plan, store)
+    if there is None or not isinstance(ranking, WeighedHeads):
+        return ranking
+    heads = there.heads
+    weighed = heads.kept if (heads.criterion, heads.runs) == (ranking.criterion, ()) else {}
+    return replace(ranking, recorded=weighed)
 
 
 def _judge(

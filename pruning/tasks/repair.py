@@ -130,11 +130,13 @@ def with_repairs(
     shared = shared_options(request)
     directories = stats_store(shared.get("stats_dir")).directories
     candidates = []
+    waiting = [str(number) for number, plan in enumerate(plans) if takes_repair(plan, model)]
     for number, plan in enumerate(plans):
         candidates.append(plan)
         if takes_repair(plan, model):
+            waiting.remove(str(number))
             repairing = repair_run(RepairRequest(plan=plan.to_dict(), **shared))
-            record = yield from whole.run(str(number), repairing)
+            record = yield from whole.run(str(number), repairing, alike=waiting)
             repaired = replace(plan, repair=record.reference)
             candidates.append(with_repair_files(repaired, directories))
     if parts is None:  # what follows states its own work, or none

@@ -17,7 +17,6 @@ from pruning.measurements.table import Measurements
 from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.sample_settings import SampleSettings
-from pruning.plan.units import Removed
 from pruning.planning.files import check_spec
 from pruning.planning.make import budget_of, evidence_of, units_of
 from pruning.planning.measured import sensitivity_on
@@ -34,7 +33,7 @@ from pruning.requests.recipe_steps import (
     spec_request,
     weights_request,
 )
-from pruning.schedules import MEASURED, PATTERNS, allocate
+from pruning.schedules import MEASURED, allocate
 from pruning.search.costs import RunCosts, search_parts
 from pruning.search.run import Task, remaining
 from pruning.search.space import seeds_of, space_of
@@ -229,21 +228,6 @@ def check_measured(recipe: Recipe, model: MoEModel, store: StatsStore) -> None:
         )
 
 
-def _check_room(task: Task) -> None:
-    """Refuse a population that leaves out what the recipe says to start from."""
-    names: dict[Removed, str] = {}
-    for name, removed in task.seeds.items():
-        if task.space.holds(removed):
-            names.setdefault(removed, name)
-    starts = list(names.values())
-    size = task.settings.population
-    if left_out := [name for name in starts[size:] if name not in ("uniform", *PATTERNS)]:
-        raise PlanError(
-            f"A population of {size} has no room for {left_out[0]} among the {len(starts)} "
-            f"allocations that the search starts from; give population: {len(starts)} or more."
-        )
-
-
 def _refinement_request(
     measured: SensitivityRequest, recipe: Recipe, ranking: Ranking
 ) -> SensitivityRequest:
@@ -280,14 +264,12 @@ def _make_problem(
     seeds = seeds_of(space, budget, schedule, scheduled)
     if section.start == MEASURED:
         seeds |= ranking.curves_for(spec).starts(space.units, space.total)
-    task = Task(space, seeds, section)
-    _check_room(task)
     return Problem(
         model=ranking.model,
         ranking=ranking.table,
         constraints=space.units.limits,
         provenance=replace(provenance, schedule=SEARCH, schedule_parameters=parameters),
-        task=task,
+        task=Task(space, seeds, section),
         search_samples=drawn_samples,
         measure=section.fitness,
         running=run_settings(

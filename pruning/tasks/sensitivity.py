@@ -270,6 +270,7 @@ def _measure(
     from pruning.search.sensitivity import (
         MEASURING,
         Aim,
+        NewPlans,
         known_curves,
         measure_curves,
         refine,
@@ -291,7 +292,8 @@ def _measure(
             expected |= {n: {**expected[n], "read": 0.0} for n in readers[1:]}
         units = cuts.order.units
         half = tuple(most // 2 for most in units.most)
-        more = refinement_parts(works, units, half, request.refine).whole.total
+        new = NewPlans()
+        more = refinement_parts(works, units, half, request.refine, new).whole.total
         parts = Parts(expected | dict.fromkeys(budgets, more))
         yield Progress(MEASURING, 0, 0, whole=parts.whole)  # before anything is written
         for number, work in enumerate(works):
@@ -302,7 +304,7 @@ def _measure(
         spread = Sensitivity(tuple(curves), request.cost, request.across)
         for words, budget_by in budgets.items():
             aim = Aim(*budget_by(spread), request.refine, request.cost, request.across)
-            rounds[words] = yield from parts.run(words, refine(works, curves, aim))
+            rounds[words] = yield from parts.run(words, refine(works, curves, aim, new))
             for later in list(budgets)[len(rounds) :]:  # which take about as long
                 parts.expect(later, parts.costs(words))
         for work in works:

@@ -146,7 +146,7 @@ def test_the_time_left_follows_from_the_rates_of_the_run(clock):
 
 
 def test_work_to_come_takes_as_much_longer_as_what_is_done(clock):
-    pace = Pace(clock, {"read": 4.0, "multiply": 1.0, "hash": 2.0})
+    pace = Pace(clock, lambda: {"read": 4.0, "multiply": 1.0, "hash": 2.0})
     total = {"read": 10.0, "multiply": 100.0, "gone": 5.0}
     pace.take(Progress("", 0, 0, whole=Whole(total)))
     clock.now += 20
@@ -239,6 +239,21 @@ def test_a_part_ends_with_its_task_whatever_it_says(clock):
     assert shares == [0, 0, 4 / 28, 4 / 14, 4 / 14, 10 / 16, 1]
     # A unit takes 1 s: what was not needed is no work that took no time.
     assert left == [None, None, 24, 10, 12, 6, 0]
+
+
+def test_parts_that_are_alike_cost_what_the_first_states():
+    parts = Parts({name: {"a": 10.0} for name in ("one", "two", "three", "other")})
+
+    def task(total):
+        for done in (0.0, total):
+            yield Progress("running", 0, 0, whole=Whole({"a": total}, {"a": done}))
+
+    totals = []
+    for name, waiting, total in ("one", ("two", "three"), 4.0), ("two", ("three",), 7.0):
+        for step in parts.run(name, task(total), alike=waiting):
+            totals.append(step.whole.total["a"])
+    # 4 + 4 + 4 + 10, then 4 + 7 + 7 + 10.
+    assert totals == [22, 22, 28, 28]
 
 
 def test_what_is_cached_and_what_a_phase_counts_say_nothing_of_the_whole(clock):

@@ -115,11 +115,13 @@ def test_a_search_starts_from_refined_plans(recipe, works, tiny, here, corpora, 
 def test_a_population_without_room_for_measured_plans_is_refused(recipe, moeprune, here, corpora):
     asked = {"corpus": str(corpora[1]), "samples": 3, "levels": 2}
     path = recipe({"start": "measured", "population": 4}, sensitivity=asked)
-    outcome = moeprune("search", path, "--stats-dir", "stats")
-    assert outcome.code == 1
-    assert "has no room for measured 1 among the 5 " in outcome.err
-    assert "give population: 5 or more" in outcome.err
+    for command in ("search", "prune"):
+        outcome = moeprune(command, path, "--stats-dir", "stats")
+        assert outcome.code == 1
+        assert "a population of 4 has no room for measured among the 5 " in outcome.err
+        assert "give population: 5 or more" in outcome.err
     assert not (here / "r.search").exists()
+    assert not (here / "stats").exists()  # nothing was calibrated or measured before
 
 
 def test_more_generations_go_on_where_fewer_ended(recipe, here):

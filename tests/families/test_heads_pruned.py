@@ -29,7 +29,7 @@ from pruning.requests.model import ExportRequest
 from pruning.surgery.head_ranking import WeighedHeads, head_ranking
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import read_manifest
-from pruning.tasks.export import dry_export, export_run
+from pruning.tasks.export import dry_export, export_run, is_finished_export
 
 
 def without(name):
@@ -145,17 +145,13 @@ def test_heads_that_the_plans_runs_did_not_measure_are_ranked_by_weights(glm, tm
 def test_the_weights_of_heads_are_work_of_the_export(glm, tmp_path):
     plan = Model(str(glm.path)).plan("aimer", sparsity="40%")
     words = {"plan": plan.to_dict(), "out": tmp_path / "out", "mtp": "prune"}
-    request, steps, dry, again = ExportRequest(model=str(glm.path), **words), [], [], []
+    request, steps, dry = ExportRequest(model=str(glm.path), **words), [], []
     planned, is_there = drain(dry_export(request, glm.described), dry.append)
     assert not (is_there or (tmp_path / "out").exists())
     drain(export_run(request), steps.append)
     assert planned.heads == read_manifest(tmp_path / "out").heads
-    # A dry run, and a run of what is there, read them too and say so.
-    assert drain(export_run(request), again.append)["skipped"]
-    assert drain(dry_export(request, glm.described), again.append)[1]
-    for read in (dry, again[: len(dry)], again[len(dry) :]):
-        assert [step.phase for step in read] == ["reading weights"] * len(dry)
-        assert read[-1].whole.fraction == 1
+    assert [step.phase for step in dry] == ["reading weights"] * len(dry)  # a dry run says so too
+    assert dry[-1].whole.fraction == 1
     assert list(dict.fromkeys(step.phase for step in steps)) == ["reading weights", "writing"]
     (head,) = prediction_heads(glm.described)
     weights = sum(item.entry.nbytes for item in head.located[3] if item.slot.projection)
@@ -193,6 +189,28 @@ def test_a_blend_of_runs_ranks_heads_too(glm, tmp_path):
     assert len(heads.runs) == 2
     store.remove(store.get(heads.runs[0]))  # one run alone is not what the plan was ranked by
     assert head_ranking(model.described, plan, store) == WeighedHeads()
+
+
+def test_a_finished_export_is_recognised_without_weighing_heads_again(glm, tmp_path):
+    model = Model(str(glm.path), stats_dir=tmp_path / "stats")
+    plan, out = model.plan("aimer", sparsity="40%"), tmp_path / "out"
+    asked = {"model": str(glm.path), "plan": plan.to_dict(), "stats_dir": tmp_path / "stats"}
+    pruned = ExportRequest(**asked, out=out, mtp="prune")
+    drain(export_run(pruned))
+    drain(export_run(ExportRequest(**asked, out=tmp_path / "dropped", mtp="drop")))
+    steps = []
+    assert drain(export_run(pruned), steps.append)["skipped"]
+    described = glm.described
+    planned, _ = drain(dry_export(pruned, described), steps.append)
+    assert planned.heads == read_manifest(out).heads
+    assert steps == []
+    for file in glm.path.glob("*.safetensors"):  # by these weights, others would be kept
+        content = file.read_bytes()
+        header = 8 + int.from_bytes(content[:8], "little")
+        file.write_bytes(content[:header] + bytes(len(content) - header))
+    assert is_finished_export(pruned, described)
+    with pytest.raises(ExportError, match="with another mtp"):
+        is_finished_export(pruned.into(ExportRequest, out=tmp_path / "dropped"), described)
 
 
 def test_heads_in_eight_bits_are_calibrated_and_cut(built, tmp_path):

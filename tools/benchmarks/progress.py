@@ -7,7 +7,7 @@ ten times a second. Each is judged by two clocks: wall time, and the processor t
 as others may use the machine. A frame is right if the time left is within a quarter of the truth;
 those of the first tenth do not count. The last column says how well `RATES` in analysis/progress.py
 fit: equal numbers are right. They are kept in the scratch folder, and known to the commands that
-follow, as those of a user's machine are; `--unknown` leaves them out.
+follow, as those of a user's machine are; with `--unknown` those of a probe are known at most.
 Arguments: scratch folder, then names of commands (all); --verbose lists wrong frames.
 """
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from analysis.pace import Pace
 from analysis.progress import Progress
+from analysis.stats.rates import known_rates, rates_file
 
 LAYERS, EXPERTS, HIDDEN, WIDTH, VOCAB = 12, 16, 512, 512, 32_000
 SEQ_LEN, TOKENS = 128, 4096
@@ -114,9 +115,16 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
     curves = ["sensitivity", "demo", "--criterion", "ean", "--calibrated-on", "demo-code", *machine]
     curves += ["--corpus", "demo-code", "--corpus", "demo-math", "--samples", "4", *plans]
     known["sensitivity, 2 corpora, 2 plans"] = curves
+    of_random = ["sensitivity", str(scratch / "model"), "--criterion", "aimer", *running, *plans]
+    of_random += ["--corpus", rows, "--corpus", held, "--samples", "4", "--count", "all"]
+    known["sensitivity, 2 corpora, 2 plans of a random model"] = of_random
     both = ["--plan", str(stats / "plan-demo.json"), "--plan", str(stats / "plan-more.json")]
     both += ["--corpus", "demo-math", "--samples", "32", "-o", str(stats / "result.json")]
     known["evaluate 2 plans and their repairs"] = ["evaluate", "demo", *machine, *both, "--repair"]
+    swept = ["--criterion", "ean", "--sparsity", "50%", "--sparsity", "62.5%", "--repair"]
+    swept += ["--calibrated-on", "demo-code", "--corpus", "demo-math", "--samples", "32"]
+    swept += ["-o", str(stats / "sweep.csv"), "--force"]
+    known["sweep 2 sizes and their repairs"] = ["sweep", "demo", *machine, *swept]
     known |= {f"{name}, resumed": known[name] for name in known}
     verify = ["verify", out, "--source", large]
     return known | {
@@ -192,7 +200,7 @@ def recorded(
     tasks: list[dict], stops_at: float, usual: dict[str, float]
 ) -> Iterator[Callable[[Progress], None]]:
     """In place of a bar: frames of a task by each clock; it is stopped at a share."""
-    paces = {name: Pace(clock, usual) for name, clock in CLOCKS.items()}
+    paces = {name: Pace(clock, lambda: usual or known_rates()) for name, clock in CLOCKS.items()}
     frames: dict[str, list[tuple[float, float | None, float | None, str]]]
     frames = {name: [] for name in paces}
     over, phase = threading.Event(), [""]
@@ -251,6 +259,7 @@ def main() -> None:
             continue
         make(scratch, name)
         prepare(scratch, stats, name)
+        rates_file().unlink(missing_ok=True)
         known = rates.read_text() if rates.is_file() and "--unknown" not in options else "{}"
         if name.endswith("resumed"):
             run(words, str(file), known, "--stop")

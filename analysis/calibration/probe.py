@@ -1,0 +1,91 @@
+"""How fast this machine multiplies, reads and hashes, in about a second: before its first run.
+
+A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of cost.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from analysis.model.moe_model import MoEModel
+from analysis.model.widths import computed_widths
+from analysis.progress import RATES
+
+_SECONDS = 0.4  # of each measurement
+_TOKENS = 1024  # of a batch, of which an expert gets its share
+_WEIGHT_BYTES = 64 << 20  # of experts: more than caches hold
+_CHUNK, _CHUNKS = 4 << 20, 16  # bytes read at a time, and from how many places
+# Of the speed of products of this shape, what a forward reaches with attention and routing:
+# medians of tools/benchmarks/progress.py on models of several shapes.
+_FORWARD = 0.8
+
+
+def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") -> float:
+    """Of `multiply`, by products as wide as experts with the tokens of a batch."""
+    import torch
+    from torch.nn.functional import linear
+
+    from analysis.calibration.loading import DTYPES, resolve_device, resolve_dtype
+
+    layer = max(model.layers, key=lambda layer: layer.num_experts)
+    width, hidden = (
+        max(max(widths) for widths in computed_widths(model).values()),
+        model.hidden_size,
+    )
+    place: dict[str, Any] = {
+        "dtype": DTYPES[resolve_dtype(dtype, model)],
+        "device": resolve_device(device),
+    }
+    rows = max(1, _TOKENS * layer.top_k // layer.num_experts)
+    tokens, shape = torch.ones(rows, hidden, **place), (2 * width, hidden)
+    one = 3 * width * hidden
+    count = max(1, min(layer.num_experts, _WEIGHT_BYTES // (one * tokens.itemsize)))
+    # Weights are (out, in), as in a model.
+    experts = [
+        (torch.ones(shape, **place), torch.ones(hidden, width, **place)) for _ in range(count)
+    ]
+
+    def run(into: torch.Tensor, out: torch.Tensor) -> None:
+        # Reading a value waits for the device.
+        float(linear(linear(tokens, into)[:, :width], out)[0, 0])
+
+    with torch.no_grad():
+        run(*experts[0])  # kernels start up
+        started, done = time.perf_counter(), 0
+        while time.perf_counter() - started < _SECONDS:
+            run(*experts[done % count])
+            done += 1
+        seconds = time.perf_counter() - started
+    return RATES["multiply"] * seconds / (done * rows * one * _FORWARD)
+
+
+def disk_rates(model: MoEModel) -> dict[str, float]:
+    """Of `read` as far as the disk decides it, and of `hash`, by parts of the shards."""
+    count, reading, hashing, sha = 0, 0.0, 0.0, hashlib.sha256()
+    started = before = time.perf_counter()
+    for part in _parts(model):
+        read = time.perf_counter()
+        sha.update(part)
+        hashed = time.perf_counter()
+        reading, hashing, count = (
+            reading + read - before,
+            hashing + hashed - read,
+            count + len(part),
+        )
+        if hashed - started > _SECONDS:
+            break
+        before = time.perf_counter()
+    seconds = {"read": reading, "hash": reading + hashing}
+    return {kind: RATES[kind] * took / count for kind, took in seconds.items()}
+
+
+def _parts(model: MoEModel) -> Iterator[bytes]:
+    """Some bytes of the shards, from places all over them."""
+    shards = model.checkpoint.shards
+    each = -(-_CHUNKS // len(shards))
+    for number in range(each):
+        for shard in shards:
+            with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
+                file.seek(number * shard.size // each)
+                yield file.read(_CHUNK)

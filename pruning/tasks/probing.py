@@ -1,0 +1,72 @@
+"""The rates of this machine, probed where no run has measured any."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from analysis.model.moe_model import MoEModel
+from analysis.model.opening import load_model_index
+from analysis.progress import READING, Progress, Result, Whole, changed
+from analysis.stats.rates import expected_seconds, keep_probed, known_rates, run_rates
+from pruning.requests.model import ModelRequest
+from pruning.tasks import Steps
+
+_MULTIPLY: Final = "multiply"
+# A model, its dtype and its device.
+Way = tuple[MoEModel, str, str]
+# Seconds of work from which on a second for its time left is well spent.
+_LONG: Final = 20.0
+
+
+def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "auto") -> str:
+    """Measure in about a second, and keep, what this work depends on and no run has measured.
+
+    The problem if it cannot be kept.
+    """
+    wanted = {kind for kind, amount in whole.left.items() if amount}
+    missing, rates = wanted - run_rates().keys(), dict[str, float]()
+    from analysis.calibration.probe import disk_rates, multiply_rate
+
+    if _MULTIPLY in missing:
+        rates[_MULTIPLY] = multiply_rate(model, dtype, device)
+    if missing & {*READING}:
+        rates |= disk_rates(model)
+        # The disk, or what is done with the bytes: as fast as products are.
+        rates["read"] = max(rates["read"], (known_rates() | rates).get(_MULTIPLY, 0.0))
+    try:
+        if rates:
+            keep_probed(rates)
+    except OSError as error:
+        return f"the rates of this machine cannot be kept: {error.strerror}"
+    return ""
+
+
+def probing(
+    whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "auto"
+) -> Steps[None]:
+    """As `probe`, as a step."""
+    if problem := probe(whole, model, dtype, device):
+        yield Progress("measuring this machine", 0, 0, note=problem)
+
+
+def way_of(request: ModelRequest) -> Way:
+    """The model of a request, and how it runs."""
+    model = load_model_index(request.model, revision=request.revision)
+    way = request.model_dump(include={"dtype", "device"})
+    return model, way.get("dtype", "auto"), way.get("device", "auto")
+
+
+def probed(steps: Steps[Result], way: Callable[[], Way]) -> Steps[Result]:
+    """The steps of a task; on a machine of which nothing is known, a `probe` before long work."""
+    is_stated = False
+
+    def change(step: Progress) -> Progress:
+        nonlocal is_stated
+        if is_stated or step.whole is None or not step.whole.total:
+            return step
+        is_stated = True
+        if known_rates() or expected_seconds(step.whole) < _LONG:
+            return step
+        return replace(step, note=probe(step.whole, *way()) or step.note)
+
+    return changed(steps, change)

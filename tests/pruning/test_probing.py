@@ -1,0 +1,94 @@
+"""A machine of which nothing is known: what a probe of it says, and when there is one."""
+
+import json
+
+import pytest
+
+from analysis.calibration.probe import disk_rates, multiply_rate
+from analysis.drain import drain
+from analysis.model.opening import load_model_index
+from analysis.progress import Progress, Whole
+from analysis.stats.rates import (
+    expected_seconds,
+    keep_probed,
+    keep_rates,
+    known_rates,
+    rates_file,
+    run_rates,
+)
+from pruning.actions.expected import told
+from pruning.tasks.probing import probe, probed, probing
+
+READ = Whole({"read": 100.0, "multiply": 900.0})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model_index(str(checkpoint("olmoe", shards=2).path))
+
+
+def after(whole, model):
+    """The steps of a task that states this work, and what is known when it goes on."""
+    known = []
+
+    def task():
+        yield Progress("loading", 0, 1, whole=whole)
+        known.append(known_rates())
+
+    drain(probed(task(), lambda: (model, "float32", "cpu")))
+    return known[0]
+
+
+def test_a_probe_tells_what_this_work_depends_on(model):
+    assert multiply_rate(model, "float32", "cpu") > 0
+    assert disk_rates(model).keys() == {"read", "hash"}
+    drain(probing(Whole({"sum": 1.0, "compile": 0.5}), model))  # of bytes alone
+    assert known_rates().keys() == {"read", "hash"}
+    drain(probing(READ, model))
+    kept = json.loads(rates_file().read_text())
+    assert kept.keys() == {"probed"}
+    assert kept["probed"].keys() == {"read", "hash", "multiply"}
+    # What is done with the bytes takes as long as products do, if the disk does not take longer.
+    assert kept["probed"]["read"] >= kept["probed"]["multiply"]
+
+
+def test_what_runs_have_measured_is_not_probed(model):
+    keep_probed({"multiply": 5.0, "read": 6.0})
+    keep_rates({"multiply": 2.0})
+    assert (run_rates(), known_rates()) == ({"multiply": 2.0}, {"multiply": 2.0, "read": 6.0})
+    assert expected_seconds(READ) == 100 * 6.0 + 900 * 2.0
+    keep_probed({"multiply": 9.0})  # later ones do not replace it either
+    assert known_rates() == {"multiply": 2.0, "read": 6.0}
+    keep_rates({"read": 3.0})
+    assert probe(READ, model) == ""
+    assert known_rates() == {"multiply": 2.0, "read": 3.0}
+
+
+def test_long_work_is_preceded_by_a_probe_once(model):
+    assert after(Whole({"multiply": 10.0}), model) == {}  # a second of it would be too much
+    assert after(READ, model).keys() == {"read", "hash", "multiply"}
+    known = known_rates()
+    assert after(READ, model) == known
+    rates_file().unlink()
+    keep_rates({"write": 1.0})
+    assert after(READ, model) == {"write": 1.0}
+
+
+def test_a_dry_run_says_by_what_its_time_is_known(model):
+    assert "by the rates of another machine" in told(READ, 0).sentence
+    drain(probing(READ, model))
+    assert "by a probe of this machine" in told(READ, 0).sentence
+    keep_rates({"multiply": 2.0})
+    assert "machine" not in told(READ, 0).sentence
+
+
+def test_a_cache_that_takes_no_file_is_said(model, tmp_path):
+    (tmp_path / "cache").write_text("no folder")
+    steps = []
+    drain(probing(READ, model), steps.append)
+    assert ["cannot be kept" in step.note for step in steps] == [True]
