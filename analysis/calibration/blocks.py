@@ -145,13 +145,14 @@ class RunSizes:
     states: int  # hidden states, in the memory of the CPU; 0 if on disk
     paused: int  # the same where experts run in blocks, with what these get and give
     kept: int = 0  # on the device, of forwards that pause at experts
-    copies: int = 0  # of the experts that are loaded, as of plans that change weights
+    copies: float = 0  # of the experts that are loaded, as of plans that change weights
+    whole: int = 0  # on the device, where a layer is loaded whole and nothing is copied
 
 
 def largest_block(sizes: LayerSizes, count: int, run: RunSizes, free: FreeMemory) -> int:
     """How many of a layer's `count` experts to load at once; 0 means all."""
-    whole = sizes.whole + count * sizes.expert * run.copies + run.running
-    if free.holds(whole, run.states, _SHARE_OF_FREE):
+    more = max(int(count * sizes.expert * run.copies), run.whole)
+    if free.holds(sizes.whole + more + run.running, run.states, _SHARE_OF_FREE):
         return 0
     others = sizes.around + run.running + run.kept + (run.paused if free.host is None else 0)
     room = free.device * _SHARE_OF_FREE - others
@@ -169,7 +170,7 @@ def experts_that_fit(model: MoEModel, settings: CalibrationSettings, run: RunSiz
 
 def block_bytes(sizes: LayerSizes, at_once: int, run: RunSizes) -> int:
     """What a run takes on the device with so many experts of a layer."""
-    copies = at_once * sizes.expert * run.copies
+    copies = int(at_once * sizes.expert * run.copies)
     return sizes.with_experts(at_once) + copies + run.running + run.kept
 
 

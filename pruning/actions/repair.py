@@ -61,11 +61,18 @@ def _layers(record: RepairRecord) -> Table:
 def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     """The tokens, memory and time of a repair."""
     cost = yield from estimate_repair_run(call.request)
-    seconds, memory = (cost.seconds / 2, cost.seconds), python_memory() + cost.memory_bytes
+    seconds, taken = (cost.seconds / 2, cost.seconds), cost.memory
+    memory = python_memory() + taken.total
+    parts = [f"{cost.tokens:,} tokens", f"about {format_bytes(memory)} of memory"]
+    if taken.at_once:
+        parts.append(f"{taken.at_once} of a layer's experts at once, each read twice")
+    if taken.on_disk:
+        parts.append(f"{format_bytes(taken.on_disk)} on disk meanwhile")
+    parts.append(f"{time_in_words(max(seconds))} at most")
+    facts = {"tokens": cost.tokens, "memory_bytes": memory, "seconds": cost.seconds}
     return Outcome(
-        f"{cost.tokens:,} tokens, about {format_bytes(memory)} of memory, "
-        f"{time_in_words(max(seconds))} at most; nothing was written",
-        {"tokens": cost.tokens, "memory_bytes": memory, "seconds": cost.seconds},
+        f"{', '.join(parts)}; nothing was written",
+        facts | {"disk_bytes": taken.on_disk, "experts_at_once": taken.at_once},
         following=(call.request.command([str(path) for path in call.plans]),),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from analysis.calibration.blocks import input_of, output_given
+from analysis.calibration.blocks import ExpertsInput, input_of, output_given
 from analysis.calibration.hidden import ForwardStates
 from analysis.errors import UnsupportedModelError
 from analysis.model.forwards import other_forwards
@@ -70,10 +70,15 @@ class PausedPlans:
 
     def finish(self, name: str, run: Callable[[], Tensor]) -> Tensor:
         """Run a forward again, with what the experts gave."""
-        with output_given(self.experts, self._output(name)):
+        with output_given(self.experts, self.output(name)):
             return run()
 
-    def _output(self, name: str) -> Tensor:
+    def given(self, name: str) -> ExpertsInput:
+        """What the experts get in a forward."""
+        return ExpertsInput(*(self._get(name, part) for part in ("hidden", "index", "weights")))
+
+    def output(self, name: str) -> Tensor:
+        """What the experts give in a forward, once all blocks ran."""
         index_TK, weights_TK = self._get(name, "index"), self._get(name, "weights")
         hidden_TD = self._get(name, "hidden")
         f_SD = hidden_TD.new_empty(index_TK.numel(), hidden_TD.shape[1], dtype=self._dtype)

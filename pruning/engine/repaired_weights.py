@@ -4,12 +4,14 @@ A layer's file holds the new ones under the names, and with the shapes and dtype
 tensors; a stacked tensor is there whole.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -74,61 +76,98 @@ def down_tensors(model: MoEModel) -> dict[int, DownTensors]:
     return tensors
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SourceWeights:
-    """The source's down projections of some experts, as a loaded model has them."""
+@dataclass(frozen=True, slots=True)
+class NewMatrix:
+    """A matrix of a layer's file."""
 
-    tensors: dict[str, Tensor]  # by name, as on disk; those of FP8 in BF16
-    places: Mapping[int, tuple[str, int | None]]  # expert -> tensor, and its place if stacked
-    is_transposed: bool  # whether the model has them the other way round
+    stored: Tensor  # as in the file, of the repair's dtype
+    place: int | None = None  # of its expert among those that are kept, if it changes
+    rounding_DM: Tensor | None = None  # what rounding changes of the new one
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDown:
+    """The source's down projections of a layer, one at a time; those of kept experts change."""
+
+    model: MoEModel
+    tensors: DownTensors
+    kept: tuple[int, ...]
+    is_transposed: bool  # on disk and in the loaded model, the other way round
 
     def matrix(self, expert: int) -> Tensor:
-        """An expert's matrix as the loaded model has it; a view, of the repair's dtype."""
-        name, place = self.places[expert]
-        matrix = self.tensors[name] if place is None else self.tensors[name][place]
-        return matrix.T if self.is_transposed else matrix
+        """An expert's matrix as on disk; FP8 in BF16."""
+        entry = self.tensors.entries[expert]
+        stored = StoredTensor(self.model.checkpoint.path, entry)
+        if self.tensors.is_stacked:
+            return stored.rows(range(expert, expert + 1))[...][0]
+        return _numbers(self.model, stored[...], entry)
 
-    def add(self, kept: Sequence[int], change_KMD: Tensor, *, is_transposed: bool) -> Tensor:
-        """Add changes of the transposed matrices, rounded; what rounding changes, (K, M, D).
+    def orders(self, loaded_EXX: Tensor, block: range) -> list[bool]:
+        """Whether the matrices of a loaded block are stored as they are, transposed, or both."""
+        pairs = [
+            (self.matrix(expert), loaded_EXX[expert - block.start])
+            for expert in self.kept
+            if expert in block
+        ]
+        return [
+            is_transposed
+            for is_transposed in (False, True)
+            if all(
+                _is_same(stored.T if is_transposed else stored, loaded_XX)
+                for stored, loaded_XX in pairs
+            )
+        ]
 
-        `is_transposed`: the loaded model has them transposed.
+    @property
+    def header(self) -> bytes:
+        """That of the file; safetensors would write several facts in any order."""
+        raw: dict[str, Any] = {"__metadata__": {_TRANSPOSED: str(int(self.is_transposed))}}
+        position = 0
+        for entry in self._entries:
+            is_fp8 = fp8_matrix(self.model, entry) is not None
+            nbytes = 2 * entry.nbytes if is_fp8 else entry.nbytes
+            raw[entry.name] = {
+                "dtype": "BF16" if is_fp8 else entry.dtype,
+                "shape": list(entry.shape),
+                "data_offsets": [position, position + nbytes],
+            }
+            position += nbytes
+        text = json.dumps(raw, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)  # the first tensor is aligned to 8 bytes
+        return struct.pack("<Q", len(text)) + text
+
+    @property
+    def _entries(self) -> list[TensorEntry]:
+        """The tensors of the file, in their order."""
+        entries = self.tensors.named(self.kept)
+        return sorted(entries, key=lambda entry: (-entry.nbytes // entry.numel, entry.name))
+
+    def changed(self, changes: Sequence[Tensor], *, model_transposed: bool) -> Iterator[NewMatrix]:
+        """The matrices of the file in their order, with (D, M) changes added and rounded.
+
+        `model_transposed`: the loaded model has (M, D).
         """
-        rounding_KMD = torch.zeros_like(change_KMD)
-        for expert, change_MD, rounding_MD in zip(kept, change_KMD, rounding_KMD, strict=True):
-            matrix = self.matrix(expert)
-            matrix_MD = matrix if is_transposed else matrix.T
-            inside_MD = change_MD[: len(matrix_MD)].cpu()  # narrower experts are padded
-            exact_MD = matrix_MD.double() + inside_MD
-            matrix_MD.copy_(exact_MD)
-            rounding_MD[: len(matrix_MD)] = (matrix_MD.double() - exact_MD).to(rounding_MD.device)
-        return rounding_KMD
-
-    def save(self, path: Path) -> None:
-        """Write them; safetensors would write several facts in any order."""
-        facts = {_TRANSPOSED: str(int(self.is_transposed))}
-        data = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
-        safetensors.torch.save_file(data, path, metadata=facts)
-
-
-def read_source(
-    model: MoEModel, tensors: DownTensors, kept: Sequence[int], loaded_EXX: Tensor
-) -> SourceWeights:
-    """The source's matrices of the kept experts, found to be those of the loaded layer."""
-    stored = {entry.name: _numbers(model, entry) for entry in tensors.named(kept)}
-    places = {
-        expert: (tensors.entries[expert].name, expert if tensors.is_stacked else None)
-        for expert in kept
-    }
-    for is_transposed in (False, True):
-        source = SourceWeights(stored, places, is_transposed)
-        if all(_is_same(source.matrix(expert), loaded_EXX[expert]) for expert in kept):
-            return source
-    raise cannot(model, f"layer {tensors.layer} has its down projections in another form on disk")
+        experts = {entry.name: expert for expert, entry in self.tensors.entries.items()}
+        places = {expert: place for place, expert in enumerate(self.kept)}
+        for entry in self._entries:
+            stacked = range(entry.shape[0]) if self.tensors.is_stacked else [experts[entry.name]]
+            for expert in stacked:
+                stored = self.matrix(expert)
+                if expert not in places:
+                    yield NewMatrix(stored)
+                    continue
+                matrix_DM = stored.T if self.is_transposed != model_transposed else stored
+                change_DM = changes[places[expert]]
+                inside_DM = change_DM[:, : matrix_DM.shape[1]].cpu()  # narrower ones are padded
+                exact_DM = matrix_DM.double() + inside_DM
+                matrix_DM.copy_(exact_DM)
+                rounding_DM = torch.zeros_like(change_DM)
+                rounding_DM[:, : matrix_DM.shape[1]] = (matrix_DM.double() - exact_DM).to(change_DM)
+                yield NewMatrix(stored, places[expert], rounding_DM)
 
 
-def _numbers(model: MoEModel, entry: TensorEntry) -> Tensor:
-    """A tensor of the source; FP8 in BF16."""
-    stored = StoredTensor(model.checkpoint.path, entry)[...]
+def _numbers(model: MoEModel, stored: Tensor, entry: TensorEntry) -> Tensor:
+    """The numbers of a stored tensor; FP8 in BF16."""
     matrix = fp8_matrix(model, entry)
     if matrix is None:
         return stored

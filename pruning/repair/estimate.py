@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from analysis.calibration.blocks import FreeMemory, free_for, layer_sizes
+from analysis.calibration.blocks import (
+    FreeMemory,
+    RunSizes,
+    block_bytes,
+    experts_that_fit,
+    free_for,
+    layer_sizes,
+)
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.memory import estimate, run_sizes
 from analysis.calibration.streamed import hidden_bytes, is_on_disk
@@ -13,9 +20,14 @@ from analysis.model.widths import computed_widths
 from pruning.engine.repaired_weights import cannot
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import FORWARDS
-from pruning.repair.solver import MOST_ELEMENTS
+from pruning.repair.fitting import UNKNOWNS
+from pruning.repair.solver import COLUMNS
 
-_ARRAYS = 8  # of unknowns in float64, while a block of columns is fitted
+_FLOAT = 4  # bytes of a number that is fitted
+_OF_TOKENS = 3  # arrays of all tokens and a block of columns, while that is solved
+_UNEVEN = 4  # the largest expert rarely has more times the tokens of the mean one
+# New down projections beside those that are loaded, and what is read of a file for them.
+_COPIES = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +35,7 @@ class RepairEstimate:
     """Expected cost of a repair."""
 
     tokens: int
-    memory_bytes: int  # in addition to the Python process
+    memory: "RepairMemory"  # in addition to the Python process
     seconds: float  # without loading the model
 
 
@@ -31,8 +43,11 @@ class RepairEstimate:
 class RepairMemory:
     """Bytes that a repair takes in addition to the Python process."""
 
-    device: int  # a layer, which is never run in blocks, its activations and its fit
-    states: int  # hidden states of both models, in the memory of the CPU; 0 if on disk
+    device: int  # a layer, or a block of its experts; activations and the fit
+    states: int  # hidden states of both models and what waits for experts, in the CPU's memory
+    on_disk: int  # the same, where it is in files
+    at_once: int = 0  # experts of a layer that are loaded at once; 0: all
+    room: int = 0  # of such a block, for the fit while no expert is loaded
 
     @property
     def total(self) -> int:
@@ -44,6 +59,28 @@ class RepairMemory:
         return free.holds(self.device, self.states)
 
 
+@dataclass(frozen=True, slots=True)
+class FitSizes:
+    """Bytes of the least squares of a layer."""
+
+    kept: int  # of its experts: rows, matrices, changes; in files where experts run in blocks
+    lacking: int  # of its tokens: what the output lacks
+    working: int  # while one block of columns is solved, and one expert's matrix is inverted
+
+    @classmethod
+    def of(cls, model: MoEModel, tokens: int, experts: int) -> "FitSizes":
+        """Those of a layer that keeps so many experts, on so many tokens."""
+        width = max(max(widths) for widths in computed_widths(model).values())
+        top_k, out = max(layer.top_k for layer in model.layers), model.expert_output_size
+        rows, squares = tokens * top_k * width, experts * width**2
+        # A Gram matrix and an inverse for each damping; later one of each, and the changes.
+        kept = rows + max(4 * squares, 2 * squares + experts * width * out)
+        of_one = min(tokens, _UNEVEN * tokens * top_k // experts) * width
+        working = UNKNOWNS * experts * width * COLUMNS + _OF_TOKENS * tokens * COLUMNS
+        working += 2 * of_one + 8 * width**2  # in float64
+        return cls(_FLOAT * kept, _FLOAT * tokens * out, _FLOAT * working)
+
+
 def repair_memory(
     model: MoEModel,
     plan: PruningPlan,
@@ -53,25 +90,50 @@ def repair_memory(
 ) -> RepairMemory:
     """What one of `world` processes takes, which share the tokens; loads no model."""
     tokens = sum(corpus.num_tokens for corpus in corpora) // world
-    fitting = fitting_bytes(model, tokens, max(len(ids) for ids in plan.kept.values()))
+    fit = FitSizes.of(model, tokens, max(len(ids) for ids in plan.kept.values()))
     running = max(run_sizes(model, corpus, settings).running for corpus in corpora)
-    layer = layer_sizes(model, settings).whole + running
-    states = 2 * sum(hidden_bytes(model, corpus, settings) for corpus in corpora)
-    states = 0 if is_on_disk(states, settings) else states // world
-    return RepairMemory(layer + fitting, states)
+    hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora) // world
+    return memory_of_repair(model, fit, running, hidden, settings)
+
+
+def memory_of_repair(
+    model: MoEModel, fit: FitSizes, running: int, hidden: int, settings: CalibrationSettings
+) -> RepairMemory:
+    """The same, for the bytes of a forward and of the hidden states of one model."""
+    sizes = layer_sizes(model, settings)
+    top_k = max(layer.top_k for layer in model.layers)
+    states = 2 * hidden
+    # Of the original what experts get and give, each of a token's, of the pruned the first and sum.
+    paused = states + (3 + top_k) * hidden + fit.kept
+    run = RunSizes(
+        running + fit.lacking,
+        *(0 if is_on_disk(size, settings) else size for size in (states, paused)),
+        copies=_COPIES,
+        whole=fit.kept + fit.working,
+    )
+    if at_once := experts_that_fit(model, settings, run):
+        loaded = block_bytes(sizes, at_once, run)
+        device = max(loaded, sizes.around + run.running + fit.working)
+        room = loaded - sizes.around - run.running
+        return RepairMemory(device, run.paused, paused - run.paused, at_once, room)
+    experts = max(layer.num_experts for layer in model.layers) * sizes.expert
+    device = sizes.whole + run.running + max(run.whole, int(_COPIES * experts))
+    return RepairMemory(device, run.states, states - run.states)
 
 
 def check_memory(model: MoEModel, memory: RepairMemory, settings: CalibrationSettings) -> None:
-    """Refuse a repair that does not fit: it has all kept experts of a layer at once."""
+    """Refuse a repair that does not fit, not even with experts in blocks."""
     free = free_for(settings)
     if memory.fits(free):
         return
     room = free.device + (free.host or 0)
-    needed, there = (f"{size / 2**30:.1f} GiB" for size in (memory.total, room))
+    needed, there = (f"{size / 2**30:.2f} GiB" for size in (memory.total, room))
+    experts = f"{memory.at_once} of a layer's experts" if memory.at_once else "a whole layer"
     raise cannot(
         model,
-        f"a repair loads a whole layer and fits all its experts, which takes {needed}, and {there} "
-        "is free",
+        f"with {experts} at once it takes {needed}, and {there} is free",
+        "try fewer --tokens, a smaller --batch-size, --hidden-states-dir, or fewer "
+        "--experts-at-once",
     )
 
 
@@ -82,21 +144,9 @@ def estimate_repair(
     settings: CalibrationSettings,
 ) -> RepairEstimate:
     """Expected memory and time; refuses a model that cannot be loaded."""
-    streamed = replace(settings, placement=replace(settings.placement, stream_layers=True))
+    memory = repair_memory(model, plan, corpora, settings)
+    place = replace(settings.placement, stream_layers=True, experts_at_once=memory.at_once)
+    streamed = replace(settings, placement=place)
     parts = [estimate(model, corpus, streamed) for corpus in corpora]
-    return RepairEstimate(
-        sum(corpus.num_tokens for corpus in corpora),
-        repair_memory(model, plan, corpora, settings).total,
-        FORWARDS * sum(part.seconds for part in parts),
-    )
-
-
-def fitting_bytes(model: MoEModel, tokens: int, kept: int) -> int:
-    """Bytes of the least squares of a layer that keeps so many experts, on so many tokens."""
-    width = max(max(widths) for widths in computed_widths(model).values())
-    top_k = max(layer.top_k for layer in model.layers)
-    # Of all tokens of a layer: scaled activations and what the output lacks, in float32.
-    rows = tokens * 4 * (top_k * width + model.expert_output_size)
-    grams = 2 * kept * width * width * 8  # with their factors
-    unknowns = _ARRAYS * 8 * min(MOST_ELEMENTS, kept * width * model.expert_output_size)
-    return rows + grams + unknowns
+    tokens = sum(corpus.num_tokens for corpus in corpora)
+    return RepairEstimate(tokens, memory, FORWARDS * sum(part.seconds for part in parts))

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from pruning.repair.solver import Rows, fit_layer
+from pruning.repair.kept import Kept
+from pruning.repair.solver import Rows, fit_layer, joined
 
 # Of what surrounds the solver: raised when the same request would give other weights. A test pins
 # what it gives.
@@ -27,12 +28,12 @@ def method() -> Mapping[str, Any]:
 
 def solved_example() -> list[float]:
     """Damping, errors of all dampings, and each expert's share of a layer that was fitted."""
-    fit = fit_layer(_rows(0), _rows(1))
-    if fit.change_KMD is None or fit.damping is None:
+    fit = fit_layer(joined(_rows(0), _rows(1)), Kept())
+    if fit.changes is None or fit.damping is None:
         return [0.0, *fit.held_out.values()]
-    weights_MD = _waves(_NEURONS, _WIDTH, 2.7)
-    sums_K = (fit.change_KMD * weights_MD).sum((1, 2))
-    return [fit.damping, *fit.held_out.values(), *sums_K.tolist()]
+    weights_DM = _waves(_NEURONS, _WIDTH, 2.7).T
+    sums = [float((change_DM * weights_DM).sum()) for change_DM in fit.changes]
+    return [fit.damping, *fit.held_out.values(), *sums]
 
 
 def _rows(part: int) -> Rows:

@@ -10,11 +10,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from analysis.calibration.blocks import ExpertsInput
 from analysis.calibration.experts import activations, expert_output
 from analysis.calibration.recording import route
 from analysis.model.forwards import Forward, wrap_forward
-from pruning.repair.solver import Rows
+from analysis.model.loaded_block import loaded_block
+from pruning.repair.batches import Places
+from pruning.repair.kept import Kept, OfExperts, named
+from pruning.repair.solver import Rows, SplitRows
 
+_PARTS = ("fitted", "held")  # names of rows, until all are there
 _SAME = 0.05  # of what is added to the routed output, the part that may be lost on its way
 # (expert, (R,) its tokens, (R, M) its activations times gate weight) -> None
 Observer = Callable[[int, Tensor, Tensor], None]
@@ -36,75 +41,98 @@ def experts_observed(experts: nn.Module, observe: Observer) -> Iterator[None]:
 def _forward(
     experts: nn.Module, observe: Observer, hidden_TD: Tensor, index_TK: Tensor, weights_TK: Tensor
 ) -> Tensor:
-    routing = route(index_TK, int(experts.num_experts))  # type: ignore[arg-type]
-    weights = torch.split(weights_TK.reshape(-1)[routing.order_S], routing.counts)
-    tokens = torch.split(routing.token_S, routing.counts)
     output_TD = torch.zeros_like(hidden_TD)
-    for expert, (token_R, weight_R) in enumerate(zip(tokens, weights, strict=True)):
-        if not len(token_R):
-            continue
-        a_RM = activations(experts, expert, hidden_TD.index_select(0, token_R))
-        added_RD = expert_output(experts, expert, a_RM) * weight_R[:, None]
-        output_TD.index_add_(0, token_R, added_RD.to(output_TD.dtype))
-        observe(expert, token_R, wide(a_RM) * wide(weight_R)[:, None])
+    given = ExpertsInput(hidden_TD, index_TK, weights_TK)
+    add_observed(experts, observe, given, output_TD)
     return output_TD
 
 
+def add_observed(
+    experts: nn.Module, observe: Observer, given: ExpertsInput, output_TD: Tensor
+) -> None:
+    """Add what the experts give whose weights are in place, and tell."""
+    routing = route(given.index_TK, int(experts.num_experts))  # type: ignore[arg-type]
+    weights = torch.split(given.weights_TK.reshape(-1)[routing.order_S], routing.counts)
+    tokens = torch.split(routing.token_S, routing.counts)
+    for place, expert in enumerate(loaded_block(experts)):
+        token_R, weight_R = tokens[expert], weights[expert]
+        if not len(token_R):
+            continue
+        a_RM = activations(experts, place, given.hidden_TD.index_select(0, token_R))
+        added_RD = expert_output(experts, place, a_RM) * weight_R[:, None]
+        output_TD.index_add_(0, token_R, added_RD.to(output_TD.dtype))
+        observe(expert, token_R, wide(a_RM) * wide(weight_R)[:, None])
+
+
 class Collector:
-    """Gathers the rows of one layer, batch by batch, apart for fitting and for judging."""
+    """Gathers the rows of one layer, batch by batch: those that judge after those fitted on."""
 
-    def __init__(self, neurons: Mapping[int, Sequence[int] | None]) -> None:
-        """`neurons`: kept expert -> its kept neurons, None for all."""
-        self._neurons = neurons
-        self._scaled: list[dict[int, list[Tensor]]] = [{}, {}]
-        self._tokens: list[dict[int, list[Tensor]]] = [{}, {}]
-        self._residuals: list[list[Tensor]] = [[], []]
-        self._sizes = [0, 0]
-        self._part_T = self._place_T = torch.zeros(0, dtype=torch.int64)
+    def __init__(
+        self, neurons: Mapping[int, Sequence[int] | None], places: Places, like_NDM: Tensor
+    ) -> None:
+        """`neurons`: kept expert -> its kept neurons, None for all.
 
-    def begin(self, counted_T: Tensor, held_T: Tensor) -> None:
-        """Describe the tokens of the next forward: which count, and which only judge."""
-        self._part_T = torch.where(counted_T, held_T.long(), -1)
-        self._place_T = torch.zeros_like(self._part_T)
-        for part in (0, 1):
-            inside_T = self._part_T == part
-            self._place_T[inside_T] = self._sizes[part] + torch.arange(
-                int(inside_T.sum()), device=inside_T.device
-            )
-
-    def observe(self, expert: int, token_R: Tensor, scaled_RM: Tensor) -> None:
-        """Keep the rows of one expert; neurons that are pruned do nothing."""
-        kept = self._neurons[expert]
-        if kept is not None:
-            mask_M = torch.zeros(scaled_RM.shape[1], dtype=torch.bool, device=scaled_RM.device)
-            mask_M[list(kept)] = True
-            scaled_RM = scaled_RM.masked_fill(~mask_M, 0)
-        for part in (0, 1):
-            inside_R = self._part_T[token_R] == part
-            self._scaled[part].setdefault(expert, []).append(scaled_RM[inside_R])
-            self._tokens[part].setdefault(expert, []).append(self._place_T[token_R[inside_R]])
-
-    def end(self, residual_TD: Tensor) -> None:
-        """What the output of these tokens lacks."""
-        for part in (0, 1):
-            rows_TD = residual_TD[self._part_T == part]
-            self._residuals[part].append(rows_TD)
-            self._sizes[part] += len(rows_TD)
-
-    def rows(self, down_EDM: Tensor) -> tuple[Rows, Rows]:
-        """To fit on, and held out; `down_EDM` are the down projections, for their shape."""
-        down_DM = wide(down_EDM[0])
-        return self._rows(0, down_DM), self._rows(1, down_DM)
-
-    def _rows(self, part: int, down_DM: Tensor) -> Rows:
+        `like_NDM`: no matrices, of the shape and dtype of an expert's change.
+        """
+        self._places, (_, width, size) = places, like_NDM.shape
+        self._gone: dict[int, Tensor] = {}
+        for expert, kept in neurons.items():
+            if kept is not None:
+                mask_M = torch.ones(size, dtype=torch.bool, device=like_NDM.device)
+                mask_M[list(kept)] = False
+                self._gone[expert] = mask_M
+        self._number = {expert: number for number, expert in enumerate(neurons)}
+        self._tokens: list[list[list[Tensor]]] = [[[], []] for _ in neurons]
+        self._residual_TD = like_NDM.new_empty(places.num_tokens, width)
         # One of several processes may have no batch, and an expert no token.
-        width, neurons = down_DM.shape
-        none_R = torch.zeros(0, dtype=torch.int64, device=down_DM.device)
-        nothing_RM = down_DM.new_zeros(0, neurons)
-        residual_TD = torch.cat([down_DM.new_zeros(0, width), *self._residuals[part]])
-        scaled = (self._scaled[part].get(neuron, [nothing_RM]) for neuron in self._neurons)
-        tokens = (self._tokens[part].get(neuron, [none_R]) for neuron in self._neurons)
-        return Rows(residual_TD, tuple(map(torch.cat, scaled)), tuple(map(torch.cat, tokens)))
+        self._nothing_RM = like_NDM.new_empty(0, size)
+
+    def observer(self, batch: int, kept: Kept) -> Observer:
+        """Keeps the rows of a batch; neurons that are pruned do nothing."""
+        place_T = self._places.of_batches[batch]
+        counted_T = place_T >= 0
+        held_T = place_T >= self._places.num_fitted
+        whole = [bool(counted_T.all()) and bool((held_T == judges).all()) for judges in (0, 1)]
+
+        def observe(expert: int, token_R: Tensor, scaled_RM: Tensor) -> None:
+            number = self._number[expert]
+            if expert in self._gone:
+                scaled_RM = scaled_RM.masked_fill_(self._gone[expert], 0)
+            for judges in (0, 1):
+                if whole[1 - judges]:
+                    continue
+                chosen_RM, chosen_R = scaled_RM, token_R
+                if not whole[judges]:
+                    inside_T = counted_T & (held_T == judges)
+                    row_R = inside_T.index_select(0, token_R).nonzero()[:, 0]
+                    chosen_RM = scaled_RM.index_select(0, row_R)
+                    chosen_R = token_R.index_select(0, row_R)
+                kept.add(named(_PARTS[judges], number), chosen_RM)
+                self._tokens[number][judges].append(place_T.index_select(0, chosen_R))
+
+        return observe
+
+    def end(self, batch: int, lacking_TD: Tensor) -> None:
+        """What the output of the tokens of a batch lacks."""
+        place_T = self._places.of_batches[batch]
+        counted_T = place_T >= 0
+        self._residual_TD[place_T[counted_T]] = lacking_TD[counted_T]
+
+    def rows(self, kept: Kept) -> SplitRows:
+        """Of all batches."""
+        device = self._residual_TD.device
+        none_R = torch.zeros(0, dtype=torch.int64, device=device)
+        tokens = []
+        for number, parts in enumerate(self._tokens):
+            name = named("rows", number)
+            kept.add(name, self._nothing_RM)
+            for part, chosen in zip(_PARTS, parts, strict=True):
+                if chosen:
+                    kept.move(named(part, number), name)
+            tokens.append(torch.cat([none_R, *parts[0], *parts[1]]))
+        scaled = OfExperts(kept, "rows", len(tokens), device)
+        rows = Rows(self._residual_TD, scaled, tuple(tokens))
+        return SplitRows(rows, self._places.num_fitted)
 
 
 def stream_factor(experts: nn.Module, run_layer: Callable[[], Tensor]) -> float | None:

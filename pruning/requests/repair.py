@@ -55,6 +55,10 @@ class RepairRequest(RepairOptions, ModelRequest):
     hidden_states_dir: Annotated[
         Path | None, Option("Keep hidden states here; default: in memory if small.", takes="FOLDER")
     ] = None
+    experts_at_once: Annotated[
+        options.ExpertsAtOnce | None,
+        Option("Experts of a layer to load at once; default: all, or what fits.", takes="EXPERTS"),
+    ] = None
     trust_remote_code: options.Trust = False
     allow_test_set: options.AllowTestSet = False
     stats_dir: options.StatsDir | None = None

@@ -137,13 +137,13 @@ class Running:
         """
         if not repairs:
             return memory
-        from pruning.repair.estimate import fitting_bytes
+        from pruning.repair.estimate import FitSizes, memory_of_repair
 
         model, tokens = self.model, DEFAULT_REPAIR_TOKENS
-        experts = max(layer.num_experts for layer in model.layers)
-        layer = max(weights_by_part(model).values()) * self.item + self.running
-        fitting = fitting_bytes(model, tokens, experts)
-        return max(memory, layer + 2 * self.hidden(tokens) + fitting)
+        fit = FitSizes.of(model, tokens, max(layer.num_experts for layer in model.layers))
+        hidden = tokens * model.streams_size * self.item
+        repair = memory_of_repair(model, fit, self.running, hidden, self.settings)
+        return max(memory, repair.total)
 
 
 def weights_memory(request: WeightsRequest) -> int:

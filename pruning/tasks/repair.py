@@ -33,6 +33,7 @@ _SHARED = (
     "dtype",
     "device",
     "batch_size",
+    "experts_at_once",
     "trust_remote_code",
     "stats_dir",
     "skip_bad_rows",

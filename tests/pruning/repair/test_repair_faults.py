@@ -142,6 +142,29 @@ class TestSameBytes:
         assert len({*fitted}) == len(KEPT)
         assert layers_of(tmp_path) == layers_of(whole[0])
 
+    @pytest.mark.parametrize("at_once", [1, 4])
+    def test_with_experts_in_blocks(self, whole, model, tmp_path, at_once):
+        places, steps = {"experts_at_once": at_once}, []
+        record = drain(repair(model, tmp_path, **places), steps.append)
+        assert record.layers == whole[1].layers
+        assert layers_of(tmp_path) == layers_of(whole[0])
+        assert names_in(tmp_path) == names_in(whole[0])
+        assert [step.note for step in steps if "experts at once" in step.note]
+        assert [step.whole.fraction for step in steps if step.whole][-1] == pytest.approx(1)
+
+    def test_in_blocks_from_disk_stopped_and_resumed(self, whole, model, tmp_path):
+        places = {"experts_at_once": 2, "hidden_states_dir": tmp_path / "states"}
+        running = repair(model, tmp_path / "stats", **places)
+        next(step for step in running if (step.phase, step.at) == ("fitting", "layer 3"))
+        assert list((tmp_path / "states").rglob("fit/*"))
+        running.close()
+        assert not list((tmp_path / "states").rglob("*"))
+        steps = []
+        drain(repair(model, tmp_path / "stats", **places), steps.append)
+        assert {step.at for step in steps if step.phase == "fitting"} == {"layer 3"}
+        assert steps[-1].whole.fraction == pytest.approx(1)
+        assert layers_of(tmp_path / "stats") == layers_of(whole[0])
+
     @pytest.mark.slow
     def test_killed_and_resumed(self, whole, model, tmp_path):
         paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, HERE)))
@@ -193,11 +216,11 @@ def evaluated(model, plans, stats, **placed):
     return drain(run_evaluations(Evaluations(model, plans, drawn, ("kl", "nll"), settings, store)))
 
 
-def test_a_layer_larger_than_memory_is_refused_before_anything_is_read(
+def test_an_expert_larger_than_memory_is_refused_before_anything_is_read(
     model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(blocks, "free_memory", lambda: 1000)
-    refused = r"cannot be repaired: a repair loads a whole layer and .* GiB is free; prune without"
+    refused = r"cannot be repaired: with 1 of a layer's experts at once it takes .* is free; try"
     with pytest.raises(UserError, match=refused) as error:
         drain(repair(model, tmp_path))
     says(error)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning.repair import solver
-from pruning.repair.solver import DAMPINGS, Rows, System, fit_layer
+from pruning.repair.kept import Kept
+from pruning.repair.solver import DAMPINGS, Rows, System, fit_layer, gram_matrices, joined
 
 
 def rows_of(rng, tokens, experts, neurons, width, top_k):
@@ -21,6 +22,19 @@ def rows_of(rng, tokens, experts, neurons, width, top_k):
         tuple(torch.from_numpy(rng.normal(size=(len(ids), neurons))) for ids in token_ids),
         tuple(torch.tensor(ids, dtype=torch.int64) for ids in token_ids),
     )
+
+
+def system_of(rows):
+    return System(rows, gram_matrices(rows, Kept(), "gram"))
+
+
+def fit(fitted, held):
+    return fit_layer(joined(fitted, held), Kept())
+
+
+def change_of(fit):
+    """(K, M, D)."""
+    return torch.stack([change_DM.T for change_DM in fit.changes])
 
 
 def dense(rows, neurons):
@@ -48,10 +62,10 @@ def test_enough_iterations_give_the_dense_solution(sizes, damping):
     # A share of the mean diagonal, added to it.
     penalty = damping * np.trace(gram) / len(gram)
     exact = np.linalg.solve(gram + penalty * np.eye(len(gram)), matrix.T @ rows.residual_TD.numpy())
-    system = System((rows,))
+    system = system_of(rows)
     assert system.scale == pytest.approx(np.trace(gram) / len(gram))
-    change = system.solve(
-        torch.arange(width), [damping], [system.inverse(0.1)], iterations=3 * len(gram)
+    (change,) = system.solve(
+        [torch.arange(width)], [damping], system.inverses([0.1]), iterations=3 * len(gram)
     )
     np.testing.assert_allclose(change.reshape(-1, width).numpy(), exact, rtol=1e-6, atol=1e-8)
     added = rows.output(change).numpy()
@@ -64,55 +78,69 @@ def rows():
 
 
 def test_columns_are_solved_alike_alone_and_together(rows):
-    system = System((rows,))
-    inverse = system.inverse(0.1)
-    whole = system.solve(torch.arange(6), [0.1], [inverse])
-    parts = [system.solve(torch.tensor([column]), [0.1], [inverse]) for column in range(6)]
+    system = system_of(rows)
+    one, other = system.inverses([0.1, 1.0])
+    (whole,) = system.solve([torch.arange(6)], [0.1], [one])
+    parts = system.solve([torch.tensor([column]) for column in range(6)], [0.1], [one])
     torch.testing.assert_close(torch.cat(parts, 2), whole)
     dampings = [0.1, 1.0]
-    several = system.solve(torch.arange(6), dampings, [inverse, system.inverse(1.0)])
+    (several,) = system.solve([torch.arange(6)], dampings, [one, other])
     torch.testing.assert_close(several[:, :, :6], whole)
-    alone = system.solve(torch.arange(6), [1.0], [system.inverse(1.0)])
+    (alone,) = system.solve([torch.arange(6)], [1.0], [other])
     torch.testing.assert_close(several[:, :, 6:], alone)
 
 
-def test_two_parts_are_the_rows_of_both():
+def test_rows_that_judge_are_cut_off_those_of_both():
     first, second = (rows_of(np.random.default_rng(seed), 30, 4, 3, 5, 2) for seed in (1, 2))
-    both = Rows(
-        torch.cat([first.residual_TD, second.residual_TD]),
-        tuple(map(torch.cat, zip(first.scaled, second.scaled, strict=True))),
-        tuple(torch.cat([a, b + 30]) for a, b in zip(first.tokens, second.tokens, strict=True)),
-    )
-    inverse = System((both,)).inverse(0.1)
-    torch.testing.assert_close(System((first, second)).inverse(0.1), inverse)
-    apart = System((first, second)).solve(torch.arange(5), [0.1], [inverse])
-    together = System((both,)).solve(torch.arange(5), [0.1], [inverse])
-    torch.testing.assert_close(apart, together)
+    split = joined(first, second)
+    for part, cut in ((first, split.fitted), (second, split.held)):
+        np.testing.assert_array_equal(dense(cut, 3), dense(part, 3))
+        assert torch.equal(cut.residual_TD, part.residual_TD)
+    kept = Kept()
+    grams = gram_matrices(second, kept, "both", gram_matrices(first, kept, "first"))
+    for found, wanted in zip(grams, system_of(split.every).grams, strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
-def planted(seed, tokens, noise=0.1):
+@pytest.mark.parametrize("at_once", [1, 2, 9])
+def test_files_and_blocks_of_columns_give_the_same_bits(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(solver, "COLUMNS", 4)
+    (fitted, _), (held, _) = planted(1, 90, width=11), planted(2, 30, width=11)
+    whole = fit_layer(joined(fitted, held), Kept())
+    kept = Kept(tmp_path / "files")
+    on_disk = fit_layer(joined(fitted, held), kept, at_once=at_once)
+    assert (on_disk.damping, on_disk.held_out) == (whole.damping, whole.held_out)
+    for found, wanted in zip(on_disk.changes, whole.changes, strict=True):
+        assert torch.equal(found, wanted)
+    # Matrices that are not needed any more are gone.
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {f"change-{e}" for e in "012"}
+    kept.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def planted(seed, tokens, noise=0.1, width=6):
     """Rows whose residual is what a change of fixed weights adds, and noise."""
-    rows = rows_of(np.random.default_rng(seed), tokens, 3, 4, 6, 2)
-    truth = torch.from_numpy(np.random.default_rng(7).normal(size=(3, 4, 6)))
+    rows = rows_of(np.random.default_rng(seed), tokens, 3, 4, width, 2)
+    truth = torch.from_numpy(np.random.default_rng(7).normal(size=(3, 4, width)))
     lacking = rows.output(truth) + noise * rows.residual_TD
     return Rows(lacking, rows.scaled, rows.tokens), truth
 
 
 def test_a_fit_finds_what_was_planted_and_is_judged_on_other_rows():
     (fitted, truth), (held, _) = planted(1, 400), planted(2, 100)
-    result = fit_layer(fitted, held)
+    result = fit(fitted, held)
     assert result.damping == min(result.held_out, key=result.held_out.get) == DAMPINGS[0]
     assert result.held_out[DAMPINGS[0]] < 0.05 < result.held_out[DAMPINGS[-1]]
-    assert float((result.change_KMD - truth).norm() / truth.norm()) < 0.1
+    assert float((change_of(result) - truth).norm() / truth.norm()) < 0.1
 
 
 def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     (fitted, _), (held, _) = planted(1, 60, noise=2), planted(2, 60, noise=2)
     unchanged = float(held.residual_TD.square().sum())
-    for damping, error in fit_layer(fitted, held).held_out.items():
-        system = System((fitted,))
-        inverse = system.inverse(damping)
-        change = system.solve(torch.arange(6), [damping], [inverse], iterations=40)
+    for damping, error in fit(fitted, held).held_out.items():
+        system = system_of(fitted)
+        inverses = system.inverses([damping])
+        (change,) = system.solve([torch.arange(6)], [damping], inverses, iterations=40)
         exact = float((held.residual_TD - held.output(change)).square().sum()) / unchanged
         assert error == pytest.approx(exact, rel=0.02)
 
@@ -120,18 +148,18 @@ def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
 def test_what_gains_nothing_on_other_rows_stays_as_it_is():
     # Noise alone: whatever is fitted is wrong elsewhere.
     fitted, held = (rows_of(np.random.default_rng(seed), 12, 3, 4, 6, 2) for seed in (1, 2))
-    result = fit_layer(fitted, held)
+    result = fit(fitted, held)
     assert min(result.held_out.values()) > 1
-    assert (result.change_KMD, result.damping) == (None, None)
+    assert (result.changes, result.damping) == (None, None)
     nothing = Rows(
         torch.zeros(4, 6),
         tuple(torch.zeros(0, 4) for _ in range(3)),
         (torch.zeros(0, dtype=torch.int64),) * 3,
     )
-    assert fit_layer(nothing, nothing).change_KMD is None
+    assert fit(nothing, nothing).changes is None
 
 
-@given(SIZES, st.integers(1, 40))
+@given(SIZES, st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
     tokens, experts, neurons, width, seed = sizes
@@ -139,20 +167,20 @@ def test_a_fit_by_blocks_of_columns_is_the_fit_of_all_at_once(sizes, most):
         rows_of(np.random.default_rng(number), tokens, experts, neurons, width, min(experts, 2))
         for number in (seed, seed + 100)
     )
-    whole = fit_layer(fitted, held)
-    with mock.patch.object(solver, "MOST_ELEMENTS", most):
-        blocks = fit_layer(fitted, held)
+    whole = fit(fitted, held)
+    with mock.patch.object(solver, "COLUMNS", most):
+        blocks = fit(fitted, held)
     assert (blocks.damping, blocks.held_out) == (whole.damping, whole.held_out)
-    if whole.change_KMD is None:
-        assert blocks.change_KMD is None
+    if whole.changes is None:
+        assert blocks.changes is None
     else:
-        torch.testing.assert_close(blocks.change_KMD, whole.change_KMD)
+        torch.testing.assert_close(change_of(blocks), change_of(whole))
 
 
 @pytest.mark.parametrize("noise", [0.1, 1, 4])
 def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
     (fitted, _), (held, _) = planted(1, 90, noise=noise), planted(2, 30, noise=noise)
-    result = fit_layer(fitted, held)
+    result = fit(fitted, held)
     matrix = np.concatenate([dense(fitted, 4), dense(held, 4)])
     lacking = torch.cat([fitted.residual_TD, held.residual_TD]).numpy()
     gram = matrix.T @ matrix
@@ -162,7 +190,7 @@ def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
     def objective(change):
         return ((lacking - matrix @ change) ** 2).sum() + penalty * (change**2).sum()
 
-    change = result.change_KMD.reshape(-1, 6).numpy()
+    change = change_of(result).reshape(-1, 6).numpy()
     nothing = objective(0 * best)
     assert (
         objective(best) <= objective(change) < objective(best) + 1e-3 * (nothing - objective(best))
@@ -174,12 +202,12 @@ def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
 def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, noise):
     """Four iterations judge dampings as exact solutions would."""
     (fitted, _), (held, _) = planted(seed, tokens, noise), planted(seed + 1000, 60, noise)
-    result, system = fit_layer(fitted, held), System((fitted,))
+    result, system = fit(fitted, held), system_of(fitted)
     unchanged = float(held.residual_TD.square().sum())
     errors = {}
     for damping in DAMPINGS:
-        inverse = system.inverse(damping)
-        change = system.solve(torch.arange(6), [damping], [inverse], iterations=60)
+        inverses = system.inverses([damping])
+        (change,) = system.solve([torch.arange(6)], [damping], inverses, iterations=60)
         left = held.residual_TD - held.output(change)
         errors[damping] = float(left.square().sum()) / unchanged
     assert errors[result.damping] <= min(errors.values()) + 0.002

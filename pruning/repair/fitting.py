@@ -1,0 +1,127 @@
+"""Fits a layer of a repair and writes its file, in all processes; the first one writes."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from analysis.calibration.distributed import Processes
+from analysis.files.durable import write_durably, written_durably
+from analysis.model.loaded_block import loaded_block
+from analysis.model.moe_model import MoEModel
+from pruning.engine.repaired_weights import DOWN, DownTensors, SourceDown, cannot, down_tensors
+from pruning.plan.plan import PruningPlan
+from pruning.plan.repair_reference import layer_file
+from pruning.records.repair import LayerFit
+from pruning.repair.kept import Kept
+from pruning.repair.solver import COLUMNS, SplitRows, fit_layer
+
+UNKNOWNS = 6  # arrays of the unknowns of a block of columns, while it is solved
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """The fits of the layers of a model."""
+
+    model: MoEModel
+    plan: PruningPlan
+    files: Path  # folder of the new weights
+    processes: Processes
+    kept: Kept
+    room: int = 0  # bytes that blocks of columns may take which are solved together; one always is
+    _orders: dict[int, list[bool]] = field(default_factory=dict)  # by layer, see `check_order`
+
+    @cached_property
+    def tensors(self) -> dict[int, DownTensors]:
+        """By layer, its down projections on disk."""
+        return down_tensors(self.model)
+
+    def known(self, layer: int) -> LayerFit | None:
+        """What an interrupted repair has fitted; None, so that it is fitted again, if damaged."""
+        try:
+            outcome = LayerFit.model_validate_json(self._state(layer).read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+        is_whole = outcome.damping is None or (self.files / layer_file(layer)).is_file()
+        return outcome if is_whole else None
+
+    def _state(self, layer: int) -> Path:
+        return self.files / f"{layer_file(layer)}.json"
+
+    def check_order(self, layer: int, experts: nn.Module) -> None:
+        """Find the loaded down projections of kept experts on disk, as they are or transposed."""
+        loaded = experts.get_parameter(DOWN).detach()
+        found = self._source(layer, is_transposed=False).orders(loaded, loaded_block(experts))
+        self._orders[layer] = [one for one in self._orders.get(layer, found) if one in found]
+        if not self._orders[layer]:
+            reason = f"layer {layer} has its down projections in another form on disk"
+            raise cannot(self.model, reason)
+
+    def _source(self, layer: int, *, is_transposed: bool) -> SourceDown:
+        kept = self.plan.kept[layer]
+        return SourceDown(self.model, self.tensors[layer], tuple(kept), is_transposed)
+
+    def fit(self, layer: int, rows: SplitRows, experts: nn.Module, target: str) -> LayerFit:
+        """Fit a layer on its rows, and write what changes and what was found."""
+        result = fit_layer(rows, self.kept, self.processes.total, self._columns_at_once(rows))
+        facts: dict[str, Any] = {
+            "layer": layer,
+            "target": target,
+            "held_out": {f"{damping:g}": error for damping, error in result.held_out.items()},
+            "tokens": int(self.processes.total(torch.tensor(len(rows.every.residual_TD)))),
+        }
+        if result.changes is not None:
+            if layer not in self._orders:
+                self.check_order(layer, experts)
+            is_transposed = bool(experts.is_transposed)
+            rounding = self._write(layer, rows, result.changes, is_transposed=is_transposed)
+            facts |= {"damping": result.damping, "rounding": rounding}
+        outcome = LayerFit(**facts)
+        with self.processes.together():
+            if self.processes.is_first:
+                text = outcome.model_dump_json(exclude_unset=True)
+                write_durably(self._state(layer), text.encode())
+        return outcome
+
+    def _columns_at_once(self, rows: SplitRows) -> int:
+        """Blocks of columns that are solved together."""
+        every = rows.every
+        unknowns = len(every.tokens) * every.scaled[0].shape[1] * COLUMNS
+        return max(1, self.room // (UNKNOWNS * unknowns * every.residual_TD.itemsize))
+
+    def _write(
+        self, layer: int, rows: SplitRows, changes: Sequence[Tensor], *, is_transposed: bool
+    ) -> float:
+        """Write the new matrices; what rounding them costs of what was lacking, held out."""
+        source, held = self._source(layer, is_transposed=self._orders[layer][0]), rows.held
+        added_TD = torch.zeros_like(held.residual_TD)
+        with self.processes.together(), ExitStack() as stack:
+            file = None
+            if self.processes.is_first:
+                draft = stack.enter_context(written_durably(self.files / layer_file(layer)))
+                file = stack.enter_context(draft.open("wb"))
+                file.write(source.header)
+            for new in source.changed(changes, model_transposed=is_transposed):
+                if file:
+                    stored = new.stored.contiguous().view(torch.uint8)
+                    file.write(stored.numpy().data)
+                if new.place is not None and new.rounding_DM is not None:
+                    scaled_RM = held.scaled[new.place]
+                    added_RD = scaled_RM @ new.rounding_DM.T
+                    added_TD.index_add_(0, held.tokens[new.place], added_RD)
+        lost, lacking = (
+            float(self.processes.total(_squares(values))) for values in (added_TD, held.residual_TD)
+        )
+        return lost / lacking
+
+
+def _squares(values_TD: Tensor) -> Tensor:
+    """The sum of their squares; a block of columns at a time, as it is in float64."""
+    blocks = torch.split(values_TD, COLUMNS, 1)
+    return torch.stack([block_TC.double().square().sum() for block_TC in blocks]).sum()
