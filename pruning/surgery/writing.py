@@ -1,7 +1,8 @@
 """Writes files: a few threads copy, hash and flush bytes.
 
 Every byte is read once into a buffer, and hashed while it is copied. Memory does not depend on the
-size of the model: each shard being written has two buffers.
+size of the model: each shard being written has at most two buffers. A shard whose bytes are written
+waits for the disk while the next one is copied.
 """
 
 import errno
@@ -9,9 +10,12 @@ import hashlib
 import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from analysis.errors import ExportError
 from analysis.files.durable import sync_file
@@ -24,6 +28,7 @@ _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
+_SHARED_BYTES = 1 << 12  # blocks that file systems can share begin at multiples of it
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 # Errors by which the kernel says that it cannot copy between two files.
 _CANNOT_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
@@ -37,8 +42,9 @@ class _Cancelled(Exception):
 class _Work:
     source: Path
     target: Path
-    hashers: ThreadPoolExecutor  # threads that hash and flush, in addition to those that copy
+    hashers: ThreadPoolExecutor  # threads that hash, in addition to those that copy
     hash_aside: bool  # only useful with spare cores
+    syncers: ThreadPoolExecutor  # threads that wait for the disk
     # Keys are set at the start and each thread updates its own: no lock.
     bytes_by_shard: dict[str, int]
     stop: Event = field(default_factory=Event)
@@ -53,16 +59,25 @@ def write_file(path: Path, content: bytes) -> FileRecord:
 
 
 def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
-    """Append a block to the target; `content` is its bytes, for when the kernel cannot copy."""
-    for span in block:
-        copied = 0
-        # Half the cost of writing from our memory, and free on file systems with shared blocks.
-        while isinstance(span, Span) and (remaining := span.nbytes - copied):
-            if not (more := _kernel_copy(source, target, remaining, span.start + copied)):
-                break
-            copied += more
-        _write_all(target, content[copied : span.nbytes])
-        content = content[span.nbytes :]
+    """Append a block to the target; `content` is its bytes, for when the kernel does not copy."""
+    copied = 0
+    match block:
+        case [Span() as span] if _may_share(target, span):
+            while remaining := span.nbytes - copied:
+                more = _kernel_copy(source, target, remaining, span.start + copied)
+                if not more:
+                    break
+                copied += more
+    _write_all(target, content[copied:])
+
+
+def _may_share(target: int, span: Span) -> bool:
+    """Whether some file systems would share the blocks of source and target instead of copying.
+
+    Elsewhere the kernel's copy costs up to twice as much as writing what is in memory anyway.
+    """
+    end = os.lseek(target, 0, os.SEEK_CUR)
+    return not (end % _SHARED_BYTES or span.start % _SHARED_BYTES)
 
 
 def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
@@ -101,19 +116,20 @@ def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, 
                 yield source.fileno(), reading.source, block
 
 
-def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
-    """Write one shard to an open file; returns its SHA-256."""
+def _copy(planned: PlannedShard, target: int, work: _Work) -> tuple[str, Future[None] | None]:
+    """Write one shard to an open file; its SHA-256, and a flush that may still run."""
     sha = hashlib.sha256(planned.prefix)
     _write_all(target, memoryview(planned.prefix))
-    buffers = [memoryview(bytearray(min(_BUFFER_BYTES, planned.nbytes))) for _ in range(2)]
+    count = 2 if work.hash_aside else 1
+    buffers = [memoryview(bytearray(min(_BUFFER_BYTES, planned.nbytes))) for _ in range(count)]
     hashing: Future[None] | None = None
     flushing: Future[None] | None = None
     unflushed = 0
     for number, (source, name, block) in enumerate(_blocks_of(planned, work.source)):
         if work.stop.is_set():
             raise _Cancelled
-        # Fills one buffer while the other is still being hashed.
-        content = buffers[number % 2][: sum(span.nbytes for span in block)]
+        # With two, fills one buffer while the other is still being hashed.
+        content = buffers[number % count][: sum(span.nbytes for span in block)]
         filled = 0
         for span in block:
             span.read(source, content[filled : filled + span.nbytes], name)
@@ -128,23 +144,40 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> str:
         work.bytes_by_shard[planned.name] += len(content)
         unflushed += len(content)
         if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
-            flushing = work.hashers.submit(_flush, target)
+            flushing = work.syncers.submit(_flush, target)
             unflushed = 0
-    for task in filter(None, (hashing, flushing)):
-        task.result()
-    os.fsync(target)
-    return sha.hexdigest()
+    if hashing:
+        hashing.result()
+    return sha.hexdigest(), flushing
 
 
-def _write_shard(planned: PlannedShard, work: _Work) -> ShardRecord:
+@contextmanager
+def _naming(shard: str) -> Iterator[None]:
+    """Says of which shard an error of the system is."""
     try:
-        with (work.target / planned.name).open("xb", buffering=0) as target:
-            digest = _copy(planned, target.fileno(), work)
+        yield
     except OSError as error:
         raise ExportError(
-            f"Writing {planned.name} failed: {error.strerror or error}; the unfinished export was "
-            "removed."
+            f"Writing {shard} failed: {error.strerror or error}; the unfinished export was removed."
         ) from error
+
+
+def _write_shard(planned: PlannedShard, work: _Work) -> Future[ShardRecord]:
+    """Write a shard; its record is there once it is synced, while the next shard is written."""
+    with _naming(planned.name), ExitStack() as stack:
+        target = stack.enter_context((work.target / planned.name).open("xb", buffering=0))
+        digest, flushing = _copy(planned, target.fileno(), work)
+        stack.pop_all()
+    return work.syncers.submit(_synced, planned, digest, target, flushing)
+
+
+def _synced(
+    planned: PlannedShard, digest: str, target: FileIO, flushing: Future[None] | None
+) -> ShardRecord:
+    with _naming(planned.name), target:
+        if flushing:
+            flushing.result()  # an error is reported once only
+        os.fsync(target.fileno())
     return ShardRecord(
         name=planned.name,
         bytes=planned.nbytes,
@@ -170,23 +203,24 @@ def write_shards(
     cores = os.cpu_count() or 1
     workers = max(1, min(len(shards), cores, _MAX_WORKERS))
     with (
-        ThreadPoolExecutor(2 * workers, "export-hash") as hashers,
+        ThreadPoolExecutor(workers, "export-hash") as hashers,
+        ThreadPoolExecutor(2 * workers, "export-sync") as syncers,
         ThreadPoolExecutor(workers, "export-copy") as pool,
     ):
         bytes_by_shard = dict.fromkeys((shard.name for shard in shards), 0)
-        work = _Work(source, target, hashers, workers < cores, bytes_by_shard)
+        work = _Work(source, target, hashers, workers < cores, syncers, bytes_by_shard)
         # Large shards first, so that the threads end together.
         order = sorted(shards, key=lambda shard: -shard.nbytes)
-        futures = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}
+        copies = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}
         try:
-            pending: set[Future[ShardRecord]] = set(futures.values())
+            pending: set[Future[Any]] = set(copies.values())
             while pending:
                 yield Progress("writing", sum(work.bytes_by_shard.values()), total, "bytes")
                 done, pending = wait(pending, _POLL_SECONDS, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
+                ended = [future.result() for future in done]
+                pending |= {syncing for syncing in ended if isinstance(syncing, Future)}
         finally:
             work.stop.set()
             pool.shutdown(cancel_futures=True)
     yield Progress("writing", total, total, "bytes")
-    return tuple(futures[shard.name].result() for shard in shards)
+    return tuple(copies[shard.name].result().result() for shard in shards)

@@ -1,9 +1,12 @@
 """Shards as they are written, and the byte ranges and gathers that they are made of."""
 
+import errno
 import hashlib
 import itertools
 import os
+import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from analysis.drain import drain
 from analysis.errors import ExportError
 from pruning.surgery import writing
 from pruning.surgery.pieces import Gather, Span, item_bytes, read_into
-from pruning.surgery.shards import PlannedTensor, assemble
+from pruning.surgery.shards import PlannedShard, PlannedTensor, ShardReading, assemble
 from pruning.surgery.writing import write_file, write_shards
 
 
@@ -96,6 +99,50 @@ def test_flushing_begins_while_bytes_are_written(source, target, monkeypatch):
     # A flush may be skipped while another runs, so one to five; each after a kilobyte at least.
     assert 1 <= len(sizes) <= 5
     assert sizes[0] >= 1000
+
+
+def test_the_next_shard_is_written_while_one_waits_for_the_disk(source, target, monkeypatch):
+    monkeypatch.setattr(writing.os, "cpu_count", lambda: 1)  # one thread copies
+    shards = [shard_of(source, name, [Span(0, 5000)]) for name in ("a", "b")]
+    sync, seen = os.fsync, []
+
+    def wait_for_both(file):
+        deadline = time.monotonic() + 30
+        while not (target / "b").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        seen.append((target / "b").exists())
+        sync(file)
+
+    monkeypatch.setattr("os.fsync", wait_for_both)
+    drain(write_shards(shards, source.parent, target))
+    assert seen == [True, True]
+
+
+def test_an_error_of_the_disk_names_the_shard(source, target, monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("os.fsync", refuse)
+    with pytest.raises(ExportError, match="Writing a failed: Input/output error"):
+        drain(write_shards([shard_of(source, "a", [Span(0, 9)])], source.parent, target))
+
+
+def test_the_kernel_copies_only_what_file_systems_may_share(source, target, monkeypatch):
+    real, places = os.copy_file_range, []
+
+    def noting(file, to, count, position):
+        places.append((position, os.lseek(to, 0, os.SEEK_CUR)))
+        return real(file, to, count, position)
+
+    monkeypatch.setattr("os.copy_file_range", noting)
+    whole = PlannedShard("whole", b"", (ShardReading("source", (Span(0, 5000),)),), (), 0, 0)
+    header = b"x" * 24
+    apart = replace(whole, name="apart", prefix=header)
+    drain(write_shards([whole, apart], source.parent, target))
+    assert places
+    assert all(start == end for start, end in places)
+    assert (target / "whole").read_bytes() == source.read_bytes()
+    assert (target / "apart").read_bytes() == header + source.read_bytes()
 
 
 def test_memory_does_not_grow_with_a_shard(tmp_path, target):
