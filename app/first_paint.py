@@ -31,15 +31,22 @@ SCRIPTS: Final = (
     "Metric",
     "DataFrame",
 )
+# The largest of all: a page that draws no chart at once would wait for it.
+CHARTS: Final = "PlotlyChart"
+WITHOUT_CHARTS: Final = ("/compare",)
 _IMPORT: Final = re.compile(r'(?:from|import)"\./([\w.-]+\.js)"')
 _IMPORTS_END: Final = 8192  # characters of a script, in which its imports stand
 
 
-def preloads() -> str:
-    """Links that fetch the scripts of widgets with the page, and what they import."""
+def preloads(*, charts: bool = True) -> str:
+    """Links that fetch the scripts of widgets with the page, and what they import.
+
+    Those of charts are left out without ``charts``.
+    """
     static = Path(st.__file__).parent / "static"
     page, folder = (static / "index.html").read_text(encoding="utf-8"), static / "static" / "js"
-    wanted = [path.name for name in SCRIPTS for path in folder.glob(f"{name}.*.js")]
+    names = [name for name in SCRIPTS if charts or name != CHARTS]
+    wanted = [path.name for name in names for path in folder.glob(f"{name}.*.js")]
     scripts: set[str] = set()
     while wanted:
         name = wanted.pop()
@@ -69,7 +76,8 @@ class FirstPaint:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         # At the ends of head and body: after Streamlit's, which win over what stands before them.
-        self._added = {"</head>": preloads(), "</body>": styles()}
+        self._styles = styles()
+        self._preloads = {charts: preloads(charts=charts) for charts in (True, False)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request; what asks for a page gets it with what is added."""
@@ -93,7 +101,7 @@ class FirstPaint:
             body = b"".join(chunks)
             answer = MutableHeaders(raw=start["headers"])
             if body and answer.get("content-type", "").startswith("text/html"):
-                body = self._complete(body)
+                body = self._complete(body, scope["path"])
                 answer["content-length"] = str(len(body))
                 for name in ("etag", "last-modified"):
                     del answer[name]
@@ -102,8 +110,9 @@ class FirstPaint:
 
         await self._app({**scope, "headers": headers}, receive, complete)
 
-    def _complete(self, page: bytes) -> bytes:
+    def _complete(self, page: bytes, path: str) -> bytes:
         text = page.decode()
-        for end, added in self._added.items():
+        scripts = self._preloads[not path.endswith(WITHOUT_CHARTS)]
+        for end, added in (("</head>", scripts), ("</body>", self._styles)):
             text = text.replace(end, f"{added}{end}", 1)
         return text.encode()

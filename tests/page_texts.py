@@ -3,6 +3,7 @@
 import base64
 import json
 import shlex
+import zlib
 from typing import Any
 
 import numpy as np
@@ -198,10 +199,20 @@ def gone(table, score, percent):
     return set(zip(rows["layer"], rows["expert"], strict=True))
 
 
-def sent_to_map(test: AppTest) -> Any:
-    """What the expert map of a page was given, without the tables."""
-    [message] = [part.proto.bytes for part in test.get("bidi_component") if part.key == MAP]
-    return json.loads(message[4 : 4 + int.from_bytes(message[:4], "little")])
+def sent_to_map(test: AppTest, key: str = MAP) -> Any:
+    """What the expert map of a page was given; of its tables the order of each panel's experts."""
+    [message] = [part.proto.bytes for part in test.get("bidi_component") if part.key == key]
+    start = 4 + int.from_bytes(message[:4], "little")
+    sent = json.loads(message[4:start])
+    layers, width = len(sent["layers"]), sent["width"]
+    for panel in sent["panels"]:
+        tables = zlib.decompress(message[start : start + panel["size"]])
+        start += panel["size"]
+        # Before it stand two numbers of 4 bytes a layer.
+        kind, cells = "<u2" if sent["wide"] else "u1", layers * width
+        order = np.frombuffer(tables, kind, cells, offset=8 * layers).reshape(layers, width)
+        panel["order"] = order.tolist()
+    return sent
 
 
 def bar_of(test):

@@ -32,9 +32,14 @@ class CriterionDecision:
     pruned: BoolArray  # (layers, experts): True where the expert is pruned
 
     @cached_property
+    def order(self) -> IntArray:
+        """(layers, experts): expert ids from the first to keep, absent ones last."""
+        return keeping_order(self.saliency, self.grid)
+
+    @cached_property
     def ranks(self) -> IntArray:
         """(layers, experts): 0 = first to keep in its layer."""
-        return rank_of(keeping_order(self.saliency, self.grid))
+        return rank_of(self.order)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -26,8 +26,6 @@ from app.charts.traces import (
     pin,
     rows_height,
     stroke,
-    takes_clicks,
-    targets,
 )
 from pruning.planning.comparing import decision
 
@@ -63,6 +61,12 @@ def _drawing(comparison: Comparison, loaded: Loaded, names: Names) -> Drawing:
     return Drawing(figure, table, describe(table, names), of_both_plans(loaded))
 
 
+def fate_colors(dark: bool) -> tuple[str, ...]:
+    """The colour of each of FATES."""
+    both, neither = NEUTRAL[dark]
+    return both, series_color(0, dark), series_color(1, dark), neither
+
+
 def kept_by_map(
     table: pd.DataFrame, names: Names, *, marked: Place | None = None, dark: bool = False
 ) -> go.Figure:
@@ -74,8 +78,7 @@ def kept_by_map(
     codes[place] = [FATES.index(fate) for fate in table["kept_by"]]
     ranks = np.zeros((*shape, 2), dtype=np.uint16)
     ranks[place] = table[["rank_a", "rank_b"]].to_numpy() + 1
-    both, neither = NEUTRAL[dark]
-    colors = (both, series_color(0, dark), series_color(1, dark), neither)
+    colors = fate_colors(dark)
     traces = [_cells(codes, ranks, names, (*colors, paper(dark)))]
     has_strokes = len(table) <= _MOST_STROKED
     for fate, slope in _STROKES.items() if has_strokes else ():
@@ -88,9 +91,6 @@ def kept_by_map(
         sign = f"  {_SIGNS[fate]}" if has_strokes and fate in sides else ""
         name = f"{', '.join(words)}{sign}: {int((codes == code).sum()):,}"
         traces.append(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=mark))
-    if takes_clicks(len(table)):
-        traces[0].update(hoverinfo="skip", hovertemplate=None, customdata=None)
-        traces.append(_targets(table, place, names))
     pins = []
     if marked is not None and marked[0] in layers:
         pins = pin(marked[1], layers.index(marked[0]), dark)
@@ -101,9 +101,6 @@ def kept_by_map(
         y=layer_axis(layers, title="layer"),
         height=max(420, rows_height(layers, 26, 90)),
         legend=STILL_LEGEND,
-        # Any click goes to the nearest cell's mark, however large the cell is drawn.
-        hovermode="closest",
-        hoverdistance=-1,
         shapes=pins,
     )
 
@@ -131,21 +128,6 @@ def _cells(
         customdata=ranks,
         hovertemplate="layer %{y}, expert %{x}<br>"
         f"A, {a}: rank %{{customdata[0]}}<br>B, {b}: rank %{{customdata[1]}}<extra></extra>",
-    )
-
-
-def _targets(table: pd.DataFrame, place: tuple[Any, Any], names: Names) -> go.Scatter:
-    """A mark on each cell, which a click selects."""
-    rows, experts = place
-    columns = [table["layer"], table["expert"], table["rank_a"] + 1, table["rank_b"] + 1]
-    a, b = (in_html(name) for name in names)
-    return targets(
-        experts,
-        rows,
-        np.column_stack(columns).astype(np.uint16),
-        10,
-        hovertemplate="layer %{customdata[0]}, expert %{customdata[1]}<br>"
-        f"A, {a}: rank %{{customdata[2]}}<br>B, {b}: rank %{{customdata[3]}}<extra></extra>",
     )
 
 

@@ -6,17 +6,27 @@ import streamlit as st
 from streamlit.column_config import NumberColumn
 
 from analysis.ranking.compare import FATES, Comparison
+from app.charts.layer_agreement import describe
+from app.charts.listing import CHARTS
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.chosen_expert import choose_in_chart
-from app.widgets.charts import ranks_from_one, say_if_no_clicks, show_named, table_with_csv
+from app.widgets.charts import (
+    chart_files,
+    ranks_from_one,
+    say_if_no_clicks,
+    show_named,
+    table_with_csv,
+)
 from app.widgets.chosen_plan import has_statistics
+from app.widgets.fates_map import fates_map
 from app.widgets.notes import card, inform, show_command
 from app.widgets.pinned_table import pinned_part
 from pruning.measures.right_answers import points_words
 from pruning.records.quality import loss_of
 from pruning.records.right_of_plans import in_short, right_apart, right_share
 
+MAP: Final = "compare.map"
 _ROWS_SHOWN: Final = 200
 
 
@@ -29,14 +39,12 @@ def draw(loaded: Loaded) -> None:
     if loaded.choices.criterion is None or not has_statistics(loaded):
         return
     apart = conclusion(loaded)
-    show_named("kept-by", loaded, on_select=choose_in_chart)
-    say_if_no_clicks(loaded.model.num_experts, "a row of the list below chooses its expert")
+    fates_map(loaded.comparison, loaded.names, key=MAP, selected=loaded.choices.expert)
+    chart_files("kept-by", lambda: CHARTS["kept-by"].draw(loaded))
     if apart:
         st.markdown(apart)
     comparison_metrics(loaded.comparison)
-    with st.container(border=True):
-        st.markdown("**Layer by layer**: 1 is full agreement.")
-        show_named("agreement", loaded)
+    layers_part(loaded)
     with st.container(border=True):
         listed_experts(loaded.comparison)
     if lines := loaded.compare_lines:
@@ -110,6 +118,16 @@ def conclusion(loaded: Loaded) -> str:
         f"experts alike, chance {comparison.chance_agreement:.0%}.{caveat}"
     )
     return right
+
+
+def layers_part(loaded: Loaded) -> None:
+    """In which layers the plans agree; the chart comes when it is opened."""
+    words = describe(loaded.comparison.by_layer)
+    part = st.expander(f"Layer by layer: {words}", key="layers", on_change="rerun")
+    if part.open:
+        with part:
+            st.markdown("1 is full agreement.")
+            show_named("agreement", loaded)
 
 
 def comparison_metrics(comparison: Comparison) -> None:

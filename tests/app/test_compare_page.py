@@ -1,15 +1,15 @@
 """Compare: its numbers against plain Python, its address, its command, what it says when empty."""
 
-import json
 import re
 from statistics import fmean
 
 import pandas as pd
 import pytest
-from page_texts import SCORES, deltas_of, gone
+from page_texts import SCORES, deltas_of, gone, loaded_on, sent_to_map
 from shipped import shipped_loss
 
 from app.charts import traces
+from app.charts.listing import CHARTS
 
 LABELS = {"reap": "REAP  (1, 1, 1)", "man": "MAN  (1, 0, 1)", "frequency": "Frequency  (0, 0, 0)"}
 
@@ -49,25 +49,40 @@ def test_numbers_are_those_of_the_shipped_files(open_page, demo_moments, a, b):
     assert {place for place, fate in alone.items() if fate == "only A"} == second - first
 
 
-@pytest.mark.parametrize("kind", ["experts", "neurons", "corpora"])
-def test_a_map_without_marks_to_click_says_so(open_page, session, monkeypatch, kind):
-    page, address = "compare", {"criterion": "reap", "corpora": "demo-code"}
-    if kind == "corpora":
-        page, address = "explore", {"tab": "Corpora", "pair": "demo-code and demo-math"}
-    if kind == "neurons":
-        pin = session(granularity="neuron", sparsity="25%").session_state["own_pin"]
-        address = {"granularity": "neuron", "pinned": pin.text}
+def test_a_map_without_marks_to_click_says_so(open_page, session, monkeypatch):
+    pin = session(granularity="neuron", sparsity="25%").session_state["own_pin"]
     for most, is_said in ((192, False), (191, True)):
         monkeypatch.setattr(traces, "MOST_CLICKED", most)
-        test = open_page(page, **address)
-        if kind == "neurons":
-            test.selectbox(key="neurons.second").set_value(pin.name).run()
+        test = open_page("compare", granularity="neuron", pinned=pin.text)
+        test.selectbox(key="neurons.second").set_value(pin.name).run()
         assert any("takes no clicks" in text.value for text in test.caption) == is_said
-        if kind != "experts":
-            continue
-        chart = json.loads(test.get("plotly_chart")[0].proto.spec)
-        has_marks = any(trace.get("customdata") for trace in chart["data"][1:])
-        assert has_marks != is_said
+
+
+@pytest.mark.parametrize("page", ["compare", "explore"])
+def test_the_map_has_each_expert_where_the_first_recipe_ranks_it(open_page, page):
+    """What its script is sent, against the table of the chart."""
+    address = {"criterion": "reap", "corpora": "demo-code", "expert": "3.7"}
+    if page == "explore":
+        address |= {"tab": "Corpora", "pair": "demo-code and demo-math"}
+    test = open_page(page, **address)
+    loaded, name, key = loaded_on(test), "kept-by", "compare.map"
+    if page == "explore":
+        loaded = loaded.choosing(pair=("demo-code", "demo-math"))
+        name, key = "pair-map", "pair.map"
+    table = CHARTS[name].draw(loaded).table.set_index(["layer", "expert"])
+    sent = sent_to_map(test, key)
+    assert sent["selected"] == [3, 7]
+    fates = dict.fromkeys(table.index, "")
+    for side, panel in zip("ab", sent["panels"], strict=True):
+        for row, (layer, order) in enumerate(zip(sent["layers"], panel["order"], strict=True)):
+            assert [table.loc[(layer, expert), f"rank_{side}"] for expert in order] == list(
+                range(len(order))
+            )
+            for rank, expert in enumerate(order):
+                is_other = row * sent["width"] + expert in panel["others"]
+                fates[layer, expert] += "-+"[(rank < panel["kept"][row]) != is_other]
+    words = {"++": "both", "+-": "only A", "-+": "only B", "--": "neither"}
+    assert {place: words[fate] for place, fate in fates.items()} == table["kept_by"].to_dict()
 
 
 def test_swap(open_page):
@@ -137,7 +152,9 @@ def test_without_statistics_it_says_what_to_do(open_page):
 
 def test_every_chart_says_what_it_shows_and_offers_its_numbers(open_page):
     test = open_page("compare")
-    assert len(test.get("plotly_chart")) == 2
+    test.session_state["layers"] = True
+    test.run()
+    assert len(test.get("plotly_chart")) == 1
     # Half of 32 are kept: ranks 1 to 16.
     table = test.dataframe[-1].value
     assert ((table["rank_a"] <= 16) == (table["kept_by"] == "only A")).all()

@@ -26,12 +26,10 @@ def compared():
 
 
 def test_map_has_a_cell_for_each_expert_and_none_elsewhere(compared):
-    cells, *_, both, only_a, only_b, neither, marks = kept_by.kept_by_map(compared, NAMES).data
+    cells, *_, both, only_a, only_b, neither = kept_by.kept_by_map(compared, NAMES).data
     assert cells.z.tolist() == [[0, 1, 2, 3], [3, 0, len(FATES), len(FATES)]]
     # Ranks are read as people count: from 1.
-    # A mark on each: its layer, its expert, both ranks.
-    assert marks.customdata[1].tolist() == [3, 1, 2, 4]
-    assert len(marks.x) == len(compared)
+    assert cells.customdata[0, 1].tolist() == [2, 4]
     assert len({color for _, color in cells.colorscale}) == 5
     legend = [trace.name for trace in (both, only_a, only_b, neither)]
     assert [name.split(":")[1].strip() for name in legend] == ["2", "1", "1", "2"]
@@ -55,7 +53,7 @@ def test_cells_that_only_one_keeps_bear_a_stroke_of_its_own_slope(compared):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_what_both_or_neither_keep_is_grey_and_strokes_are_seen_over_the_sides(compared, dark):
-    *_, both, only_a, only_b, neither, _ = kept_by.kept_by_map(compared, NAMES, dark=dark).data
+    *_, both, only_a, only_b, neither = kept_by.kept_by_map(compared, NAMES, dark=dark).data
     for color in (both.marker.color, neither.marker.color):
         red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
         assert max(red, green, blue) - min(red, green, blue) < 25

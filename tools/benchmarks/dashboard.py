@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 import psutil
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from servers import Server
 
 from tools.reliability.load_sessions import cpu_seconds
@@ -38,6 +38,11 @@ PAINTED = """(before) => new Promise(resolve => {
   };
   look();
 })"""
+
+
+def chromium(playwright: Playwright) -> Browser:
+    """This machine's Chromium, as all measurements start it."""
+    return playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
 
 
 def toggle(page: Page, number: int) -> tuple[float, float]:
@@ -90,9 +95,7 @@ def main() -> None:
         print(f"{layers} x {experts}, {os.cpu_count()} cores")
         with world.server() as server, sync_playwright() as playwright:
             print(f"  start to first answer {server.seconds:.1f} s")
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=ARGUMENTS
-            )
+            browser = chromium(playwright)
             measure(browser.new_page(viewport={"width": 1440, "height": 1000}), server)
             browser.close()
 

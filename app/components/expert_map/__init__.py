@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.components.assets import component_of
 from app.components.expert_map.payload import (
@@ -13,7 +13,10 @@ from app.components.expert_map.payload import (
     map_payload,
 )
 
-__all__ = ["Arrangement", "MapPanel", "Mode", "expert_map", "map_payload"]
+__all__ = ["FULL_LAYERS", "Arrangement", "MapPanel", "Mode", "expert_map", "map_payload"]
+
+# So many layers fill the height of the map, which `page.css` keeps for it.
+FULL_LAYERS: Final = 6
 
 
 def expert_map(payload: Mapping[str, Any], *, key: str, on_select: Callable[[], None]) -> None:

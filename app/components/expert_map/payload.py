@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrangement = Literal["rank", "expert"]
-Mode = Literal["values", "beside", "mask", "delta"]
+Mode = Literal["values", "beside", "mask", "delta", "fates"]
 
 PAD = -1
 # 2^15 is the largest power of two a half float holds, and leaves 29 octaves below it.
@@ -95,6 +95,7 @@ def map_payload(  # noqa: PLR0913 (fields of one message)
     mode: Mode,
     selected: tuple[int, int] | None,
     lit: NDArray[np.floating] | None = None,
+    fates: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
     """What `expert_map` shows; as `map_message` at most 64 KiB for two panels of 48 x 128.
 
@@ -104,7 +105,9 @@ def map_payload(  # noqa: PLR0913 (fields of one message)
     `layers` are the decoder indices of the rows; there are one or two panels, of the same model.
     The mode "values" draws only the last panel, with outlines where the first decides otherwise;
     "beside" both; "mask" shows kept and pruned; "delta" the second panel as rank in A minus rank in
-    B. `lit` are shares 0..1 by expert id, (L, n_max): experts with more light up, others are dim.
+    B; "fates" draws the first panel in the colours `fates` of the light and of the dark theme, for
+    experts that both keep, only the first, only the second, neither. `lit` are shares 0..1 by
+    expert id, (L, n_max): experts with more light up, others are dim.
     """
     counts, width = panels[0].counts, panels[0].values.shape[1]
     for panel in panels:
@@ -125,6 +128,7 @@ def map_payload(  # noqa: PLR0913 (fields of one message)
         "mode": mode,
         "selected": None if selected is None else [int(part) for part in selected],
         "lit": None if lit is None else _lit_cells(lit),
+        "fates": [list(colors) for colors in fates],
     }
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
 
 import numpy as np
 import streamlit as st
@@ -15,7 +14,7 @@ from analysis.stats.grid import Grid
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
 from app.choices import StrataChoice
-from app.components.expert_map import MapPanel, Mode, expert_map, map_payload
+from app.components.expert_map import FULL_LAYERS, MapPanel, Mode, expert_map, map_payload
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.advice import advice_part
@@ -41,7 +40,6 @@ from pruning.records.quality import loss_of
 
 MAP = "explore.map"
 STRATIFICATION, TOKENS = "stratification", "tokens"
-_FULL: Final = 6  # layers
 # What stands above the parts: the map, in one of its modes or with a token, or the stratification.
 VIEWS: Mapping[str, str] = {
     **{str(mode): words for mode, words in MODES.items()},
@@ -189,8 +187,7 @@ def _maps(
         )
         for ranking, plan, source in ranked
     ]
-    # So many layers fill the height of the map, which `page.css` keeps for it.
-    place = st.container(key="explore.full" if len(layers) >= _FULL else None)
+    place = st.container(key=f"{MAP}.full" if len(layers) >= FULL_LAYERS else None)
     popover = st.popover("Order and data", icon=":material/tune:")
     with popover:
         arrangement = view_switch("Order", "order", ORDERS)

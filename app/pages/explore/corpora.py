@@ -14,6 +14,7 @@ from analysis.errors import UserError
 from analysis.ranking.coverage import fair_blend
 from analysis.stats.manifest import Run
 from app.charts.chart import StillFigure
+from app.charts.corpus_pair import pair_comparison, shown_pair
 from app.charts.coverage import blender
 from app.charts.listing import CHARTS
 from app.charts.overlap import clicked_pair
@@ -23,17 +24,16 @@ from app.choices import BLEND
 from app.literal import literal
 from app.loaded import Loaded
 from app.session import data
-from app.session.chosen_expert import choose_in_chart
 from app.session.measured_plan import open_measured
 from app.session.state import apply_exponents, apply_shares
 from app.widgets.charts import (
     chart_files,
     chart_or_message,
-    say_if_no_clicks,
     show_chart,
     show_named,
 )
 from app.widgets.controls import view_switch
+from app.widgets.fates_map import fates_map
 from app.widgets.notes import show_command
 from app.widgets.url_values import say_unknown
 from pruning.spec.base import command_line, option_words
@@ -130,8 +130,11 @@ def pairs_part(loaded: Loaded) -> None:
     if label not in pairs:
         return
     chosen = loaded.choosing(pair=pairs[label])
-    show_named("pair-map", chosen, with_sentence=True, on_select=choose_in_chart)
-    say_if_no_clicks(loaded.model.num_experts, OTHER_MAPS)
+    if (chart := chart_or_message("pair-map", chosen)) is not None:
+        st.text(chart.alt)
+        pair, expert = shown_pair(chosen), chosen.choices.expert
+        fates_map(pair_comparison(chosen, pair), pair, key="pair.map", selected=expert)
+        chart_files(chart.name, lambda: chart)
     show_named("pair-agreement", chosen, with_sentence=True)
 
 

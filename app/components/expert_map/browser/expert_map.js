@@ -3,11 +3,13 @@
 // Strings from Python become text, never markup.
 
 import {
-  columnOf, expertAt, isDelta, isKept, litShare, prunesAny, rankOf, readModel,
+  columnOf, expertAt, fateOf, forEachExpert, isDelta, isKept, litShare, prunesAny, rankOf,
+  readModel,
 } from "./model.js";
 import {
-  cellBox, DIVERGING, measure, paintPanel, readTheme, showsChanged,
+  cellBox, DIVERGING, isInSight, measure, paintPanel, readTheme, showsChanged,
 } from "./paint.js";
+import { draggedBox, draggedPart, following, isDrag, stepped } from "./zoom.js";
 
 const STACK_BELOW_PX = 700;
 const MORPH_MS = 200;
@@ -15,13 +17,17 @@ const MORPH_MS = 200;
 const SLOW_FRAME_MS = 12;
 // Of more cells nobody follows one, and frames would keep the page from its other changes.
 const MOST_MOVING = 2048;
-const HINT = "Hover a cell or use the arrow keys to read an expert; click or Enter selects it.";
-const SHARED = "Experts share pixels at this width; the arrow keys read each, Enter selects it.";
+const HINT = "Hover or use arrow keys to read an expert; click or Enter selects it; drag, + or - zooms.";
+// As strokes on the cells: what the first alone keeps, and the second.
+const SIGNS = { 1: "\u2571", 2: "\u2572" };
+const SHARED = "Experts share pixels: drag, + or - zooms; the arrow keys read each, Enter selects it.";
 
 // ---- overlay, readout, legend ----------------------------------------------------------------
 
 function paintRing(view, context, index, { row, expert }, colors) {
   const { ratio } = view.box;
+  const column = columnOf(view.model, view.model.panels[index], row, expert);
+  if (!isInSight(view.box, row, column)) return;
   const cell = cellBox(view, index, row, expert);
   const w = Math.max(cell.w, 6 * ratio);
   const h = Math.max(cell.h, 6 * ratio);
@@ -40,9 +46,20 @@ function paintOverlay(view) {
     context.clearRect(0, 0, overlay.width, overlay.height);
     if (view.selected) paintRing(view, context, index, view.selected, ["#ff5fa8", "#3d0020"]);
     if (view.cursor) paintRing(view, context, index, view.cursor, ["#ffffff", "#000000"]);
+    if (view.drag) paintDrag(view, context);
   });
   const text = readoutText(view);
   if (view.readout.textContent !== text) view.readout.textContent = text;
+}
+
+function paintDrag(view, context) {
+  const { x, y } = draggedBox(view.box, view.drag);
+  const ends = [x[0], y[0], x[1] - x[0], y[1] - y[0]];
+  context.fillStyle = "rgb(128 128 128 / 35%)";
+  context.fillRect(...ends);
+  context.strokeStyle = view.theme.text;
+  context.lineWidth = 1.5 * view.box.ratio;
+  context.strokeRect(...ends);
 }
 
 // Enough digits to tell the experts of one layer apart, even if all scores are close.
@@ -67,8 +84,9 @@ function readoutText(view) {
   const fates = model.panels.map((panel) => {
     const rank = rankOf(model, panel, row, expert) + 1;
     const fate = isKept(model, panel, row, expert) ? "kept" : "pruned";
-    const score = scoreText(model, panel, row, expert);
-    return `${panel.title}: rank ${rank}/${model.counts[row]}, score ${score}, ${fate}`;
+    const place = `${panel.title}: rank ${rank}/${model.counts[row]}`;
+    if (model.mode === "fates") return `${place}, ${fate}`;
+    return `${place}, score ${scoreText(model, panel, row, expert)}, ${fate}`;
   });
   const isSelected = view.selected && sameCell(cell, view.selected);
   const place = `layer ${model.layers[row]} \u00b7 expert ${expert}`;
@@ -97,6 +115,7 @@ function swatch(kind, caption) {
 
 function showLegend(view) {
   const { mode, arrangement, panels, limit } = view.model;
+  if (mode === "fates") return view.legend.replaceChildren(...fateItems(view), ...ofSight(view));
   const items = [];
   if (mode === "mask") items.push(swatch("kept", "kept"));
   else items.push(colorBar("0", "1", view.theme.stops, "saliency, rescaled within each layer"));
@@ -115,14 +134,57 @@ function showLegend(view) {
   const { pruned, values, other, text } = view.theme;
   view.legend.style.setProperty("--pruned", mode === "mask" ? pruned : values[64]);
   view.legend.style.setProperty("--other", mode === "mask" ? text : other);
-  view.legend.replaceChildren(...items);
+  return view.legend.replaceChildren(...items, ...ofSight(view));
+}
+
+// How many experts share a cell, and the way back to the whole map.
+function ofSight(view) {
+  const items = view.box.together > 1 ? [element("span", "", togetherWords(view))] : [];
+  return view.zoom ? [...items, wholeButton(view)] : items;
+}
+
+function fateItems({ model, theme, box }) {
+  const counts = [0, 0, 0, 0];
+  forEachExpert(model, (row, expert) => (counts[fateOf(model, row, expert)] += 1));
+  const [a, b] = model.panels.map(({ title, subtitle }) => `only ${title}, ${subtitle}`);
+  const names = ["both", a, b, "neither"];
+  const items = names.map((name, fate) => {
+    const sign = box.isNarrow ? "" : (SIGNS[fate] ?? "");
+    const item = swatch("fate", `${name}: ${counts[fate].toLocaleString("en")}`);
+    item.firstChild.style.background = `rgb(${theme.fateColors[fate].join(" ")})`;
+    item.firstChild.textContent = sign;
+    return item;
+  });
+  return prunesAny(model, 0) ? [...items, swatch("cut", `cut of ${model.panels[0].title}`)] : items;
+}
+
+function togetherWords({ box, model }) {
+  const names = model.arrangement === "rank" ? "ranks" : "experts";
+  const values = {
+    fates: "colours mixed", delta: "their mean, the largest change", mask: "the share kept",
+  };
+  return `each cell: ${box.together} ${names}, ${values[model.mode] ?? "their mean"}`;
+}
+
+function wholeButton(view) {
+  const [[row, end], [column, last]] = [view.box.rows, view.box.columns];
+  const { layers, arrangement } = view.model;
+  const [names, start] = arrangement === "rank" ? ["ranks", 1] : ["experts", 0];
+  const part = `layers ${layers[row]}\u2013${layers[end - 1]}, `
+    + `${names} ${column + start}\u2013${last - 1 + start}`;
+  const button = element("button", "all", "Whole map");
+  button.type = "button";
+  button.addEventListener("click", () => showAll(view));
+  return element("span", "item", element("span", "", part), button);
 }
 
 // ---- layout ----------------------------------------------------------------------------------
 
-// With one map, the first panel only says where its criterion decides otherwise.
+// With one map, the first panel only says where its criterion decides otherwise; fates are drawn in
+// the order of the first.
 function shownPanels(model) {
   const last = model.panels.length - 1;
+  if (model.mode === "fates") return [0];
   return model.single ? [last] : model.panels.map((_, index) => index);
 }
 
@@ -132,9 +194,13 @@ function buildPanels(view) {
     const [base, overlay] = [element("canvas", "base"), element("canvas", "overlay")];
     const stack = element("div", "stack", base, overlay);
     const figure = element("div", "panel", element("div", "head", title, subtitle), stack);
-    base.addEventListener("pointermove", (event) => hover(view, index, event));
+    base.addEventListener("pointerdown", (event) => beginDrag(view, event));
+    base.addEventListener("pointermove", (event) => continueDrag(view, index, event));
+    base.addEventListener("pointerup", () => endDrag(view));
+    base.addEventListener("pointercancel", () => forgetDrag(view));
     base.addEventListener("pointerleave", () => setCursor(view, null));
     base.addEventListener("click", (event) => {
+      if (view.hasDragged) return;
       hover(view, index, event);
       if (view.cursor) toggle(view, view.cursor);
     });
@@ -154,8 +220,9 @@ function resize(view) {
   view.stage.classList.toggle("stacked", isStacked || view.panels.length === 1);
   const width = view.panels[0].stack.clientWidth;
   if (width === 0) return; // inside a closed tab or expander: wait for the observer
-  view.box = measure(view.model, view.root, width);
+  view.box = measure(view.model, view.root, width, view.zoom);
   view.root.classList.toggle("narrow", view.box.isNarrow);
+  showLegend(view);
   view.panels.forEach(({ stack, base, overlay, index }) => {
     stack.style.height = `${view.box.canvasHeight / view.box.pixels}px`;
     for (const canvas of [base, overlay]) fit(canvas, view.box);
@@ -170,7 +237,7 @@ const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // Whether cells of the same experts have other places or fates.
 function canMorph(view, before, model) {
-  if (!view.box || !before || calm.matches) return false;
+  if (!view.box || !before || calm.matches || view.zoom) return false;
   if (model.layers.length * model.width > MOST_MOVING) return false;
   const shape = (each) => String([each.layers, each.counts, shownPanels(each)]);
   const state = (each) => String([each.arrangement, each.mode === "mask"]);
@@ -205,19 +272,26 @@ function morph(view) {
 }
 
 function describe(model) {
-  const titles = shownPanels(model).map((index) => model.panels[index].title).join(" beside ");
+  const name = ({ title, subtitle }) => (model.mode === "fates" ? `${title}: ${subtitle}` : title);
+  const shown = model.mode === "fates" ? [0, 1] : shownPanels(model);
+  const titles = shown.map((index) => name(model.panels[index])).join(" beside ");
   return (
     `Expert map, ${titles}: ${model.layers.length} layers by ${model.width} experts. ` +
     "Arrow keys move between experts and layers, Home and End go to the first and last expert, " +
-    "Enter selects, Escape clears."
+    "Enter selects, plus and minus zoom, Escape clears."
   );
 }
 
+// Whether a part of one map is the same part of the other.
+const isLike = (one, other) => String([one?.arrangement, one?.layers, one?.counts])
+  === String([other.arrangement, other.layers, other.counts]);
+
 function update(view, model) {
+  if (!isLike(view.model, model)) view.zoom = null;
   view.before = canMorph(view, view.model, model) ? view.model : null;
   view.share = 0;
   view.model = model;
-  view.theme = readTheme(view.root);
+  view.theme = readTheme(view.root, model.fates);
   view.selected = findCell(model, model.selected);
   if (view.cursor && view.cursor.expert >= (model.counts[view.cursor.row] ?? 0)) {
     view.cursor = null;
@@ -227,13 +301,12 @@ function update(view, model) {
   if (!shown.includes(view.active)) [view.active] = shown;
   view.panels.forEach(({ index, title, subtitle }) => {
     const panel = model.panels[index];
-    title.textContent = panel.title;
-    subtitle.textContent = isDelta(model, index)
+    title.textContent = model.mode === "fates" ? "" : panel.title;
+    subtitle.textContent = model.mode === "fates" ? "" : isDelta(model, index)
       ? `red: nearer to keep than in ${model.panels[0].title}, blue: nearer to prune`
       : panel.subtitle;
   });
   view.stage.setAttribute("aria-label", describe(model));
-  showLegend(view);
   resize(view);
   if (view.before) morph(view);
 }
@@ -256,13 +329,68 @@ function setCursor(view, cell) {
 function hover(view, index, event) {
   if (view.box.pixels !== window.devicePixelRatio) resize(view); // moved to another screen
   const { model, box } = view;
-  const column = Math.floor(((event.offsetX * box.pixels - box.left) * model.width) / box.width);
-  const row = Math.floor((event.offsetY * box.pixels - box.top) / box.row);
-  const isInside = row >= 0 && row < model.layers.length;
+  const [first, end] = box.columns;
+  const across = ((event.offsetX * box.pixels - box.left) * (end - first)) / box.width;
+  const column = first + Math.floor(across);
+  const row = box.rows[0] + Math.floor((event.offsetY * box.pixels - box.top) / box.row);
+  const isInside = isInSight(box, row, column);
   const expert = isInside ? expertAt(model, model.panels[index], row, column) : -1;
   view.active = index;
   setCursor(view, expert < 0 ? null : { row, expert });
 }
+
+// ---- zoom ------------------------------------------------------------------------------------
+
+const placeOf = ({ offsetX, offsetY }) => ({ x: offsetX, y: offsetY });
+
+function beginDrag(view, event) {
+  view.hasDragged = false;
+  if (event.button === 0) view.from = placeOf(event);
+}
+
+function continueDrag(view, index, event) {
+  const drag = view.from && [view.from, placeOf(event)];
+  if (!drag || !(view.drag || isDrag(drag))) return hover(view, index, event);
+  if (!view.drag) event.target.setPointerCapture(event.pointerId);
+  view.drag = drag;
+  return setCursor(view, null);
+}
+
+function forgetDrag(view) {
+  view.from = view.drag = null;
+  paintOverlay(view);
+}
+
+function endDrag(view) {
+  const { drag } = view;
+  forgetDrag(view);
+  if (!drag) return;
+  view.hasDragged = true; // the click that follows is none
+  zoomTo(view, draggedPart(view.model, view.box, drag));
+}
+
+function zoomTo(view, part) {
+  view.zoom = part;
+  resize(view);
+}
+
+const placeIn = (view, { row, expert }) =>
+  [row, columnOf(view.model, view.model.panels[view.active], row, expert)];
+
+// Around the cursor; without one, around the middle of what is in sight.
+function step(view, isNearer) {
+  const { rows, columns } = view.box;
+  const middle = [rows, columns].map(([first, end]) => (first + end - 1) / 2);
+  const cell = view.cursor ?? view.selected;
+  zoomTo(view, stepped(view.model, view.box, cell ? placeIn(view, cell) : middle, isNearer));
+}
+
+function showAll(view) {
+  zoomTo(view, null);
+  view.stage.focus();
+}
+
+// ---- choosing --------------------------------------------------------------------------------
 
 // The time stamp makes a repeated choice a new value, so that Python sees it.
 function select(view, cell) {
@@ -287,6 +415,9 @@ function move(view, rows, columns) {
   const row = Math.max(0, Math.min(model.layers.length - 1, from.row + rows));
   const column = columnOf(model, panel, from.row, from.expert) + columns;
   const within = Math.max(0, Math.min(model.counts[row] - 1, column));
+  if (view.zoom && !isInSight(view.box, row, within)) {
+    zoomTo(view, following(model, view.zoom, [row, within]));
+  }
   return setCursor(view, { row, expert: expertAt(model, panel, row, within) });
 }
 
@@ -299,9 +430,13 @@ const KEYS = {
   End: (view) => move(view, 0, Infinity),
   Enter: (view) => view.cursor && toggle(view, view.cursor),
   " ": (view) => view.cursor && toggle(view, view.cursor),
+  "+": (view) => step(view, true),
+  "-": (view) => step(view, false),
   Escape: (view) => {
+    if (view.drag) return forgetDrag(view);
+    if (view.zoom) return zoomTo(view, null);
     if (view.selected) select(view, null);
-    setCursor(view, null);
+    return setCursor(view, null);
   },
 };
 
@@ -322,7 +457,10 @@ function mount(root) {
   readout.setAttribute("role", "status");
   readout.setAttribute("aria-live", "polite");
   root.replaceChildren(stage, legend, readout);
-  const view = { root, stage, legend, readout, panels: [], active: 0, cursor: null, selected: null };
+  const view = {
+    root, stage, legend, readout, panels: [], active: 0, cursor: null, selected: null,
+    zoom: null, from: null, drag: null, hasDragged: false,
+  };
   stage.addEventListener("keydown", (event) => onKey(view, event));
   const observer = new ResizeObserver(() => view.model && resize(view));
   observer.observe(root);

@@ -104,6 +104,10 @@ export const isDelta = (model, index) => model.mode === "delta" && index === 1;
 export const prunesAny = (model, index) =>
   model.panels[index].kept.some((count, row) => count < model.counts[row]);
 
+// Both keep it, only the first, only the second, neither: 0..3.
+export const fateOf = (model, row, expert) =>
+  model.panels.reduce((code, panel) => 2 * code + Number(!isKept(model, panel, row, expert)), 0);
+
 export function fateDiffers(model, row, expert) {
   const [first, second] = model.panels;
   return Boolean(second) && isKept(model, first, row, expert) !== isKept(model, second, row, expert);
