@@ -1,6 +1,6 @@
 """What charts and pages are drawn from: a model, a person's choices, and the data that follow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -231,11 +231,6 @@ class Loaded:
             sparsity=self.sparsity,
         )
 
-    def command_for(self, view: str, options: Sequence[str] = (), *, of_both: bool) -> str:
-        """The command that draws a chart of this plan, or of both."""
-        file = ["--plan", self.shown.file] if self.shown and self.shown.file else []
-        return self.both.plot_command(view, f"{view}.svg", [*options, *file], of_both=of_both)
-
     def on(self, corpora: tuple[str, ...]) -> "Loaded":
         """The same on other calibration corpora."""
         spec = self.choices.spec
@@ -261,11 +256,6 @@ class Loaded:
     def neuron_spec(self) -> PlanSpec:
         """What is asked of the plan of neurons."""
         return self.of_neurons().choices.spec
-
-    def source_of(self, criterion: Criterion) -> str:
-        """What a criterion reads, in a few words."""
-        routed = criterion.source == "routed"
-        return corpora_words(self.choices.corpora) if routed else criterion_badge(criterion)
 
     # Statistics.
 
@@ -354,11 +344,6 @@ class Loaded:
         choices = self.beside_choices
         return Loaded(self.study, choices, shown=self.beside) if choices else None
 
-    def is_alike(self, other: "Loaded") -> bool:
-        """Whether both have one plan on screen, exported in the same widths."""
-        plans = {side.shown and side.shown.plan.in_own_bits.digest for side in (self, other)}
-        return len(plans) == 1 and len({s.choices.spec.budget.widths for s in (self, other)}) == 1
-
     @cached_property
     def _beside_ranking(self) -> Ranking:
         """The ranking of the whole second plan, which a file may only name."""
@@ -388,17 +373,6 @@ class Loaded:
     def calibrated(self) -> dict[str, ExpertStats]:
         """The statistics of each corpus."""
         return {corpus: self.study.stats_of(run) for corpus, run in self.runs.items()}
-
-    @cached_property
-    def models_stats(self) -> dict[str, Mapping[str, ExpertStats]]:
-        """Model name -> statistics by corpus, of the compared models."""
-        stats = self.corpora_stats
-        if not self.models:
-            return {self.model.name: stats}
-        return {
-            name: {corpus: self.study.stats_of(run) for corpus, run in runs.items()}
-            for name, runs in self.models.items()
-        }
 
     @cached_property
     def corpora_stats(self) -> Mapping[str, ExpertStats]:

@@ -26,20 +26,15 @@ from analysis.ranking.choose import choose_stats
 from analysis.ranking.experts import rank_experts
 from analysis.stats.store import StatsStore
 from pruning.plan.budget import parse_gib
-from pruning.plan.plan import PruningPlan, model_ref, select_experts
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.selection import select_experts
 from pruning.plan.sizes import size_report
 from pruning.planning.front_words import describe
 from pruning.planning.make import budget_of, experts_of
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front
-from pruning.records.quality import (
-    candidates_at,
-    difference,
-    halves,
-    losses_at,
-    plan_losses,
-    stored_losses,
-)
+from pruning.records.quality import candidates_at, losses_at, plan_losses, stored_losses
+from pruning.records.quality_by_sample import difference, halves
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.schedules import Evidence, allocate, uniform

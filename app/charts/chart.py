@@ -83,7 +83,10 @@ class Chart:
         drawing = self.make(loaded)
         if drawing.name:
             return drawing
-        command = loaded.command_for(self.name, drawing.options, of_both=self.of_both)
+        plan = loaded.shown
+        options = [*drawing.options, *(["--plan", plan.file] if plan and plan.file else [])]
+        picture = f"{self.name}.svg"
+        command = loaded.both.plot_command(self.name, picture, options, of_both=self.of_both)
         return replace(drawing, name=self.name, command=command)
 
 

@@ -14,6 +14,9 @@ from app.charts.theme import ink, muted, nth_look, themed
 from app.charts.traces import OVERLAP_AXIS, series, stroke
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from analysis.stats.tables import ExpertStats
     from app.loaded import Loaded
 
 _RANGE: Final = "least to most of the variants with the value"
@@ -25,12 +28,21 @@ def draw(loaded: Loaded) -> Drawing:
     """What each exponent does."""
     means = [
         loaded.study.cached(variant_means, stats, loaded.choices.gate, loaded.fraction)
-        for stats in loaded.models_stats.values()
+        for stats in _stats_of_models(loaded)
     ]
     table, by_chance = effects_over_models(means), float(pd.concat(means)["chance"].mean())
     figure = partial(effects_figure, table, chance=by_chance)
     about = of_corpora(loaded, f"gate {loaded.choices.gate}", *models_fact(loaded))
     return Drawing(figure, table, describe(table, loaded.removed_at(loaded.fraction)), about)
+
+
+def _stats_of_models(loaded: Loaded) -> Iterator[Mapping[str, ExpertStats]]:
+    """Statistics by corpus of the compared models, else of this one."""
+    if not loaded.models:
+        yield loaded.corpora_stats
+        return
+    for runs in loaded.models.values():
+        yield {corpus: loaded.study.stats_of(run) for corpus, run in runs.items()}
 
 
 def effects_figure(table: pd.DataFrame, *, chance: float, dark: bool = False) -> go.Figure:

@@ -16,7 +16,8 @@ from app.charts.theme import ink, muted, paper, primary, series_color, themed
 from app.charts.traces import annotation
 from pruning.measures.result import MEASURES
 from pruning.plan.plan import fit_plan
-from pruning.records.quality import PlanLoss, loss_of, unseen
+from pruning.records.quality import PlanLoss, loss_of
+from pruning.records.quality_by_sample import unseen
 from pruning.search.store import KnownSearch, best_fitting, progress_of
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Commands that do what a recipe asks for: prune, search."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +63,17 @@ from pruning.tasks.search import check_measured, search_folder
 from pruning.tasks.sensitivity import sensitivity_run
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A recipe at work."""
+
+    recipe: Recipe
+    machine: Machine
+    model: MoEModel
+    path: Path  # of the recipe; results lie beside it
+    course: Course
+
+
 @command(Machine)
 def prune(machine: Machine, *, path: RecipeFile) -> None:
     """Calibrate, plan or search, evaluate, export as a recipe says; rerun to resume.
@@ -77,26 +88,8 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
     _check(recipe, machine, model, pruned)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}")
     course = Course(recipe_parts(recipe, machine, model, pruned))
-    parts = _calibrate_corpora(recipe, machine, course)
-    notes: tuple[str, ...] = ()
-    if recipe.search is None:
-        store = stats_store(machine.stats_dir)
-        if measured := sensitivity_request(recipe, machine):
-            for corpus in course.follow("sensitivity", sensitivity_run(measured, parts)).corpora:
-                out.print(f"sensitivity {corpus.record.corpus['name']}: {corpus.record.record_id}")
-        asked = spec_request(recipe, machine)
-        planning = Study.of(asked, model, store).make(asked.plan, parts)
-        plan, _ = course.follow("plan", planning)
-        notes = plan.notes
-    else:  # an unfinished search is resumed
-        folder = search_folder(path)
-        perform(
-            SEARCHING,
-            Call(search_of_file(path, folder, machine)),
-            run=partial(course.follow, SEARCH),
-        )
-        plan = load_plan(folder / PLAN_NAME, model=model)
-        notes = _search_notes(plan, model, machine)
+    work = _Work(recipe, machine, model, path, course)
+    plan, notes = _make(work)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}
     if repair := repair_request(recipe, machine, plan):
         record = course.follow("repair", repair_run(repair))
@@ -112,19 +105,45 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
     for file, made in plans.items():
         _save(made, file, model)
     say_notes(notes)
-    if evaluation := evaluate_request(recipe, machine, tuple(plans.values())):
-        records = course.follow("evaluate", evaluate_run(evaluation))
-        names = [f"{plan.name}{bits_words(bit)}" for plan in plans for bit in evaluation.bits]
-        show(evaluation_tables(records, names))
-        result = path.with_name(f"{path.stem}.result.json")
-        write_result(result, result_json(records))
-        finish(f"evaluate: {result}", {"evaluation": str(result)})
+    _evaluate(work, plans)
     if request is None:
         words = ("--plan", str(place), *option_words(recipe, only=("revision",)))
         finish("export: the recipe asks for none", {}, export_command(recipe.model, *words))
     else:
         perform(EXPORT, Call(request), run=partial(course.follow, "export"))
     course.end()
+
+
+def _make(work: _Work) -> tuple[PruningPlan, tuple[str, ...]]:
+    """The plan of a recipe, after all that it measures first, and notes on the plan."""
+    recipe, machine, model, course = work.recipe, work.machine, work.model, work.course
+    parts = _calibrate_corpora(recipe, machine, course)
+    if recipe.search:  # an unfinished search is resumed
+        folder = search_folder(work.path)
+        call = Call(search_of_file(work.path, folder, machine))
+        perform(SEARCHING, call, run=partial(course.follow, SEARCH))
+        plan = load_plan(folder / PLAN_NAME, model=model)
+        return plan, _search_notes(plan, model, machine)
+    if measured := sensitivity_request(recipe, machine):
+        for corpus in course.follow("sensitivity", sensitivity_run(measured, parts)).corpora:
+            out.print(f"sensitivity {corpus.record.corpus['name']}: {corpus.record.record_id}")
+    asked = spec_request(recipe, machine)
+    planning = Study.of(asked, model, stats_store(machine.stats_dir)).make(asked.plan, parts)
+    plan, _ = course.follow("plan", planning)
+    return plan, plan.notes
+
+
+def _evaluate(work: _Work, plans: Mapping[Path, PruningPlan]) -> None:
+    """Evaluate plans if the recipe asks for it; the result lies beside the recipe."""
+    evaluation = evaluate_request(work.recipe, work.machine, tuple(plans.values()))
+    if evaluation is None:
+        return
+    records = work.course.follow("evaluate", evaluate_run(evaluation))
+    names = [f"{plan.name}{bits_words(bit)}" for plan in plans for bit in evaluation.bits]
+    show(evaluation_tables(records, names))
+    result = work.path.with_name(f"{work.path.stem}.result.json")
+    write_result(result, result_json(records))
+    finish(f"evaluate: {result}", {"evaluation": str(result)})
 
 
 def _search_notes(plan: PruningPlan, model: MoEModel, machine: Machine) -> tuple[str, ...]:

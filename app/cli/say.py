@@ -32,7 +32,6 @@ from pruning.spec.base import command_line, option_words
 from pruning.surgery.width_sizes import width_options
 
 _ADDED = ("experts", "kept", "removed", "neurons", "stay", "empty", "pinned", "dropped")
-_UNQUANTISED: Final = ("bf16", "f16", "f32")  # types of --gguf
 _RARE = ("pinned", "dropped", "held", "empty")
 _WIDTH_COLUMNS = (
     *("width mode", "parameters", "on disk", "loaded", "active", "expert FLOPs", "width"),

@@ -63,13 +63,19 @@ def decision_button(
     download_button(label, decision_page(loaded, current_plan), file, key, icon=icon)
 
 
+def _is_alike(one: Loaded, other: Loaded) -> bool:
+    """Whether both have one plan on screen, exported in the same widths."""
+    plans = {side.shown and side.shown.plan.in_own_bits.digest for side in (one, other)}
+    return len(plans) == 1 and len({s.choices.spec.budget.widths for s in (one, other)}) == 1
+
+
 def decision_page(loaded: Loaded, current_plan: CurrentPlan) -> Callable[[], str]:
     """Builds the decision page of a plan, with the numbers of another second one beside it."""
     current_plan = replace(current_plan, plan=current_plan.plan.in_own_bits)
     num_bytes = bytes_after(loaded, current_plan)
     export = num_bytes, programs(loaded, current_plan)
     second, plan_b = loaded.as_second, None
-    is_other = second is not None and not loaded.is_alike(second)
+    is_other = second is not None and not _is_alike(loaded, second)
     if second and second.shown and is_other:
         plan_b = replace(second.shown, plan=second.shown.plan.in_own_bits)
         export_b = bytes_after(second, plan_b), programs(second, plan_b)

@@ -18,16 +18,15 @@ from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
 from analysis.files.own_package import tool_version
 from analysis.files.text_file import read_text_file
-from analysis.lazy import np, pd
 from analysis.model.moe_model import ModelRef, MoEModel
-from pruning.plan.allocation import Allocation, check_kept
+from pruning.plan.allocation import check_kept
 from pruning.plan.bits import (
     BitsMixin,
     fit_layer_bits,
     layer_bits_from_json,
     ordered_layer_bits,
 )
-from pruning.plan.constraints import MOST_DIGITS, Constraints, ranges
+from pruning.plan.constraints import MOST_DIGITS, ranges
 from pruning.plan.experts_per_token import (
     TopK,
     even_top_k,
@@ -48,12 +47,9 @@ from pruning.plan.kept_neurons import (
 )
 from pruning.plan.repair_reference import Repair, repair_from_json
 from pruning.plan.shown import DisplayMixin, Facts
-from pruning.plan.units import open_units
 
 if TYPE_CHECKING:
     from analysis.checkpoint.index import TensorEntry
-    from analysis.families.base import MoELayer
-    from analysis.numbers.arrays import FloatArray
 
 SCHEMA_VERSION = 1
 # A key of another JSON file that people have -> what that file is.
@@ -361,53 +357,6 @@ def keep_all(model: MoEModel) -> PruningPlan:
     """The plan that removes nothing."""
     kept = {layer.index: tuple(range(layer.num_experts)) for layer in model.layers}
     return PruningPlan(model_ref(model), kept, Provenance(tool_version=tool_version()))
-
-
-def select_experts(
-    ranking: pd.DataFrame,
-    allocation: Allocation,
-    *,
-    model: ModelRef,
-    provenance: Provenance | None = None,
-    constraints: Constraints | None = None,
-) -> PruningPlan:
-    """Keep the first experts of each layer's ranking, the same number in each of its groups.
-
-    The ranking has columns layer, expert, rank; rank 0 is the first to keep in its layer. Layers
-    outside the allocation are ignored. Pinned experts stay and dropped ones go whatever their rank.
-    """
-    limits, layers = constraints or Constraints(), allocation.layers
-    by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
-    units = replace(
-        open_units(layers),
-        groups=tuple(layer.num_groups for layer in layers),
-        limits=limits,
-        saliency=tuple(-_ranks(by_layer.get(layer.index, ranking[:0]), layer) for layer in layers),
-    )
-    kept: dict[int, tuple[int, ...]] = {}
-    for row, (layer, removed) in enumerate(zip(layers, allocation.removed, strict=True)):
-        stays = kept[layer.index] = units.kept(row, removed)
-        pinned = limits.pinned.get(layer.index, frozenset())
-        dropped = limits.dropped.get(layer.index, frozenset())
-        if pinned - set(stays) or dropped & set(stays):
-            raise PlanError(
-                f"Layer {layer.index} keeps {len(stays)} of {layer.num_experts} experts, which "
-                f"leaves no room for its {len(pinned)} pinned and {len(dropped)} dropped ones."
-            )
-    return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
-
-
-def _ranks(rows: pd.DataFrame, layer: MoELayer) -> FloatArray:
-    """(experts,) rank of each expert of a layer."""
-    ids, ranks = rows["expert"].tolist(), rows["rank"].tolist()
-    if sorted(ids) != list(range(layer.num_experts)):
-        raise PlanError(
-            f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
-            f"rank each of its {layer.num_experts} experts once."
-        )
-    if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
-        raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
-    return np.array(ranks, dtype=np.float64)[np.argsort(ids)]
 
 
 def plan_from_dict(raw: object) -> PruningPlan:

@@ -34,9 +34,9 @@ from pruning.plan.plan import (
     PruningPlan,
     fit_plan,
     model_ref,
-    select_experts,
     with_top_k,
 )
+from pruning.plan.selection import select_experts
 from pruning.plan.sizes import total_size, width_sizes
 from pruning.plan.units import NEURONS, Removed, Units, expert_units, neuron_units
 from pruning.plan.widths import WidthChoice

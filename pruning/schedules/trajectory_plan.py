@@ -10,7 +10,8 @@ from analysis.errors import PlanError
 from analysis.files.own_package import tool_version
 from analysis.lazy import pd
 from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
-from pruning.plan.plan import Provenance, PruningPlan, model_ref, select_experts
+from pruning.plan.plan import Provenance, PruningPlan, model_ref
+from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
 from pruning.schedules import SCHEDULES, Evidence, allocate, fold_ranking, get_schedule
 from pruning.schedules.base import allocation_of

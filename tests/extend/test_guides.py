@@ -11,13 +11,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from analysis.families.base import MoEFamily
+
 ROOT = Path(__file__).parents[2]
-# Guide -> how many product files it may touch: one of its own, and the table with its line.
-GUIDES = {"action": 2, "criterion": 2, "chart": 2, "family": 2}
+# Guide -> how many product files it may touch: one of its own, and the table with its line; of an
+# option the request that has it, and what uses it.
+GUIDES = {"action": 2, "criterion": 2, "chart": 2, "family": 2, "option": 2}
 PRODUCT = ("app/", "analysis/", "pruning/")
 COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
 # Pytest in a fork of one process, as each start would import the libraries anew. It reads folders
@@ -123,6 +127,12 @@ def test_the_changes_of_a_guide_fit_what_is_there(guide):
 
 def named(guide):
     return f"{'an' if guide[0] in 'aeiou' else 'a'}-{guide}"
+
+
+def test_the_guide_of_families_asks_for_every_field():
+    page = (ROOT / "docs/dev/adding-a-family.md").read_text(encoding="utf-8")
+    names = {field.name for field in fields(MoEFamily)} - {"discovered", "assumptions"}
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
 @pytest.mark.slow  # each copies the project and runs the tests of its registry there

@@ -39,7 +39,7 @@ from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.reading import load_expert_stats, load_weight_stats
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import NoStats
-from pruning.plan.plan import select_experts
+from pruning.plan.selection import select_experts
 from pruning.schedules import uniform
 
 # OLMoE's router computes in float32: its gates are right to about 1e-7.

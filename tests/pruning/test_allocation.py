@@ -27,7 +27,8 @@ from pruning.engine.masking import masked
 from pruning.plan.allocation import Allocation, apportion, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import PruningPlan, select_experts
+from pruning.plan.plan import PruningPlan
+from pruning.plan.selection import select_experts
 from pruning.plan.units import Units, expert_units
 from pruning.schedules import allocate, fit_counts, uniform
 

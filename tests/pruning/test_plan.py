@@ -22,8 +22,8 @@ from pruning.plan.plan import (
     load_plan,
     model_ref,
     plan_from_json,
-    select_experts,
 )
+from pruning.plan.selection import select_experts
 from pruning.plan.tables import (
     DIFF_COLUMNS,
     NEURON_DIFF_COLUMNS,

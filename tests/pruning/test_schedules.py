@@ -14,7 +14,7 @@ from analysis.families.base import MoELayer
 from analysis.model.moe_model import ModelRef
 from pruning.plan.budget import count_budget, sparsity_budget, uniform_neighbours
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import select_experts
+from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
 from pruning.schedules import (
     SCHEDULES,

@@ -19,7 +19,8 @@ from families.built import Built
 from families.configs import EVERY
 from families.tiny_models import tiny_model
 from pruning.plan.budget import count_budget, sparsity_budget
-from pruning.plan.plan import fit_plan, model_ref, select_experts
+from pruning.plan.plan import fit_plan, model_ref
+from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
 from pruning.schedules import Evidence, allocate, fold_ranking
 from pruning.schedules.trajectory_plan import Cut, budget_plan, path_ranking, union_plan

@@ -18,13 +18,13 @@ from pruning.records.front import stored_front
 from pruning.records.quality import (
     PlanLoss,
     candidates_at,
-    difference,
     full_losses,
     loss_of,
     losses_at,
     random_at,
     stored_losses,
 )
+from pruning.records.quality_by_sample import difference
 from pruning.records.right_of_plans import (
     original_shares,
     random_draws,

@@ -60,11 +60,11 @@ from pruning.records.quality import (
     PlanLoss,
     RandomLoss,
     candidates_at,
-    difference,
     full_losses,
     losses_at,
     random_at,
 )
+from pruning.records.quality_by_sample import difference
 from pruning.records.right_of_plans import random_draws, usual_questions
 from pruning.requests.evaluation import EvaluateRequest, SweepRequest
 from pruning.spec.base import validated

@@ -35,7 +35,8 @@ from app.widgets.controls import MODES, ORDERS, part_switch, view_switch
 from app.widgets.links import link_to
 from app.widgets.notes import inform, show_command
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan
-from pruning.planning.ranking import Ranking
+from pruning.planning.choice import corpora_words
+from pruning.planning.ranking import Ranking, criterion_badge
 from pruning.records.quality import loss_of
 
 MAP = "explore.map"
@@ -153,7 +154,9 @@ def map_part(loaded: Loaded, mode: Mode, lit: Lit = None) -> DeltaGenerator:
 
 
 def _source(loaded: Loaded, ranking: Ranking) -> str:
-    return loaded.source_of(ranking.criterion)
+    criterion = ranking.criterion
+    routed = criterion.source == "routed"
+    return corpora_words(loaded.choices.corpora) if routed else criterion_badge(criterion)
 
 
 def _second_source(loaded: Loaded) -> str:

@@ -27,7 +27,8 @@ from pruning.benchmarks.record import (
     new_benchmark,
 )
 from pruning.benchmarks.run import Benchmarks, HarnessSettings, run_benchmarks
-from pruning.plan.plan import keep_all, model_ref, select_experts
+from pruning.plan.plan import keep_all, model_ref
+from pruning.plan.selection import select_experts
 from pruning.records.plan_facts import PlanFacts, plan_facts
 from pruning.schedules import uniform
 

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 
 from builders.measured import sums, with_losses
-from pruning.records.quality import (
-    difference,
-    halves,
-    loss_of,
-    of_documents,
-    plan_losses,
-    unseen,
-)
+from pruning.records.quality import loss_of, plan_losses
+from pruning.records.quality_by_sample import difference, halves, of_documents, unseen
 
 EVEN = slice(0, None, 2)
 FACTS = {"seed": 42, "drawn": "some", "skipped": 0, "seq_len": 8, "packing": "pad", "count": "all"}

@@ -20,9 +20,11 @@ from pruning.engine.full_side import run_full
 from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import HELD_OUT, SampleSettings
 from pruning.measures.samples import make_samples
-from pruning.plan.plan import model_ref, select_experts
+from pruning.plan.plan import model_ref
+from pruning.plan.selection import select_experts
 from pruning.records.evaluation import EvaluationStore, evaluation_table
-from pruning.records.quality import difference, losses_at, plan_losses
+from pruning.records.quality import losses_at, plan_losses
+from pruning.records.quality_by_sample import difference
 from pruning.schedules import uniform
 
 CORPORA = {"demo-code", "demo-stories", "demo-math"}

@@ -1,0 +1,66 @@
+"""The experts of a plan: those that a ranking puts first in each layer, within an allocation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from analysis.errors import PlanError
+from analysis.files.own_package import tool_version
+from analysis.lazy import np, pd
+from pruning.plan.constraints import Constraints
+from pruning.plan.plan import Provenance, PruningPlan
+from pruning.plan.units import open_units
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
+    from analysis.model.moe_model import ModelRef
+    from analysis.numbers.arrays import FloatArray
+    from pruning.plan.allocation import Allocation
+
+
+def select_experts(
+    ranking: pd.DataFrame,
+    allocation: Allocation,
+    *,
+    model: ModelRef,
+    provenance: Provenance | None = None,
+    constraints: Constraints | None = None,
+) -> PruningPlan:
+    """Keep the first experts of each layer's ranking, the same number in each of its groups.
+
+    The ranking has columns layer, expert, rank; rank 0 is the first to keep in its layer. Layers
+    outside the allocation are ignored. Pinned experts stay and dropped ones go whatever their rank.
+    """
+    limits, layers = constraints or Constraints(), allocation.layers
+    by_layer = {int(str(layer)): rows for layer, rows in ranking.groupby("layer")}
+    units = replace(
+        open_units(layers),
+        groups=tuple(layer.num_groups for layer in layers),
+        limits=limits,
+        saliency=tuple(-_ranks(by_layer.get(layer.index, ranking[:0]), layer) for layer in layers),
+    )
+    kept: dict[int, tuple[int, ...]] = {}
+    for row, (layer, removed) in enumerate(zip(layers, allocation.removed, strict=True)):
+        stays = kept[layer.index] = units.kept(row, removed)
+        pinned = limits.pinned.get(layer.index, frozenset())
+        dropped = limits.dropped.get(layer.index, frozenset())
+        if pinned - set(stays) or dropped & set(stays):
+            raise PlanError(
+                f"Layer {layer.index} keeps {len(stays)} of {layer.num_experts} experts, which "
+                f"leaves no room for its {len(pinned)} pinned and {len(dropped)} dropped ones."
+            )
+    return PruningPlan(model, kept, provenance or Provenance(tool_version=tool_version()))
+
+
+def _ranks(rows: pd.DataFrame, layer: MoELayer) -> FloatArray:
+    """(experts,) rank of each expert of a layer."""
+    ids, ranks = rows["expert"].tolist(), rows["rank"].tolist()
+    if sorted(ids) != list(range(layer.num_experts)):
+        raise PlanError(
+            f"The ranking holds {len(ids)} experts of layer {layer.index}, but it should "
+            f"rank each of its {layer.num_experts} experts once."
+        )
+    if len(set(ranks)) != len(ranks) or any(rank != rank for rank in ranks):
+        raise PlanError(f"The ranking of layer {layer.index} has equal or missing ranks.")
+    return np.array(ranks, dtype=np.float64)[np.argsort(ids)]
