@@ -5,7 +5,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
 from analysis.progress import NOTHING, Progress, Whole, rate_of
@@ -35,8 +34,9 @@ class Pace:
         clock: Callable[[], float] = time.monotonic,
         usual: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """`usual` is asked once, when a step states its whole."""
+        """`usual` is asked when a step states its whole, as a task may measure it before."""
         self._clock, self._ask_usual = clock, usual
+        self._usual: Mapping[str, float] = {}
         self._started = self._counted = clock()
         self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
@@ -63,14 +63,11 @@ class Pace:
             elif self._phase is not None or (self.fraction or 0.0) > _ALL:
                 self._take_phase(step, (step.phase, step.at))
 
-    @cached_property
-    def _usual(self) -> Mapping[str, float]:
-        return self._ask_usual()
-
     def _take_whole(self, whole: Whole) -> None:
         if self._phase is not None:
             self._forget()  # what came before was no part of the whole
             self._phase = None
+            self._usual = self._ask_usual()
         least = self.fraction or 0.0
         if any(whole.done.get(kind, 0.0) < done for kind, done in self._last.done.items()):
             # Another task follows, which nobody stated.

@@ -15,10 +15,13 @@ from analysis.progress import RATES
 _SECONDS = 0.4  # of each measurement
 _TOKENS = 1024  # of a batch, of which an expert gets its share
 _WEIGHT_BYTES = 64 << 20  # of experts: more than caches hold
+_LARGEST = 1 << 24  # elements of a matrix: the widest experts are cut
+_PRODUCTS = 1 << 31  # multiply-adds at a time, unless so many are fewer than these tokens have
+_FEWEST_ROWS = 16
 _CHUNK, _CHUNKS = 4 << 20, 16  # bytes read at a time, and from how many places
-# Of the speed of products of this shape, what a forward reaches with attention and routing:
-# medians of tools/benchmarks/progress.py on models of several shapes.
-_FORWARD = 0.8
+# Of the speed of products of this shape, what a forward reaches with attention and routing: the
+# middle of models of several shapes and dtypes.
+_FORWARD = 0.6
 
 
 def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") -> float:
@@ -29,17 +32,17 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
     from analysis.calibration.loading import DTYPES, resolve_device, resolve_dtype
 
     layer = max(model.layers, key=lambda layer: layer.num_experts)
-    width, hidden = (
-        max(max(widths) for widths in computed_widths(model).values()),
-        model.hidden_size,
-    )
+    hidden = model.hidden_size
+    widest = max(max(widths) for widths in computed_widths(model).values())
+    width = min(widest, _LARGEST // hidden)
+    one = 3 * width * hidden
+    share = max(1, _TOKENS * layer.top_k // layer.num_experts)
+    rows = min(share, max(_FEWEST_ROWS, _PRODUCTS // one))
     place: dict[str, Any] = {
         "dtype": DTYPES[resolve_dtype(dtype, model)],
         "device": resolve_device(device),
     }
-    rows = max(1, _TOKENS * layer.top_k // layer.num_experts)
     tokens, shape = torch.ones(rows, hidden, **place), (2 * width, hidden)
-    one = 3 * width * hidden
     count = max(1, min(layer.num_experts, _WEIGHT_BYTES // (one * tokens.itemsize)))
     # Weights are (out, in), as in a model.
     experts = [
@@ -62,21 +65,16 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
 
 def disk_rates(model: MoEModel) -> dict[str, float]:
     """Of `read` as far as the disk decides it, and of `hash`, by parts of the shards."""
-    count, reading, hashing, sha = 0, 0.0, 0.0, hashlib.sha256()
+    count, reading, sha = 0, 0.0, hashlib.sha256()
     started = before = time.perf_counter()
     for part in _parts(model):
-        read = time.perf_counter()
+        reading += time.perf_counter() - before
+        count += len(part)
         sha.update(part)
-        hashed = time.perf_counter()
-        reading, hashing, count = (
-            reading + read - before,
-            hashing + hashed - read,
-            count + len(part),
-        )
-        if hashed - started > _SECONDS:
-            break
         before = time.perf_counter()
-    seconds = {"read": reading, "hash": reading + hashing}
+        if before - started > _SECONDS:
+            break
+    seconds = {"read": reading, "hash": before - started}
     return {kind: RATES[kind] * took / count for kind, took in seconds.items()}
 
 

@@ -15,7 +15,7 @@ from pruning.requests.calibration import CalibrateRequest
 from pruning.spec.base import Option
 from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import check_corpora, estimate_run
-from pruning.tasks.memory import python_memory
+from pruning.tasks.memory import item_bytes, python_memory
 
 if TYPE_CHECKING:
     from analysis.calibration.memory import MemoryNeeds
@@ -45,7 +45,9 @@ def calibrate(
 
 def _dry_run(requests: list[CalibrateRequest]) -> None:
     forecasts = [follow(estimate_run(request)) for request in requests]
-    own = python_memory()
+    first = requests[0]  # all have one model, dtype and device
+    model = load_model_index(first.model, revision=first.revision)
+    own = python_memory(item_bytes(model, first.dtype), first.device)
     out.print("Nothing was run.")
     for corpus, guess in forecasts:
         prepared = dict(corpus.prepared)

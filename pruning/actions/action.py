@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from analysis.errors import UserError
 from analysis.numbers.words import plain, plain_rows
 from pruning.requests.model import ActionRequest, ModelRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.spec.base import validated
 from pruning.tasks import Steps
 from pruning.tasks.probing import probed, way_of
@@ -144,6 +145,6 @@ class Action(Generic[Asked, Value]):
     def _run(self, request: Asked) -> Steps[Value]:
         """Run it, with a time left from the start."""
         steps = self.run(request)
-        if not isinstance(request, ModelRequest):
+        if not isinstance(request, ModelRequest | SearchRequest):
             return steps
         return probed(steps, lambda: way_of(request))

@@ -37,13 +37,16 @@ def told(whole: Whole, memory: int, *following: str) -> Outcome:
         words = "all of it is known already"
     else:
         read, seconds = bytes_of(whole), expected_seconds(whole)
-        by = (
-            ", by a probe of this machine" if known_rates() else ", by the rates of another machine"
-        )
-        by = "" if run_rates() else by
         words = (
             f"{format_bytes(read)} of weights to read, about {format_bytes(memory)} of memory, "
-            f"about {time_in_words(seconds)}{by}"
+            f"about {time_in_words(seconds)}{_by_what()}"
         )
         numbers = {"bytes": read, "memory_bytes": memory, "seconds": seconds}
     return Outcome(f"{words}; nothing was run", numbers, following=following)
+
+
+def _by_what() -> str:
+    """What the time rests on, if not on runs."""
+    if run_rates():
+        return ""
+    return ", by a probe of this machine" if known_rates() else ", by the rates of another machine"

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from analysis.model.opening import load_model_index
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.expected import told
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import RESULT_NAME
 from pruning.tasks import Steps
 from pruning.tasks.memory import search_memory
-from pruning.tasks.probing import probing
+from pruning.tasks.probing import probing, way_of
 from pruning.tasks.search import remaining_costs, search_run
 
 if TYPE_CHECKING:
@@ -37,9 +36,8 @@ def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
 def _cost(call: Call[SearchRequest]) -> Steps[Outcome]:
     """What the search takes at most: rounds and generations may repeat what is known."""
     whole = yield from remaining_costs(call.request)
-    memory, recipe = search_memory(call.request), call.request.parsed()
-    model = load_model_index(recipe.model, revision=recipe.revision)
-    yield from probing(whole, model, recipe.dtype, call.request.machine.device or "auto")
+    memory = search_memory(call.request)  # before a probe takes some
+    yield from probing(whole, *way_of(call.request))
     outcome = told(whole, memory)
     words = outcome.sentence
     return outcome if whole.is_known else replace(outcome, sentence=f"at most {words}")

@@ -25,22 +25,37 @@ from pruning.tasks.loading import run_settings, search_placement
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
 
-_LOGITS = 8  # tensors of a chunk of logits that are alive at a time
-# Compiled kernels, threads and their buffers: the demo takes so much more than its weights.
-_FIRST_FORWARD = 112 << 20
+# Tensors of a chunk of logits that are alive at a time: in single precision, and in half.
+_LOGITS, _LOGITS_OF_HALVES = 5, 8
+# Compiled kernels, threads and their buffers: so much more than its weights a model takes. In half
+# precision a CPU has kernels for each number of tokens of an expert.
+_FIRST_FORWARD, _FIRST_OF_HALVES = 112 << 20, 384 << 20
 _COMPILED = 96 << 20  # by numba, which measures weights
 _BATCH = 8  # sequences in a forward of a search
 _KEPT = 2  # candidates whose hidden states a curve is measured from: the base, and the last
 
 
-def python_memory() -> int:
-    """Bytes of this process with the libraries that run a model, and what a first forward adds."""
+def python_memory(item: int = 4, device: str = "cpu") -> int:
+    """Bytes of this process with the libraries that run a model, and what a first forward adds.
+
+    `item`: bytes of an element of the model.
+    """
     import psutil
 
     from analysis.calibration import run
+    from analysis.calibration.loading import resolve_device
 
     del run  # imported for its size alone
-    return int(psutil.Process().memory_info().rss) + _FIRST_FORWARD
+    has_halves = item < 4 and resolve_device(device).type == "cpu"
+    first = _FIRST_OF_HALVES if has_halves else _FIRST_FORWARD
+    return int(psutil.Process().memory_info().rss) + first
+
+
+def item_bytes(model: MoEModel, dtype: str) -> int:
+    """Bytes of an element of a model that runs in this dtype."""
+    from analysis.calibration.loading import DTYPES, resolve_dtype
+
+    return DTYPES[resolve_dtype(dtype, model)].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +86,12 @@ class Running:
     @property
     def item(self) -> int:
         """Bytes of a weight and of an element of a hidden state."""
-        from analysis.calibration.loading import DTYPES, resolve_dtype
+        return item_bytes(self.model, self.dtype)
 
-        return DTYPES[resolve_dtype(self.dtype, self.model)].itemsize
+    @property
+    def python(self) -> int:
+        """See `python_memory`."""
+        return python_memory(self.item, self.settings.device)
 
     @property
     def running(self) -> int:
@@ -101,7 +119,8 @@ class Running:
         parts, batch = weights_by_part(self.model), self.batch_size * self.longest
         running = self.running
         vocabulary = int(self.model.config.get("vocab_size", 0))
-        chunk = _LOGITS * min(CHUNK_BYTES, 4 * vocabulary * batch)
+        alive = _LOGITS_OF_HALVES if self.item < 4 else _LOGITS
+        chunk = alive * min(CHUNK_BYTES, 4 * vocabulary * batch)
         side = self.hidden(self.tokens)
         quarter = free_memory() // 4
         if not self.by_layers:
@@ -164,7 +183,7 @@ def evaluation_memory(request: EvaluateRequest) -> int:
     changes = changes or any("kept_neurons" in plan for plan in request.plans)
     running = Running.of(request)
     memory = running.memory(plans, changes=changes)
-    return python_memory() + running.with_repairs(memory, repairs=request.repair)
+    return running.python + running.with_repairs(memory, repairs=request.repair)
 
 
 def sweep_memory(request: SweepRequest) -> int:
@@ -173,7 +192,7 @@ def sweep_memory(request: SweepRequest) -> int:
     changes = request.repair or any(request.bits)
     running = Running.of(request)
     memory = running.memory(1 + plans, changes=changes)
-    return python_memory() + running.with_repairs(memory, repairs=request.repair)
+    return running.python + running.with_repairs(memory, repairs=request.repair)
 
 
 def sensitivity_memory(request: SensitivityRequest | TopKRequest) -> int:
@@ -185,7 +204,7 @@ def sensitivity_memory(request: SensitivityRequest | TopKRequest) -> int:
     points = 1 + (request.levels + bits) * len(running.model.layers)
     batch = running.batch_size * running.longest
     memory = running.memory(points, _KEPT * batch, batch, changes=bool(bits))
-    return python_memory() + running.with_repairs(memory, repairs=repairs)
+    return running.python + running.with_repairs(memory, repairs=repairs)
 
 
 def search_memory(request: SearchRequest) -> int:
@@ -208,4 +227,4 @@ def search_memory(request: SearchRequest) -> int:
     by_layers = machine.stream_layers
     running = Running(model, recipe.dtype, size, longest, tokens, by_layers, settings)
     kept = (2 * section.elites + 1) * tokens  # parents, the best so far, and the last
-    return python_memory() + running.memory(section.population, kept, tokens)
+    return running.python + running.memory(section.population, kept, tokens)

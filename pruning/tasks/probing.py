@@ -9,9 +9,11 @@ from analysis.model.opening import load_model_index
 from analysis.progress import READING, Progress, Result, Whole, changed
 from analysis.stats.rates import expected_seconds, keep_probed, known_rates, run_rates
 from pruning.requests.model import ModelRequest
+from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks import Steps
 
-_MULTIPLY: Final = "multiply"
+# What a processor decides: reading too, as bytes become weights.
+_COMPUTED: Final = frozenset({"multiply", "read", "load"})
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -23,16 +25,17 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
 
     The problem if it cannot be kept.
     """
-    wanted = {kind for kind, amount in whole.left.items() if amount}
-    missing, rates = wanted - run_rates().keys(), dict[str, float]()
+    known, rates = run_rates(), dict[str, float]()
+    missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
     from analysis.calibration.probe import disk_rates, multiply_rate
 
-    if _MULTIPLY in missing:
-        rates[_MULTIPLY] = multiply_rate(model, dtype, device)
+    if missing & _COMPUTED:
+        rates["multiply"] = known.get("multiply") or multiply_rate(model, dtype, device)
     if missing & {*READING}:
-        rates |= disk_rates(model)
-        # The disk, or what is done with the bytes: as fast as products are.
-        rates["read"] = max(rates["read"], (known_rates() | rates).get(_MULTIPLY, 0.0))
+        disk = disk_rates(model)
+        rates["hash"] = disk["hash"]
+        if "multiply" in rates:
+            rates["read"] = max(disk["read"], rates["multiply"])
     try:
         if rates:
             keep_probed(rates)
@@ -49,8 +52,11 @@ def probing(
         yield Progress("measuring this machine", 0, 0, note=problem)
 
 
-def way_of(request: ModelRequest) -> Way:
+def way_of(request: ModelRequest | SearchRequest) -> Way:
     """The model of a request, and how it runs."""
+    if isinstance(request, SearchRequest):
+        recipe, device = request.parsed(), request.machine.device or "auto"
+        return load_model_index(recipe.model, revision=recipe.revision), recipe.dtype, device
     model = load_model_index(request.model, revision=request.revision)
     way = request.model_dump(include={"dtype", "device"})
     return model, way.get("dtype", "auto"), way.get("device", "auto")

@@ -287,12 +287,10 @@ def _measure(
     curves, rounds = list[Curves](), dict[str, "list[Round]"]()
     try:
         expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
-        if not request.stream_layers:  # the model is loaded once
-            readers = [n for n, costs in expected.items() if costs.get("read")]
-            expected |= {n: {**expected[n], "read": 0.0} for n in readers[1:]}
+        if not request.stream_layers:
+            expected = _read_once(expected)
         units = cuts.order.units
-        half = tuple(most // 2 for most in units.most)
-        new = NewPlans()
+        half, new = tuple(most // 2 for most in units.most), NewPlans()
         more = refinement_parts(works, units, half, request.refine, new).whole.total
         parts = Parts(expected | dict.fromkeys(budgets, more))
         yield Progress(MEASURING, 0, 0, whole=parts.whole)  # before anything is written
@@ -304,9 +302,8 @@ def _measure(
         spread = Sensitivity(tuple(curves), request.cost, request.across)
         for words, budget_by in budgets.items():
             aim = Aim(*budget_by(spread), request.refine, request.cost, request.across)
-            rounds[words] = yield from parts.run(words, refine(works, curves, aim, new))
-            for later in list(budgets)[len(rounds) :]:  # which take about as long
-                parts.expect(later, parts.costs(words))
+            later = list(budgets)[len(rounds) + 1 :]  # which take about as long
+            rounds[words] = yield from parts.run(words, refine(works, curves, aim, new), later)
         for work in works:
             work.release()
         for number, (work, own) in list(enumerate(every))[len(works) :]:
@@ -326,6 +323,14 @@ def _measure(
         for record, (work, own) in zip(records, every, strict=True)
     ]
     return Measurement(tuple(measured[: len(works)]), rounds, tuple(measured[len(works) :]))
+
+
+def _read_once(expected: Mapping[str, Costs]) -> dict[str, Costs]:
+    """What measurements cost whose model is loaded once, by the first that needs it."""
+    readers = [n for n, costs in expected.items() if costs.get("read")]
+    return {
+        n: {**costs, "read": 0.0} if n in readers[1:] else costs for n, costs in expected.items()
+    }
 
 
 def _budget(ranking: Ranking, spec: PlanSpec, spread: Sensitivity) -> tuple[Units, int]:

@@ -48,7 +48,7 @@ def test_a_probe_tells_what_this_work_depends_on(model):
     assert multiply_rate(model, "float32", "cpu") > 0
     assert disk_rates(model).keys() == {"read", "hash"}
     drain(probing(Whole({"sum": 1.0, "compile": 0.5}), model))  # of bytes alone
-    assert known_rates().keys() == {"read", "hash"}
+    assert known_rates().keys() == {"hash"}
     drain(probing(READ, model))
     kept = json.loads(rates_file().read_text())
     assert kept.keys() == {"probed"}
