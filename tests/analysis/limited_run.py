@@ -1,6 +1,7 @@
 """Run by test_blocks.py: a model measured layer by layer in little address space.
 
-Calibration, evaluation and the norms of weights; it prints the results of the latter two.
+Calibration, evaluation, repair and the norms of weights; it prints the results of all but the
+first.
 
 Arguments: folder of a small model, of the large one, of the statistics; bytes above what a run of
 the small one took (0: no limit); experts at once (0: what fits).
@@ -22,8 +23,10 @@ from analysis.stats.store import StatsStore
 from builders.tokens import answers
 from pruning.engine.run import Evaluations, run_evaluations
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.records.evaluation import EvaluationStore
+from pruning.records.repair import RepairStore
+from pruning.repair.run import repair_plan
 
 torch.set_num_threads(1)
 WINDOWS = 128 << 20  # what two threads map at once, and their stacks; less than the experts take
@@ -42,6 +45,10 @@ def run(model: Path, stats: Path, at_once: int) -> None:
     asked = Evaluations(described, plans, drawn, ("nll",), settings, store)
     for record in drain(run_evaluations(asked)):
         print(record.plan_digest, dict(record.metrics))
+    quarter = {layer.index: tuple(range(0, layer.num_experts, 4)) for layer in described.layers}
+    plan = fit_plan(PruningPlan(model_ref(described), quarter), described)
+    repair = drain(repair_plan(described, plan, [sequences], settings, RepairStore([stats])))
+    print([layer.model_dump() for layer in repair.layers], repair.files)
 
 
 def weigh(model: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_layer_larger_than_memory_gives_the_bits_of_a_whole_one(tmp_path):
     assert not in_blocks.returncode, in_blocks.stderr
     assert statistics(tmp_path / "blocks") == statistics(tmp_path / "whole")
     assert "nll" in whole.stdout
+    assert "layer-00001.safetensors" in whole.stdout
     assert in_blocks.stdout == whole.stdout
     # So many at once are too many.
     refused = limited(tmp_path, "refused", LAYER * 2 // 3, at_once=EXPERTS - 1)

@@ -278,6 +278,28 @@ def test_the_end_of_the_model_comes_closer_to_the_original(subject):
     assert after < before if subject.record.files else after == before
 
 
+@pytest.mark.parametrize(
+    ("at_once", "on_disk"), [(3, True), pytest.param(1, False, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_experts_in_blocks_give_the_files_of_whole_layers(kind, at_once, on_disk, tmp_path):
+    source = make_source(kind.case, tmp_path / "model")
+    plan = fit_plan(kind.plan_for(source), source.described)
+
+    def files(name, **placed):
+        place = Placement(stream_layers=True, **placed)
+        settings = CalibrationSettings(8, 42, "float32", "cpu", batch_size=3, placement=place)
+        store = RepairStore([tmp_path / name])
+        record = drain(repair_plan(source.described, plan, kind.corpora, settings, store))
+        found = (tmp_path / name).rglob("repairs/*/*.safetensors")
+        return record.layers, {path.name: path.read_bytes() for path in found}
+
+    whole = files("whole")
+    assert whole[1]
+    states = {"hidden_states_dir": tmp_path / "states"} if on_disk else {}
+    assert files("blocks", experts_at_once=at_once, **states) == whole
+
+
 @pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
 def test_a_checkpoint_in_bfloat16_gets_the_nearest_weights(tmp_path, name):
     """As the same weights in float32 get them; the record says what rounding costs."""
