@@ -9,7 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import EllipsisType
@@ -32,7 +32,9 @@ from transformers.quantizers.auto import get_hf_quantizer
 from transformers.utils.generic import ContextManagers
 
 from analysis.calibration import loading
+from analysis.calibration.free import freed_at_once
 from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.weight_memory import WeightMemory
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import SlotKind
@@ -56,10 +58,11 @@ class StoredTensor:
 
     folder: Path
     entry: TensorEntry
+    memory: WeightMemory = field(default_factory=WeightMemory)  # that it is read into
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
         entry = self.entry
-        flat = torch.empty(entry.nbytes, dtype=torch.uint8)
+        flat = self.memory.empty(entry.nbytes)
         self.read_into(flat)
         return flat.view(self.dtype).reshape(entry.shape)
 
@@ -172,6 +175,7 @@ class Skeleton:
         self._embeddings = paths[self.model.get_input_embeddings()]
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
+        self._memory = WeightMemory()
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
         # By layer: parameters that hold an entry of each expert -> the shape with all of them.
@@ -219,12 +223,9 @@ class Skeleton:
 
     def load_experts(self, layer: int, block: range) -> None:
         """Read the weights of some experts of a layer in place of those that were there."""
-        self.drop_experts(layer)
         experts, tensors = self.experts(layer), self._tensors[layer]
         if experts is None:
             raise ValueError(f"layer {layer} has no experts")
-        for name, shape in self._of_experts[layer].items():
-            self._empty(name, torch.Size((len(block), *shape[1:])))
         plain = {
             name: part
             for name, stored in tensors.plain.items()
@@ -234,7 +235,12 @@ class Skeleton:
             target: {name: some[block.start : block.stop] for name, some in parts.items()}
             for target, parts in tensors.stacks.items()
         }
-        self._fill(_Tensors(plain, stacks))
+        read = _Tensors(plain, stacks)
+        self._memory.expect(self._sizes(read))
+        self.drop_experts(layer)
+        for name, shape in self._of_experts[layer].items():
+            self._empty(name, torch.Size((len(block), *shape[1:])))
+        self._fill(read)
         own = self._of_experts[layer]
         self._finish({name: self.model.get_parameter(name) for name in own})
         set_loaded_block(experts, block)
@@ -269,6 +275,19 @@ class Skeleton:
 
     def _fill(self, tensors: _Tensors) -> None:
         """Read tensors into the model."""
+        self._memory.expect(self._sizes(tensors))
+        with freed_at_once():
+            self._read(tensors)
+        self._memory.expect()
+
+    def _sizes(self, tensors: _Tensors) -> Iterator[int]:
+        """Bytes of the tensors that are read at once."""
+        yield from (stored.entry.nbytes for stored in tensors.plain.values())
+        for target, parts in tensors.stacks.items():
+            count = sum(stored.entry.numel for some in parts.values() for stored in some)
+            yield count * self.model.get_parameter(target).element_size()
+
+    def _read(self, tensors: _Tensors) -> None:
         # Each of the loader's threads would hold a tensor and reserve address space.
         with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):
             # The last is a plan of tensor parallelism before transformers 5.16, and an index of
@@ -301,7 +320,7 @@ class Skeleton:
         path, _, name = target.rpartition(".")
         module = self.model.get_submodule(path)
         empty = module.get_parameter(name)
-        stack_ERC = torch.empty(empty.shape, dtype=empty.dtype)
+        stack_ERC = self._memory.empty(empty.nbytes).view(empty.dtype).view(empty.shape)
         row = 0
         for experts in parts:
             height = experts[0].entry.shape[0]
@@ -343,7 +362,8 @@ class Skeleton:
             tensor.data = tensor.data.to(dtype)
 
     def drop(self, layer: int) -> None:
-        """Free the weights of a layer."""
+        """Free the weights of a layer, but for memory that the next one takes."""
+        self._memory.expect(self._sizes(self._tensors.get(layer + 1, _Tensors({}, {}))))
         for path, parameter in self._parameters(layer):
             owner, _, name = path.rpartition(".")
             empty = nn.Parameter(parameter.to("meta"), requires_grad=False)
@@ -380,7 +400,7 @@ class Skeleton:
                 name, renamings, converters, self.model.base_model_prefix, targets
             )
             layer = self._part_of(target)
-            stored = StoredTensor(checkpoint.path, checkpoint.tensors[name])
+            stored = StoredTensor(checkpoint.path, checkpoint.tensors[name], self._memory)
             plain = target in targets and stored.dtype in _PLAIN
             if pattern in stacking and plain and targets[target].dtype in _PLAIN:
                 # Parts in the order in which they are joined, whatever their order on disk.

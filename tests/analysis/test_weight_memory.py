@@ -1,0 +1,71 @@
+"""Memory of weights that are gone goes to the next ones, and to nobody while something refers to it."""
+
+import psutil
+import pytest
+import torch
+from calibrations import make_settings
+
+from analysis.calibration import weight_memory
+from analysis.calibration.skeleton import Skeleton
+from analysis.calibration.weight_memory import WeightMemory
+from analysis.model.opening import load_model_index
+from builders import tiny_checkpoint
+
+SIZE = 1 << 26
+
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+
+def test_memory_is_given_again_once_nothing_refers_to_it():
+    memory = WeightMemory()
+    memory.expect([SIZE] * 2)
+    first = memory.empty(SIZE)
+    place = first.data_ptr()
+    view = first.fill_(7).view(torch.int64)[5:9]
+    del first
+    second = memory.empty(SIZE).fill_(1)
+    assert second.data_ptr() != place
+    assert (view.view(torch.uint8) == 7).all()
+    memory.expect([SIZE])
+    del view
+    assert memory.empty(SIZE).data_ptr() == place
+
+
+def test_what_is_not_expected_returns_to_the_system():
+    memory, before = WeightMemory(), resident()
+    memory.expect([SIZE])
+    tensor = memory.empty(SIZE).fill_(1)
+    assert resident() - before > SIZE // 2
+    del tensor  # all that were expected have been given
+    assert resident() - before < SIZE // 2
+    memory.expect([SIZE] * 2)
+    tensor = memory.empty(SIZE).fill_(1)
+    del tensor  # is kept for the second
+    assert resident() - before > SIZE // 2
+    memory.expect([SIZE // 2])
+    assert resident() - before < SIZE // 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_layer_takes_the_memory_of_the_one_before_unless_a_view_is_left(
+    fused, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(weight_memory, "_LEAST", 1)
+    kind = {"model_type": "mixtral", "fused": True} if fused else {"model_type": "olmoe"}
+    tiny_checkpoint(tmp_path / "model", **kind)
+    skeleton = Skeleton(load_model_index(str(tmp_path / "model")), make_settings())
+    layers, places, views, copies = skeleton.layers, [], [], []
+    for layer in range(3):
+        skeleton.load(layer)
+        experts = layers[layer].mlp.experts.down_proj
+        places.append(experts.data_ptr())
+        if layer == 1:
+            views.append(experts[1:])
+            copies.append(experts[1:].clone())
+        del experts
+        skeleton.drop(layer)
+    assert places[1] == places[0]
+    assert places[2] != places[1]
+    assert torch.equal(views[0], copies[0])
