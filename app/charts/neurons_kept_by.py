@@ -15,6 +15,7 @@ from app.charts.traces import (
     Names,
     Place,
     cells_of,
+    drags,
     heat,
     layer_axis,
     pin,
@@ -73,6 +74,7 @@ def alike_map(table: pd.DataFrame, *, marked: Place | None = None, dark: bool = 
         hovermode="closest",
         hoverdistance=-1,
         shapes=pins,
+        dragmode=drags(len(table)),
     )
 
 

@@ -25,6 +25,7 @@ from app.charts.theme import OVER_TITLES, Look, muted, series_color, themed
 from app.charts.traces import (
     Place,
     annotation,
+    drags,
     halo,
     heat,
     layer_axis,
@@ -206,6 +207,7 @@ def stratification_figure(
         showlegend=panels is None,
         legend=OVER_TITLES | {"title": {"text": f"Colours: {SCALES[scale][1]}", "side": "top"}},
         margin={"t": _ROOM},
+        dragmode=drags(len(table)),
         # Any click goes to the nearest cell's mark, however large the cell is drawn.
         hovermode="closest",
         hoverdistance=-1,

@@ -143,6 +143,11 @@ def takes_clicks(num_experts: int) -> bool:
     return num_experts <= MOST_CLICKED
 
 
+def drags(num_experts: int) -> str | bool:
+    """What a drag over such a map does: large ones zoom, for no mark waits for a click."""
+    return False if takes_clicks(num_experts) else "zoom"
+
+
 def targets(x: Any, y: Any, customdata: Any, size: int, **more: Any) -> go.Scatter:
     """Invisible marks over cells: Streamlit selects points, not cells."""
     invisible = {"marker": {"opacity": 0}}

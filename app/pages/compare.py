@@ -144,8 +144,8 @@ def comparison_metrics(comparison: Comparison) -> None:
         )
         card(
             "Kendall tau",
-            f"{taus.mean():.2f}" if len(taus) else "-",
-            f"{taus.min():.2f} to {taus.max():.2f} over layers"
+            f"{taus.mean():z.2f}" if len(taus) else "-",
+            f"{taus.min():z.2f} to {taus.max():z.2f} over layers"
             if len(taus)
             else "nothing to order",
             note="Agreement of the two orders, -1 to 1; the mean over layers. Ties count for "

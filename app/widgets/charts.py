@@ -111,7 +111,10 @@ def show_named(name: str, loaded: Loaded, **options: Any) -> Drawing | None:
 def say_if_no_clicks(num_experts: int, instead: str) -> None:
     """Say of maps of so many experts that they take no clicks, and `instead` what does."""
     if not takes_clicks(num_experts):
-        st.caption(f"So large a map takes no clicks; {instead}.")
+        st.caption(
+            f"So large a map takes no clicks; {instead}. Drag over it to zoom, double-click to see "
+            "all of it."
+        )
 
 
 def charts_at_end(page: str, loaded: Loaded) -> None:

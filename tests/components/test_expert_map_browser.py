@@ -239,3 +239,59 @@ def test_more_experts_than_pixels_are_all_there(map_page, map_url):
     # The keys read what the pointer cannot tell apart.
     map_page.get_by_role("application").press("ArrowLeft")
     expect(readout(map_page)).to_contain_text("rank 383/384")
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*start)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def test_a_part_that_was_dragged_over_fills_the_map_until_escape(map_page, panels):
+    """Over ranks alone, over both; a drag selects nothing, and the keys move the part along."""
+    legend, order = map_page.locator(".legend"), panels[0].order
+    drag(map_page, cell(map_page, 0, 2, 8), cell(map_page, 0, 2, 19))
+    expect(legend).to_contain_text("layers 1\u20136, ranks 9\u201320")
+    python_says(map_page, None, 0)
+    # 12 columns fill the width: the last is where the 32nd of the whole map was.
+    map_page.mouse.move(*cell(map_page, 0, 2, 31))
+    expect(readout(map_page)).to_contain_text(f"layer 3 \u00b7 expert {order[2, 19]} ")
+    expect(readout(map_page)).to_contain_text("Magnitude: rank 20/32")
+    map_page.get_by_role("application").press("ArrowRight")
+    expect(readout(map_page)).to_contain_text("Magnitude: rank 21/32")
+    expect(legend).to_contain_text("ranks 10\u201321")
+    drag(map_page, cell(map_page, 0, 2, 0), cell(map_page, 0, 3, 31))
+    expect(legend).to_contain_text("layers 3\u20134, ranks 10\u201321")
+    map_page.get_by_role("application").press("Escape")
+    expect(legend).not_to_contain_text("layers")
+    map_page.get_by_role("application").press("+")
+    expect(legend).to_contain_text(re.compile(r"layers \d+\u2013\d+, ranks \d+\u2013\d+"))
+    map_page.get_by_role("button", name="Whole map").click()
+    expect(legend).not_to_contain_text("layers")
+    expect(map_page.get_by_role("application")).to_be_focused()
+    python_says(map_page, None, 0)
+
+
+def test_cells_under_four_pixels_are_shared_by_ranks_and_say_so(map_page, map_url, synthetic):
+    """A cell of n ranks has the mean of their levels."""
+    map_page.goto(f"{map_url}/?layers=4&experts=512&mode=beside")
+    legend = map_page.locator(".legend")
+    expect(legend).to_contain_text(re.compile(r"each cell: \d+ ranks, their mean"))
+    together = int(re.search(r"each cell: (\d+) ranks", legend.inner_text())[1])
+    assert together > 2
+    panel = synthetic.magnitude_and_aimer(4, 512, 256)[0]
+    canvas = map_page.locator("canvas.base").first
+    # 16 + 7 and 14 pixels of margin left and right, 20 above; the first cell of the second layer.
+    shown = canvas.evaluate(
+        """(canvas) => [...canvas.getContext("2d").getImageData(25, 20 + 79 + 40, 1, 1).data]"""
+    )[:3]
+    levels = np.rint(255 * panel.values[1, panel.order[1, :together]])
+    color = color_at(float(levels.mean()) / 255, dark=False)
+    own = [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+    assert np.abs(np.subtract(shown, own)).max() <= 2
+    drag_from = canvas.bounding_box()
+    left, top = drag_from["x"] + 60, drag_from["y"] + 100
+    drag(map_page, (left, top), (left + 40, top))
+    expect(legend).to_contain_text("layers 1\u20134")
+    expect(legend).not_to_contain_text("each cell")  # each has its own again

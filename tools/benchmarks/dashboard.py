@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -18,7 +19,6 @@ import psutil
 from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 from servers import Server
 
-from tools.reliability.load_sessions import cpu_seconds
 from tools.reliability.load_world import MODEL, make_world
 
 SHAPE = (48, 128)  # layers, experts
@@ -40,9 +40,21 @@ PAINTED = """(before) => new Promise(resolve => {
 })"""
 
 
-def chromium(playwright: Playwright) -> Browser:
-    """This machine's Chromium, as all measurements start it."""
-    return playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
+def cpu_seconds(process: psutil.Process) -> float:
+    """Processor time that a process and its children have used, those that ended too."""
+    used = 0.0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used += sum(each.cpu_times()[:4])
+    return used
+
+
+def chromium(playwright: Playwright) -> tuple[Browser, psutil.Process]:
+    """This machine's Chromium, as all measurements start it, and its first process."""
+    others = set(psutil.Process().children(recursive=True))
+    browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
+    mine = set(psutil.Process().children(recursive=True)) - others
+    return browser, min(mine, key=psutil.Process.create_time)
 
 
 def toggle(page: Page, number: int) -> tuple[float, float]:
@@ -65,7 +77,7 @@ def open_explore(page: Page, address: str) -> None:
     page.wait_for_selector(READY)
 
 
-def measure(page: Page, server: Server) -> None:
+def measure(page: Page, server: Server, browser: psutil.Process) -> None:
     received: list[int] = []
     page.on(
         "websocket",
@@ -74,14 +86,15 @@ def measure(page: Page, server: Server) -> None:
     open_explore(page, server.url)
     for number in (1, 2, 3):  # caches and fonts
         toggle(page, number)
-    process, times, sizes = psutil.Process(server.process.pid), [], []
-    before = cpu_seconds(process)
+    processes, times, sizes = (psutil.Process(server.process.pid), browser), [], []
+    before = [cpu_seconds(process) for process in processes]
     for number in range(1, ROUNDS + 1):
         received.clear()
         times.append(toggle(page, number))
         sizes.append(sum(received) / 1024)
-    used = (cpu_seconds(process) - before) / ROUNDS
-    print(f"  {used * 1e3:.0f} ms of CPU of the server a toggle")
+    for name, process, was in zip(("server", "browser"), processes, before, strict=True):
+        used = (cpu_seconds(process) - was) / ROUNDS
+        print(f"  {used * 1e3:.0f} ms of CPU of the {name} a toggle")
     print(f"  {median(sizes):.0f} KiB on the socket (largest {max(sizes):.0f})")
     for name, taken in zip(("click", "order to click"), zip(*times, strict=True), strict=True):
         p50, p90 = median(taken), quantiles(taken, n=10)[-1]
@@ -95,8 +108,8 @@ def main() -> None:
         print(f"{layers} x {experts}, {os.cpu_count()} cores")
         with world.server() as server, sync_playwright() as playwright:
             print(f"  start to first answer {server.seconds:.1f} s")
-            browser = chromium(playwright)
-            measure(browser.new_page(viewport={"width": 1440, "height": 1000}), server)
+            browser, process = chromium(playwright)
+            measure(browser.new_page(viewport={"width": 1440, "height": 1000}), server, process)
             browser.close()
 
 

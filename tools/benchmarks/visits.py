@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ import psutil
 from playwright.sync_api import Page, sync_playwright
 from servers import Server
 
-from tools.benchmarks.dashboard import READY, chromium
+from tools.benchmarks.dashboard import READY, chromium, cpu_seconds
 from tools.reliability.load_world import MODEL, make_world
 
 SHAPE, PAGE = (58, 256), "compare"
@@ -29,25 +29,14 @@ LOOK_SECONDS = 0.5
 REST_SECONDS, RESTING = 0.03, 3
 
 
-def cpu_seconds(process: psutil.Process) -> float:
-    """Processor time that a process and its children have used, those that ended too."""
-    used = 0.0
-    for each in (process, *process.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            used += sum(each.cpu_times()[:4])
-    return used
-
-
 @contextmanager
 def browser_tab() -> Iterator[tuple[Page, psutil.Process]]:
     """A page of a browser that has just started, and its process."""
     with sync_playwright() as playwright:
-        others = set(psutil.Process().children(recursive=True))
-        browser = chromium(playwright)
-        mine = [each for each in psutil.Process().children(recursive=True) if each not in others]
+        browser, process = chromium(playwright)
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        rest(mine[0])
-        yield page, mine[0]
+        rest(process)
+        yield page, process
         browser.close()
 
 

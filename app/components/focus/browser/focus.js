@@ -97,6 +97,15 @@ function uncover(event) {
   setTimeout(() => document.querySelector(CLOSE)?.click()); // once Streamlit has the click
 }
 
+// A finger on a chart scrolls the page, also over a map that a drag zooms: plotly takes every touch
+// there, and a tap reaches it as a click all the same.
+
+const OVER_A_CHART = ".nsewdrag";
+
+function leaveToThePage(event) {
+  if (event.target.closest?.(OVER_A_CHART)) event.stopPropagation();
+}
+
 // The style of the first page (`app/static/first_page.css`) goes once that page is seen.
 
 function endFirstPage() {
@@ -115,6 +124,7 @@ export default function keepFocus() {
   endFirstPage();
   document.addEventListener("click", skip, true);
   document.addEventListener("click", uncover);
+  document.addEventListener("touchstart", leaveToThePage, { capture: true, passive: true });
   window.addEventListener("keydown", turn, true);
   haveOneStop();
 }
