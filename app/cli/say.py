@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
