@@ -4,6 +4,7 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 """
 
 import hashlib
+import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -55,27 +56,30 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
 
     with torch.no_grad():
         run(*experts[0])  # kernels start up
-        started, done = time.perf_counter(), 0
+        started, took = time.perf_counter(), list[float]()
         while time.perf_counter() - started < _SECONDS:
-            run(*experts[done % count])
-            done += 1
-        seconds = time.perf_counter() - started
-    return RATES["multiply"] * seconds / (done * rows * one * _FORWARD)
+            before = time.perf_counter()
+            run(*experts[len(took) % count])
+            took.append(time.perf_counter() - before)
+    # Others may have the processor in between.
+    return RATES["multiply"] * min(took) / (rows * one * _FORWARD)
 
 
-def disk_rates(model: MoEModel) -> dict[str, float]:
-    """Of `read` as far as the disk decides it, and of `hash`, by parts of the shards."""
-    count, reading, sha = 0, 0.0, hashlib.sha256()
+def byte_seconds(model: MoEModel) -> tuple[float, float]:
+    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
+    reading, hashing = list[float](), list[float]()
     started = before = time.perf_counter()
     for part in _parts(model):
-        reading += time.perf_counter() - before
-        count += len(part)
-        sha.update(part)
-        before = time.perf_counter()
-        if before - started > _SECONDS:
+        read = time.perf_counter()
+        hashlib.sha256(part).digest()
+        hashed = time.perf_counter()
+        reading.append((read - before) / len(part))
+        hashing.append((hashed - read) / len(part))
+        if hashed - started > _SECONDS:
             break
-    seconds = {"read": reading, "hash": before - started}
-    return {kind: RATES[kind] * took / count for kind, took in seconds.items()}
+        before = time.perf_counter()
+    disk = statistics.median(reading)
+    return disk, disk + min(hashing)
 
 
 def _parts(model: MoEModel) -> Iterator[bytes]:

@@ -90,12 +90,12 @@ def verify(
 
     if dry_run:
         whole, memory, reached = expected_verify(out_dir, described, stats_dir, **way)
-        follow(probing(whole, run_model(), device="cpu"))
+        follow(probing(whole, run_model(), "float32", "cpu"))
         outcome = told(whole, memory)
         finish(f"{outcome.sentence}; level {reached}", {**outcome.numbers, "level": reached})
         return
     verifying = verify_result(out_dir, described, stats_dir, tokens=tokens, **way)
-    checks = follow(probed(verifying, lambda: (run_model(), "auto", "cpu")))
+    checks = follow(probed(verifying, lambda: (run_model(), "float32", "cpu")))
     first, *others = checks["checks"]
     if not others and not first["ok"]:
         raise ExportError(first["detail"])  # no export, of which there is nothing to tell

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Final
 
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import READING, Progress, Result, Whole, changed
+from analysis.progress import RATES, READING, Progress, Result, Whole, changed
 from analysis.stats.rates import expected_seconds, keep_probed, known_rates, run_rates
 from pruning.requests.model import ModelRequest
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks import Steps
 
-# What a processor decides: reading too, as bytes become weights.
-_COMPUTED: Final = frozenset({"multiply", "read", "load"})
+# Bytes become weights as fast as products are, in this dtype; "" is that of the request.
+_LOADED: Final = {"read": "", "load": "auto"}
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -27,15 +28,18 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     """
     known, rates = run_rates(), dict[str, float]()
     missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
-    from analysis.calibration.probe import disk_rates, multiply_rate
+    from analysis.calibration.probe import byte_seconds, multiply_rate
 
-    if missing & _COMPUTED:
-        rates["multiply"] = known.get("multiply") or multiply_rate(model, dtype, device)
+    speed = cache(partial(multiply_rate, model, device=device))
+    for kind, own in {"multiply": "", **_LOADED}.items():
+        if kind in missing:
+            rates[kind] = speed(own or dtype)
     if missing & {*READING}:
-        disk = disk_rates(model)
-        rates["hash"] = disk["hash"]
-        if "multiply" in rates:
-            rates["read"] = max(disk["read"], rates["multiply"])
+        disk, hashing = byte_seconds(model)
+        rates["hash"] = hashing * RATES["hash"]
+        if "check" in missing:  # hashed too
+            rates["check"] = hashing * RATES["check"]
+        rates |= {kind: max(rates[kind], disk * RATES[kind]) for kind in rates.keys() & _LOADED}
     try:
         if rates:
             keep_probed(rates)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis.calibration.probe import disk_rates, multiply_rate
+from analysis.calibration.probe import byte_seconds, multiply_rate
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from analysis.progress import Progress, Whole
@@ -46,15 +46,16 @@ def after(whole, model):
 
 def test_a_probe_tells_what_this_work_depends_on(model):
     assert multiply_rate(model, "float32", "cpu") > 0
-    assert disk_rates(model).keys() == {"read", "hash"}
+    reading, hashing = byte_seconds(model)
+    assert 0 < reading < hashing
     drain(probing(Whole({"sum": 1.0, "compile": 0.5}), model))  # of bytes alone
     assert known_rates().keys() == {"hash"}
     drain(probing(READ, model))
     kept = json.loads(rates_file().read_text())
     assert kept.keys() == {"probed"}
     assert kept["probed"].keys() == {"read", "hash", "multiply"}
-    # What is done with the bytes takes as long as products do, if the disk does not take longer.
-    assert kept["probed"]["read"] >= kept["probed"]["multiply"]
+    drain(probing(Whole({"check": 1.0, "load": 1.0}), model))
+    assert known_rates().keys() == {"read", "hash", "multiply", "check", "load"}
 
 
 def test_what_runs_have_measured_is_not_probed(model):
