@@ -105,9 +105,13 @@ def memory_of_repair(
     states = 2 * hidden
     # Of the original what experts get and give, each of a token's, of the pruned the first and sum.
     paused = states + (3 + top_k) * hidden + fit.kept
+    in_memory, kept_in_memory = (
+        0 if is_on_disk(size, settings) else size for size in (states, paused)
+    )
     run = RunSizes(
         running + fit.lacking,
-        *(0 if is_on_disk(size, settings) else size for size in (states, paused)),
+        in_memory,
+        kept_in_memory,
         copies=_COPIES,
         whole=fit.kept + fit.working,
     )

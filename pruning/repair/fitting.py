@@ -69,7 +69,9 @@ class Fitting:
 
     def fit(self, layer: int, rows: SplitRows, experts: nn.Module, target: str) -> LayerFit:
         """Fit a layer on its rows, and write what changes and what was found."""
-        result = fit_layer(rows, self.kept, self.processes.total, self._columns_at_once(rows))
+        # Processes add up in one order, whatever memory each has.
+        at_once = int(self.processes.share(self._columns_at_once(rows)))
+        result = fit_layer(rows, self.kept, self.processes.total, at_once)
         facts: dict[str, Any] = {
             "layer": layer,
             "target": target,

@@ -69,7 +69,7 @@ class Kept:
 
 
 def _content(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True, slots=True)

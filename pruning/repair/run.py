@@ -142,12 +142,13 @@ def new_repair(
 
 def _placed(folder: Path, memory: RepairMemory) -> States:
     """Where a repair keeps what it goes through again."""
+    on_disk = bool(memory.on_disk)
     original, repaired = (
-        HiddenStates(folder / name, on_disk=memory.on_disk) for name in ("original", "repaired")
+        HiddenStates(folder / name, on_disk=on_disk) for name in ("original", "repaired")
     )
     if not memory.at_once:
         kept = Kept()
-    elif memory.on_disk:
+    elif on_disk:
         kept = Kept(folder / "fit")
     else:
         kept = Kept(memory=torch.device("cpu"))

@@ -292,7 +292,7 @@ def fit_layer(
         return Fit(None, None, {})
     inverses = system.inverses(DAMPINGS)
     (change_KMC,) = system.solve([sample_C], DAMPINGS, inverses)
-    left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC)
+    left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC.unbind())
     squares_C = total(_dot(left_TC, left_TC))
     sums = squares_C.reshape(len(DAMPINGS), -1).sum(1) / unchanged
     errors = dict(zip(DAMPINGS, sums.tolist(), strict=True))

@@ -79,6 +79,8 @@ def running_words(request: ModelRequest, model: MoEModel) -> tuple[str, ...]:
     """
     ways = [name for name in _WAYS_TO_RUN if name in flat_fields(type(request))]
     as_before = tuple(option_words(request, only=ways)) if ways else ()
+    if as_before and "stream_layers" not in ways and "experts_at_once" in ways:
+        as_before = (*_BY_LAYERS, *as_before)  # a repair, which always runs so
     item = 4 if getattr(request, "dtype", "auto") == "float32" else _LEAST_ITEM
     if as_before or _fits(model, item):
         return as_before

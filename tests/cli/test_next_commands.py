@@ -11,8 +11,10 @@ from published_models import QWEN3, hollow_checkpoint
 from analysis.families.listing import FAMILIES
 from analysis.families.needs import why_too_old
 from analysis.model.opening import load_model_index
+from pruning.plan.plan import keep_all
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.following import evaluate_command
+from pruning.requests.repair import RepairRequest
 from pruning.spec.base import validated
 
 BEGIN = {
@@ -121,6 +123,9 @@ def test_a_model_larger_than_memory_runs_by_layers_next_and_others_as_before(wor
             EvaluateRequest, {"model": str(tiny), "corpora": ("red.jsonl",), **fields}
         )
         assert way in evaluate_command(asked, model, {})
+    plan = keep_all(model).to_dict()
+    asked = validated(RepairRequest, {"model": str(tiny), "plan": plan, "experts_at_once": 2})
+    assert "--stream-layers --experts-at-once 2" in evaluate_command(asked, model, {})
 
 
 def test_a_model_larger_than_memory_whose_layers_do_not_run_alone_is_spread_next(works, here):

@@ -22,7 +22,7 @@ def test_an_evaluation_with_repairs_takes_what_the_larger_of_both_takes():
     text = TokenSequences("text", (row,) * (DEFAULT_REPAIR_TOKENS // length), 1, 0)
     settings = CalibrationSettings(length, dtype="float32", device="cpu")
     model = load_model_index("demo")
-    alone = estimate_repair(model, keep_all(model), [text], settings).memory_bytes
+    alone = estimate_repair(model, keep_all(model), [text], settings).memory.total
     repair = running.with_repairs(0, repairs=True)
     assert repair == pytest.approx(alone, rel=0.25)
     assert running.with_repairs(repair + 1, repairs=True) == repair + 1
