@@ -140,6 +140,7 @@ def test_a_toggle_moves_the_frame_of_the_variants_and_mounts_no_chart(open_tab):
 
 def test_the_files_of_a_chart(open_tab):
     tab = open_tab("compare")
+    settled(tab).get_by_text("Layer by layer").click()
     part = tab.locator(".st-key-data-agreement")
     part.get_by_text("Data and downloads").click()
     with tab.expect_download() as got:

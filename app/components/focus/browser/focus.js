@@ -5,7 +5,8 @@ const ADDED = "moepruneSkip";
 
 // The main element of a page is the first of these that it has.
 const MAIN = [
-  ".st-key-explore-map", ".st-key-plan-editor", ".st-key-export-start button",
+  ".st-key-explore-map", ".st-key-compare-map", ".st-key-plan-editor",
+  ".st-key-export-start button",
   '[data-testid="stMain"] [data-testid="stPlotlyChart"]', '[data-testid="stMain"] h1',
 ];
 
