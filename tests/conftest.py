@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -100,6 +101,8 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After each file, walks leave out what its tests imported, such as modules of transformers."""
+    if nextitem is None or nextitem.get_closest_marker("e2e") is None:
+        BROWSER.close()
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -126,22 +129,40 @@ def chromium_path(request: pytest.FixtureRequest) -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def profile(
-    chromium_path: str, tmp_path_factory: pytest.TempPathFactory
-) -> "Iterator[BrowserContext]":
-    """A browser that keeps the scripts it has fetched and compiled: a visit costs a fifth less."""
-    from playwright.sync_api import sync_playwright
+class SharedBrowser:
+    """One browser for all files: it starts once, and keeps the scripts it has fetched and compiled.
 
-    with sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"),
-            executable_path=chromium_path,
-            args=CHROMIUM_ARGS,
-            locale="en-GB",
-        )
-        yield context
-        context.close()
+    It ends after the last browser test: until then a loop of asyncio runs in this thread, where no
+    other can.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._context: BrowserContext | None = None
+
+    def context(self, path: str, folder: Path) -> "BrowserContext":
+        from playwright.sync_api import sync_playwright
+
+        if self._context is None:
+            playwright = self._stack.enter_context(sync_playwright())
+            self._context = playwright.chromium.launch_persistent_context(
+                folder, executable_path=path, args=CHROMIUM_ARGS, locale="en-GB"
+            )
+            self._stack.callback(self._context.close)
+        return self._context
+
+    def close(self) -> None:
+        self._context = None
+        self._stack.close()
+
+
+BROWSER = SharedBrowser()
+
+
+@pytest.fixture(scope="module")
+def profile(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> "BrowserContext":
+    """The browser with one profile: tests close their pages, and clear what they store."""
+    return BROWSER.context(chromium_path, tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture(scope="module")

@@ -37,28 +37,33 @@ def open_measured(open_page):
 
 @cache
 def measured():
-    """The shipped blocks of curves."""
-    return pd.read_json(SHIPPED / "measurements" / "demo-sensitivity.jsonl", lines=True)
+    """(plan, dtype, samples) -> the mean loss of each shipped block of curves."""
+    found = {}
+    for line in (SHIPPED / "measurements" / "demo-sensitivity.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        key = row["plan"], row["dtype"], frozenset(row["sample"])
+        assert key not in found
+        losses = row["sum"][row["measure"].index("nll")]
+        found[key] = float(np.mean(np.divide(losses, row["count"])))
+    return found
 
 
-def loss_of(plan, ids, dtype):
-    """The mean loss of a plan over samples, from the table."""
-    blocks = measured()
-    rows = blocks[(blocks["plan"] == plan) & (blocks["dtype"] == dtype)].to_dict("records")
-    (row,) = (row for row in rows if set(row["sample"]) == ids)
-    losses = row["sum"][row["measure"].index("nll")]
-    return float(np.mean(np.divide(losses, row["count"])))
+@cache
+def curve_losses(criterion, corpus):
+    """(group, layer, removed) -> the mean loss of a point of the shipped curves."""
+    (path,) = SHIPPED.glob(f"sensitivity/*{criterion}-{corpus}-*.json")
+    record = json.loads(path.read_bytes())
+    samples = frozenset(sample for sample, _ in record["samples"])
+    dtype = record["settings"]["dtype"]
+    points = {(*at, gone): plan for *at, gone, _, plan in record["points"]}
+    return pd.Series({at: measured()[plan, dtype, samples] for at, plan in points.items()})
 
 
 def added_losses(layer_removed, criterion="ean"):
     """Corpus -> the sum over layers of what losing so many adds, read without the program."""
     found = {}
     for corpus in MEASURED_CORPORA:
-        (path,) = SHIPPED.glob(f"sensitivity/*{criterion}-{corpus}-*.json")
-        record = json.loads(path.read_bytes())
-        ids, dtype = {sample for sample, _ in record["samples"]}, record["settings"]["dtype"]
-        points = {(*at, gone): plan for *at, gone, _, plan in record["points"]}
-        means = pd.Series({at: loss_of(plan, ids, dtype) for at, plan in points.items()})
+        means = curve_losses(criterion, corpus)
         original = means[("", -1, 0)]
         found[corpus] = sum(
             np.interp(gone, [0, *curve.index], [0.0, *(curve - original)])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from published_models import DEEPSEEK_R1, QWEN3
+from published_models import DEEPSEEK, DEEPSEEK_R1, QWEN3
 
 from analysis.calibration.config_outline import outline_model
 from analysis.errors import PlanError
@@ -72,7 +72,7 @@ def test_key_value_heads_divide_or_are_replicated(outlined):
     with pytest.raises(PlanError, match=r"4 key-value heads .* by 6; tp can be 1, 2, 4\."):
         counts(grouped, "tp=6", sparsity="50%")
     # Latent attention has one, whatever config.json says.
-    latent = outlined({**DEEPSEEK_R1, "num_key_value_heads": 3})
+    latent = outlined({**DEEPSEEK, "num_key_value_heads": 3})
     assert counts(latent, "tp=16", sparsity="50%")
 
 

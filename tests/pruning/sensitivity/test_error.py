@@ -32,21 +32,24 @@ ORDERS = {
 }
 
 
-def error_of(order, *directories):
-    """The error of a shipped order, learned from the evaluations of some directories."""
+def curves_of(order):
+    """What is cut in a shipped order, and its measured curves."""
     store, model = stats_store(), load_model_index("demo")
     spec = spec_of(**ORDERS[order], sparsity="50%", schedule="measured", cost="nll")
     selection = without_budget(Study(model, store, Place("demo")).ranking(spec))
-    known = SensitivityStore(store.directories)
-    curves = find_sensitivity(selection, spec, known)
-    return sum_error(selection, curves, EvaluationStore(directories))
+    return selection, find_sensitivity(selection, spec, SensitivityStore(store.directories))
 
 
 def test_corrected_sums_err_less_than_sums_on_plans_that_chose_the_constants():
     """On the usual texts, half of which fitted the curves: so more than 95% are in the band."""
     rows = []
     for order in ORDERS:
-        learned, fresh = error_of(order, SHIPPED_STATS), error_of(order, FRESH)
+        order_and_curves = curves_of(order)
+        # Learned from the evaluations of a folder.
+        learned, fresh = (
+            sum_error(*order_and_curves, EvaluationStore([folder]))
+            for folder in (SHIPPED_STATS, FRESH)
+        )
         plans = sorted(fresh.known.keys() - learned.known.keys())
         _, by_corpus = learned.bands(np.array(plans))
         for curves in learned.curves.curves:
