@@ -77,8 +77,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Of the slow part; the last file has a worker alone.
+LONGEST = ("test_published", "test_demo_records", "test_guides", "test_docs_commands")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files of browser tests take longest and come first: the last file has a worker alone."""
+    """The files that take longest come first: those of browsers, then these."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
 
 

@@ -193,6 +193,52 @@ def test_another_model_has_a_history_of_its_own(page):
 
 
 @pytest.mark.slow
+def test_the_keyboard_does_all_of_it_and_undoes_it(page):
+    """On the layers of the demo; tests/e2e/test_plan.py has what the page makes of an edit."""
+    rules = {"sizes": [32] * 6, "low": [4] * 6, "high": [32] * 6, "step": 1}
+    even = data_of(6, [16] * 6) | {"rules": rules, "floors": [4] * 6, "ghost": [16] * 6}
+    page.evaluate("data => { window.draw(data); }", even)
+    undo = page.get_by_role("button", name="Undo (Ctrl+Z)")
+    redo = page.get_by_role("button", name="Redo (Ctrl+Shift+Z)")
+    expect(undo).to_be_disabled()
+    bars(page).first.focus()
+    page.keyboard.press("ArrowRight")
+    bar = bars(page).nth(1)
+    expect(bar).to_be_focused()
+    expect(bar).to_have_attribute("aria-valuemin", "4")
+    expect(bar).to_have_attribute("aria-valuemax", "32")
+    first, second = [17, 13, 17, 17, 16, 16], [12, 32, 13, 13, 13, 13]
+    third = [19, 4, 19, 18, 18, 18]
+    for key, counts in (
+        ("ArrowUp", [15, 17, 16, 16, 16, 16]),
+        ("ArrowUp", [15, 18, 15, 16, 16, 16]),
+        ("ArrowDown", [15, 17, 16, 16, 16, 16]),
+        ("ArrowDown", [16] * 6),  # the way back leads exactly back
+        ("PageDown", first),  # a tenth of a layer, rounded
+        ("End", second),  # all 32: sixteen more, three from each and one from the first
+        ("Home", third),
+        ("Control+z", second),
+        ("Control+z", first),
+        ("Control+Shift+Z", second),
+    ):
+        page.keyboard.press(key)
+        assert shown(page) == sent(page)[-1]["counts"] == counts
+    undo.click()
+    assert shown(page) == first
+    redo.click()
+    page.keyboard.press("Control+Shift+Z")
+    assert shown(page) == third
+    expect(bar).to_have_attribute("aria-valuetext", "4 of 32 experts")
+    expect(redo).to_be_disabled()
+    # A schedule is undone as well: its counts were on screen before.
+    late = even | {"counts": [27, 20, 17, 14, 11, 7], "seen": sent(page)[-1]["at"]}
+    page.evaluate("data => { window.draw(data); }", late)
+    assert shown(page) == late["counts"]
+    undo.click()
+    assert shown(page) == third
+
+
+@pytest.mark.slow
 def test_keys_that_are_typed_elsewhere_are_left_alone(page):
     draw(page, 6, [64] * 6)
     bars(page).nth(2).focus()

@@ -1,11 +1,11 @@
-"""Plan in a real browser: bars, keys, locks, undo, the address, files, and the export of it all."""
+"""Plan in a real browser: bars, locks, the address, files, and the export of it all."""
 
 import re
 from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from tabs import JOB_MS, choose, go, job, metric, settled, wide_elements
+from tabs import JOB_MS, go, job, metric, settled, wide_elements
 
 from pruning import load_pruned
 from pruning.spec.plan_options import counts_words
@@ -81,55 +81,6 @@ def test_a_drag_keeps_the_budget_and_tells_python_on_release(open_tab):
         "--set 2=22 --set 1,3-5=15 --set 0=14"
     )
     expect(tab.get_by_text("Layers of different sizes")).to_be_visible()
-
-
-@pytest.mark.slow  # tests/components has the same on the editor alone
-def test_the_keyboard_does_all_of_it_and_undoes_it(open_tab):
-    tab = opened(open_tab)
-    undo = tab.get_by_role("button", name="Undo (Ctrl+Z)")
-    redo = tab.get_by_role("button", name="Redo (Ctrl+Shift+Z)")
-    expect(undo).to_be_disabled()
-    bar(tab, 0).focus()
-    tab.keyboard.press("ArrowRight")
-    expect(bar(tab, 1)).to_be_focused()
-    expect(bar(tab, 1)).to_have_attribute("aria-valuemin", "4")
-    expect(bar(tab, 1)).to_have_attribute("aria-valuemax", "32")
-    # The way back leads exactly back.
-    for key, counts in (
-        ("ArrowUp", [15, 17, 16, 16, 16, 16]),
-        ("ArrowUp", [15, 18, 15, 16, 16, 16]),
-        ("ArrowDown", [15, 17, 16, 16, 16, 16]),
-        ("ArrowDown", EVEN),
-    ):
-        tab.keyboard.press(key)
-        expect_counts(tab, counts)
-    # A tenth of a layer, rounded.
-    tab.keyboard.press("PageDown")
-    first = [17, 13, 17, 17, 16, 16]
-    expect_counts(tab, first)
-    # All 32: sixteen more, three from each and one from the first.
-    tab.keyboard.press("End")
-    second = [12, 32, 13, 13, 13, 13]
-    expect_counts(tab, second)
-    expect(bar(tab, 1)).to_have_attribute("aria-valuetext", "32 of 32 experts")
-    tab.keyboard.press("Home")
-    third = [19, 4, 19, 18, 18, 18]
-    expect_counts(tab, third)
-    tab.keyboard.press("Control+z")
-    expect_counts(tab, second)
-    undo.click()
-    expect_counts(tab, first)
-    tab.keyboard.press("Control+Shift+Z")
-    expect_counts(tab, second)
-    redo.click()
-    expect_counts(tab, third)
-    expect(redo).to_be_disabled()
-    # A schedule is undone as well: its counts were on screen before.
-    choose(tab, "schedule", "Late layers lose more")
-    expect(bar(tab, 0)).to_have_attribute("aria-valuenow", "27")
-    settled(tab)
-    undo.click()
-    expect_counts(tab, third)
 
 
 @pytest.mark.slow  # tests/components has the same on the editor alone, test_every_page.py the width

@@ -23,6 +23,7 @@ from analysis.stats.store import StatsStore
 from app.cli import main
 from app.cli.inspect import _facts
 from layouts.composites import COMPOSITES
+from layouts.cuts import CUTS
 from layouts.expectations import half_of, wanted_of, with_count, without_added
 from layouts.hollow_models import header_of, write_hollow
 from layouts.packed import PACKED
@@ -39,7 +40,18 @@ from pruning.study import Study
 from pruning.surgery.export import prepare_export
 
 # One of each kind stands for the others in the default run.
-QUICK = ("gpt-oss-20b", "Qwen3.5-35B-A3B", "GLM-4.7-Flash", "mixtral-instruct-awq")
+QUICK = ("GLM-4.7-Flash", "gpt-oss-20b", "Qwen3.5-35B-A3B", "mixtral-instruct-awq")
+# Their tensors have the names of another's that is here. The sizes differ, and the figures.
+OTHER_SIZES = (
+    *("Mixtral-8x22B-v0.1", "Qwen2-57B-A14B", "Qwen3-235B-A22B", "Qwen3-Coder-480B-A35B-Instruct"),
+    *("Qwen3.5-122B-A10B", "Qwen3.5-397B-A17B", "gpt-oss-120b", "granite-3.1-3b-a800m-base"),
+    *("granite-4.0-h-small", "AI21-Jamba-1.5-Large"),
+)
+EVERY = LAYOUTS | COMPOSITES | PACKED
+# Of the others, `test_cuts` compares an export byte by byte.
+NOT_CUT = (*QUICK, *(name for name in EVERY if name not in (*QUICK, *OTHER_SIZES, *CUTS)))
+DISTINCT = (*NOT_CUT, *(name for name in CUTS if name not in QUICK))
+ALL = (*DISTINCT, *OTHER_SIZES)
 # Why transformers loads no such checkpoint, so that none can be calibrated.
 UNLOADABLE = {
     "Kimi-K2-Thinking": "quantised with compressed-tensors",
@@ -54,13 +66,15 @@ SPARSITY = {"FlexOlmo-7x7B-1T": "28.58%"}
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(layout, id=name, marks=[] if name in QUICK else pytest.mark.slow)
-        for name, layout in (LAYOUTS | COMPOSITES | PACKED).items()
-    ],
-    scope="module",
-)
+def of_layouts(*names):
+    """A test of the first layouts of all: pytest groups tests by places in their lists."""
+    assert names == ALL[: len(names)]
+    marks = {name: [] if name in QUICK else pytest.mark.slow for name in names}
+    params = [pytest.param(EVERY[name], id=name, marks=marks[name]) for name in names]
+    return pytest.mark.parametrize("published", params, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def published(request, tmp_path_factory):
     """A layout, the header of its hollow checkpoint, and what is read of that."""
     folder = tmp_path_factory.mktemp("published") / str(request.param)
@@ -79,6 +93,7 @@ def rounded(card):
     return (value - slack) * unit, (value + slack) * unit
 
 
+@of_layouts(*ALL)
 def test_what_is_read_is_what_is_published(published):
     layout, header, model = published
     assert [layer.index for layer in model.layers] == list(layout.sparse)
@@ -110,6 +125,7 @@ def test_what_is_read_is_what_is_published(published):
     assert row_of(layout, model) in PAGE.read_text().splitlines()
 
 
+@of_layouts(*DISTINCT)
 def test_a_repair_refuses_what_is_quantised_and_nothing_else(published):
     layout, _, model = published
     kept = dict.fromkeys(layout.sparse, half_of(layout))
@@ -126,6 +142,7 @@ def test_a_repair_refuses_what_is_quantised_and_nothing_else(published):
     assert "\n" not in str(error.value)
 
 
+@of_layouts(*DISTINCT)
 def test_config_json_alone_tells_the_same(published):
     layout, header, model = published
     if model.family.discovered:
@@ -154,6 +171,7 @@ def test_config_json_alone_tells_the_same(published):
         assert found == wanted
 
 
+@of_layouts(*DISTINCT)
 def test_the_estimate_of_a_calibration_ends(published):
     layout, _, model = published
     if reason := UNLOADABLE.get(str(layout)):
@@ -167,6 +185,7 @@ def test_the_estimate_of_a_calibration_ends(published):
         assert active_params(model) > 0
 
 
+@of_layouts(*DISTINCT)
 def test_plan_and_sizes_without_a_weight(published, tmp_path):
     layout, header, model = published
     sparsity = SPARSITY.get(str(layout), "50%")
@@ -192,6 +211,7 @@ def joined(pieces):
     return ranges
 
 
+@of_layouts(*NOT_CUT)
 def test_every_byte_of_an_export_is_one_that_should_be_kept(published, tmp_path):
     layout, header, model = published
     ids = half_of(layout)
@@ -234,7 +254,7 @@ def works(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.parametrize("published", [LAYOUTS["GLM-4.7-Flash"]], indirect=True, ids=str)
+@of_layouts("GLM-4.7-Flash")
 def test_commands_end_well(published, works, tmp_path):
     # Its head is a layer beyond the depth: the estimate of a calibration once looked it up.
     layout, _, model = published
