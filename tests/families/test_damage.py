@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.removal import _Logits
 from analysis.calibration.sums import sums_of
-from analysis.errors import StatsError
+from analysis.errors import StatsError, UnsupportedModelError
 from analysis.families.base import MoELayer
 from analysis.model.opening import load_model_index
 from families.built import stock_load
@@ -193,6 +193,14 @@ def test_a_router_that_needs_all_its_experts_is_refused(tmp_path, model_type, se
     with pytest.raises(StatsError, match=r"layer 0 needs all of its 2 experts"):
         collected(model, described)
     assert described.layers[0] == MoELayer(0, 2, 2)
+
+
+def test_experts_with_other_gate_weights_than_the_routers_are_refused(tmp_path):
+    _, model, described = few_experts(tmp_path, "mixtral", num_local_experts=4)
+    experts = model.model.layers[1].mlp.experts
+    experts.register_forward_pre_hook(lambda _, given: (*given[:2], given[2] * (1 + 2**-20)))
+    with pytest.raises(UnsupportedModelError, match="layer 1 do not receive the router's output"):
+        collected(model, described)
 
 
 def test_damage_in_bfloat16_is_near_that_in_float64(built):

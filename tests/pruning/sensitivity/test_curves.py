@@ -126,8 +126,8 @@ def mirrored(a, b, c):
 class Computed:
     """Stands where a model would: ESAP by a function of what layers lose, on one corpus."""
 
-    def __init__(self, cost_of=costly):
-        self.points = Points({1: 32, 4: 32, 5: 32})
+    def __init__(self, cost_of=costly, size=32):
+        self.points = Points({1: size, 4: size, 5: size})
         self.samples = SAMPLES
         self.layers = 0
         self.costs = RunCosts()
@@ -191,6 +191,20 @@ def test_refinement_finds_what_additive_costs_miss():
     again = drain(refine([work], [curves], Aim(units, 30, 20)))
     assert [round_.removed for round_ in again] == [round_.removed for round_ in found]
     assert work.layers == spent  # what is known decides nothing, and is not measured again
+
+
+def test_rounds_that_do_not_help_move_half_as_far():
+    units = Units((4096,) * 3, (0,) * 3, (4096,) * 3)
+    work = Computed(lambda *lost: sum((number / 4096) ** 2 for number in lost), 4096)
+    curves = drain(measure_curves(work, curve_points(units, 8)))
+    (plan,) = drain(refine([work], [curves], Aim(units, 3 * 1024, 3)))
+    moved = {
+        abs(point.level - point.base[point.position])
+        for point in work.points.on_all(SAMPLES)
+        if point.base == plan.removed and point.position >= 0
+    }
+    # 2, 4 and 8 times a 32nd of the layer; the second and the third round add a distance each.
+    assert moved == {256, 512, 1024, 128, 64}
 
 
 def test_levels_and_moves_stay_within_the_bounds():

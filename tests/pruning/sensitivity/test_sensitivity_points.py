@@ -120,8 +120,13 @@ def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
     first, second = measuring(tmp_path), measuring(tmp_path)
     drain(second.measure(points[:3]))
     drain(first.measure(points[2:6]))
+    third = measuring(tmp_path)  # knows the numbers, and of no record
     first.finish()
-    assert second.finish().plans.keys() == {*points[:6]}
+    record = second.finish()
+    assert record.plans.keys() == {*points[:6]}
+    drain(third.measure(points[:4]))
+    # It has nothing to add, so the record still says what ran.
+    assert third.finish() == record and third.layers == 0
 
 
 def test_a_record_leaves_out_points_whose_numbers_are_gone(tmp_path):
