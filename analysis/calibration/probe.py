@@ -4,7 +4,6 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 """
 
 import hashlib
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,10 +38,8 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
     one = 3 * width * hidden
     share = max(1, _TOKENS * layer.top_k // layer.num_experts)
     rows = min(share, max(_FEWEST_ROWS, _PRODUCTS // one))
-    place: dict[str, Any] = {
-        "dtype": DTYPES[resolve_dtype(dtype, model)],
-        "device": resolve_device(device),
-    }
+    on = resolve_device(device)
+    place: dict[str, Any] = {"dtype": DTYPES[resolve_dtype(dtype, model)], "device": on}
     tokens, shape = torch.ones(rows, hidden, **place), (2 * width, hidden)
     count = max(1, min(layer.num_experts, _WEIGHT_BYTES // (one * tokens.itemsize)))
     # Weights are (out, in), as in a model.
@@ -54,32 +51,34 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
         # Reading a value waits for the device.
         float(linear(linear(tokens, into)[:, :width], out)[0, 0])
 
+    # Without what others have of the processor in between.
+    clock = time.thread_time if on.type == "cpu" else time.perf_counter
     with torch.no_grad():
         run(*experts[0])  # kernels start up
         started, took = time.perf_counter(), list[float]()
         while time.perf_counter() - started < _SECONDS:
-            before = time.perf_counter()
+            before = clock()
             run(*experts[len(took) % count])
-            took.append(time.perf_counter() - before)
-    # Others may have the processor in between.
+            took.append(clock() - before)
     return RATES["multiply"] * min(took) / (rows * one * _FORWARD)
 
 
 def byte_seconds(model: MoEModel) -> tuple[float, float]:
-    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
+    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too.
+
+    The fastest parts count, as others may have the processor in between.
+    """
     reading, hashing = list[float](), list[float]()
     started = before = time.perf_counter()
     for part in _parts(model):
-        read = time.perf_counter()
+        reading.append((time.perf_counter() - before) / len(part))
+        read = time.thread_time()
         hashlib.sha256(part).digest()
-        hashed = time.perf_counter()
-        reading.append((read - before) / len(part))
-        hashing.append((hashed - read) / len(part))
-        if hashed - started > _SECONDS:
-            break
+        hashing.append((time.thread_time() - read) / len(part))
         before = time.perf_counter()
-    disk = statistics.median(reading)
-    return disk, disk + min(hashing)
+        if before - started > _SECONDS:
+            break
+    return min(reading), min(reading) + min(hashing)
 
 
 def _parts(model: MoEModel) -> Iterator[bytes]:

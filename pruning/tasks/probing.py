@@ -15,6 +15,7 @@ from pruning.tasks import Steps
 
 # Bytes become weights as fast as products are, in this dtype; "" is that of the request.
 _LOADED: Final = {"read": "", "load": "auto"}
+_LOADING: Final = 0.8  # of the time of a forward of the same cost; see decision 66
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -39,7 +40,8 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
         rates["hash"] = hashing * RATES["hash"]
         if "check" in missing:  # hashed too
             rates["check"] = hashing * RATES["check"]
-        rates |= {kind: max(rates[kind], disk * RATES[kind]) for kind in rates.keys() & _LOADED}
+        for kind in rates.keys() & _LOADED:
+            rates[kind] = max(_LOADING * rates[kind], disk * RATES[kind])
     try:
         if rates:
             keep_probed(rates)
