@@ -19,7 +19,7 @@ from pruning.engine.repaired_weights import DOWN, DownTensors, SourceDown, canno
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import layer_file
 from pruning.records.repair import LayerFit
-from pruning.repair.kept import Kept
+from pruning.repair.expert_store import ExpertStore
 from pruning.repair.solver import COLUMNS, SplitRows, fit_layer
 
 UNKNOWNS = 6  # arrays of the unknowns of a block of columns, while it is solved
@@ -33,7 +33,7 @@ class Fitting:
     plan: PruningPlan
     files: Path  # folder of the new weights
     processes: Processes
-    kept: Kept
+    kept: ExpertStore
     room: int = 0  # bytes that blocks of columns may take which are solved together; one always is
     _orders: dict[int, list[bool]] = field(default_factory=dict)  # by layer, see `check_order`
 

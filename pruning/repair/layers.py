@@ -31,9 +31,9 @@ from pruning.engine.repaired_weights import DOWN, cannot
 from pruning.plan.plan import PruningPlan
 from pruning.records.repair import LayerFit, RepairRecord
 from pruning.repair.batches import PlacedBatch, Places
+from pruning.repair.expert_store import ExpertStore
 from pruning.repair.fitting import Fitting
 from pruning.repair.in_blocks import LayerInBlocks, layer_in_blocks
-from pruning.repair.kept import Kept
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.work import Work
 
@@ -46,7 +46,7 @@ class States:
 
     original: HiddenStates
     repaired: HiddenStates
-    kept: Kept
+    kept: ExpertStore
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from analysis.calibration.recording import route
 from analysis.model.forwards import Forward, wrap_forward
 from analysis.model.loaded_block import loaded_block
 from pruning.repair.batches import Places
-from pruning.repair.kept import Kept, OfExperts, named
+from pruning.repair.expert_store import ExpertStore, OfExperts, named
 from pruning.repair.solver import Rows, SplitRows
 
 _PARTS = ("fitted", "held")  # names of rows, until all are there
@@ -87,7 +87,7 @@ class Collector:
         # One of several processes may have no batch, and an expert no token.
         self._nothing_RM = like_NDM.new_empty(0, size)
 
-    def observer(self, batch: int, kept: Kept) -> Observer:
+    def observer(self, batch: int, kept: ExpertStore) -> Observer:
         """Keeps the rows of a batch; neurons that are pruned do nothing."""
         place_T = self._places.of_batches[batch]
         counted_T = place_T >= 0
@@ -118,7 +118,7 @@ class Collector:
         counted_T = place_T >= 0
         self._residual_TD[place_T[counted_T]] = lacking_TD[counted_T]
 
-    def rows(self, kept: Kept) -> SplitRows:
+    def rows(self, kept: ExpertStore) -> SplitRows:
         """Of all batches."""
         device = self._residual_TD.device
         none_R = torch.zeros(0, dtype=torch.int64, device=device)

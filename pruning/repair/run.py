@@ -28,8 +28,8 @@ from pruning.plan.plan import PruningPlan, changes_nothing
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.repair.batches import placed_batches
 from pruning.repair.estimate import RepairMemory, check_memory, repair_memory
+from pruning.repair.expert_store import ExpertStore
 from pruning.repair.fitting import Fitting
-from pruning.repair.kept import Kept
 from pruning.repair.layers import RepairPass, States
 from pruning.repair.method import method
 from pruning.repair.work import Work
@@ -147,11 +147,11 @@ def _placed(folder: Path, memory: RepairMemory) -> States:
         HiddenStates(folder / name, on_disk=on_disk) for name in ("original", "repaired")
     )
     if not memory.at_once:
-        kept = Kept()
+        kept = ExpertStore()
     elif on_disk:
-        kept = Kept(folder / "fit")
+        kept = ExpertStore(folder / "fit")
     else:
-        kept = Kept(memory=torch.device("cpu"))
+        kept = ExpertStore(memory=torch.device("cpu"))
     return States(original, repaired, kept)
 
 

@@ -20,7 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pruning.repair.kept import Kept, OfExperts, named
+from pruning.repair.expert_store import ExpertStore, OfExperts, named
 
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
@@ -107,7 +107,7 @@ class _Cut(Sequence[Tensor]):
 
 
 def gram_matrices(
-    rows: Rows, kept: Kept, name: str, others: Sequence[Tensor] | None = None
+    rows: Rows, kept: ExpertStore, name: str, others: Sequence[Tensor] | None = None
 ) -> OfExperts:
     """(M, M) of each expert: the Gram matrix of its scaled activations, added to `others`."""
     for expert, scaled_RM, _ in rows.of_experts():
@@ -169,7 +169,7 @@ class System:
             for columns in blocks
         ]
         solved = [
-            _Solved(self._gathered([values_TC])[0], size_C.to(residual_TD.device))
+            _ColumnBlock(self._gathered([values_TC])[0], size_C.to(residual_TD.device))
             for values_TC, size_C in zip(lacking, sizes, strict=True)
         ]
         del lacking
@@ -198,7 +198,7 @@ class System:
                 torch.mm(scaled_RM.T, chosen_RC, out=sums_KMC[expert])
         return [self.total(sums_KMC) for sums_KMC in sums]
 
-    def _outputs(self, solved: "Sequence[_Solved]") -> list[Tensor]:
+    def _outputs(self, solved: "Sequence[_ColumnBlock]") -> list[Tensor]:
         """(T, C) for each block: what its direction adds to the output."""
         residual_TD = self.rows.residual_TD
         outputs = [
@@ -211,7 +211,7 @@ class System:
         return outputs
 
 
-class _Solved:
+class _ColumnBlock:
     """Conjugate gradients of a block of columns, for each damping."""
 
     def __init__(self, left_KMC: Tensor, size_C: Tensor) -> None:
@@ -272,7 +272,7 @@ class Fit:
 
 def fit_layer(
     rows: SplitRows,
-    kept: Kept,
+    kept: ExpertStore,
     total: Total = lambda sums: sums,
     at_once: int = 1,
 ) -> Fit:

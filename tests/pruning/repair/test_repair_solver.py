@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning.repair import solver
-from pruning.repair.kept import Kept
+from pruning.repair.expert_store import ExpertStore
 from pruning.repair.solver import DAMPINGS, Rows, System, fit_layer, gram_matrices, joined
 
 
@@ -25,11 +25,11 @@ def rows_of(rng, tokens, experts, neurons, width, top_k):
 
 
 def system_of(rows):
-    return System(rows, gram_matrices(rows, Kept(), "gram"))
+    return System(rows, gram_matrices(rows, ExpertStore(), "gram"))
 
 
 def fit(fitted, held):
-    return fit_layer(joined(fitted, held), Kept())
+    return fit_layer(joined(fitted, held), ExpertStore())
 
 
 def change_of(fit):
@@ -96,7 +96,7 @@ def test_rows_that_judge_are_cut_off_those_of_both():
     for part, cut in ((first, split.fitted), (second, split.held)):
         np.testing.assert_array_equal(dense(cut, 3), dense(part, 3))
         assert torch.equal(cut.residual_TD, part.residual_TD)
-    kept = Kept()
+    kept = ExpertStore()
     grams = gram_matrices(second, kept, "both", gram_matrices(first, kept, "first"))
     for found, wanted in zip(grams, system_of(split.every).grams, strict=True):
         torch.testing.assert_close(found, wanted)
@@ -106,8 +106,8 @@ def test_rows_that_judge_are_cut_off_those_of_both():
 def test_files_and_blocks_of_columns_give_the_same_bits(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(solver, "COLUMNS", 4)
     (fitted, _), (held, _) = planted(1, 90, width=11), planted(2, 30, width=11)
-    whole = fit_layer(joined(fitted, held), Kept())
-    kept = Kept(tmp_path / "files")
+    whole = fit_layer(joined(fitted, held), ExpertStore())
+    kept = ExpertStore(tmp_path / "files")
     on_disk = fit_layer(joined(fitted, held), kept, at_once=at_once)
     assert (on_disk.damping, on_disk.held_out) == (whole.damping, whole.held_out)
     for found, wanted in zip(on_disk.changes, whole.changes, strict=True):

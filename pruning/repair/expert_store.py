@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Kept:
+class ExpertStore:
     """Tensors by name, each appended to along its first axis."""
 
     def __init__(self, folder: Path | None = None, memory: torch.device | None = None) -> None:
@@ -76,7 +76,7 @@ def _content(tensor: Tensor) -> memoryview:
 class OfExperts(Sequence[Tensor]):
     """A kept tensor of each expert, read when it is asked for."""
 
-    kept: Kept
+    kept: ExpertStore
     name: str
     num_experts: int
     device: torch.device
