@@ -7,6 +7,7 @@ is found, cleared and given. So what a layer leaves goes to the next one, and co
 import mmap
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from weakref import finalize
 
 import numpy as np
@@ -54,7 +55,11 @@ class WeightMemory:
 
 
 def _new(nbytes: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no memory for a tensor of {nbytes} bytes") from error
     if nbytes >= _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # advice, which kernels without large pages refuse
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -28,6 +28,8 @@ _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
+# At a time: for more, Linux takes larger pages of memory, which may have to be made first.
+_WRITTEN_BYTES = 1 << 18
 _SHARED_BYTES = 1 << 12  # blocks that file systems can share begin at multiples of it
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 # Errors by which the kernel says that it cannot copy between two files.
@@ -94,7 +96,7 @@ def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
 
 def _write_all(file: int, content: memoryview) -> None:
     while content:
-        content = content[os.write(file, content) :]
+        content = content[os.write(file, content[:_WRITTEN_BYTES]) :]
 
 
 def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:

@@ -1,4 +1,4 @@
-"""Memory of weights that are gone goes to the next ones, and to nobody while something refers to it."""
+"""Memory of weights that are gone goes to the next ones, unless something still refers to it."""
 
 import psutil
 import pytest

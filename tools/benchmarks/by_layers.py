@@ -1,7 +1,7 @@
 """Calibration layer by layer against a forward that reads the same weights in the same way.
 
 `OMP_NUM_THREADS=1 PYTHONPATH=.:tests python -m tools.benchmarks.by_layers FOLDER
-[--model Qwen3-30B-A3B] [--layers 3] [--tokens 4096] [--rounds 4]`
+[--model Qwen3-30B-A3B] [--layers 3] [--experts 32] [--tokens 4096] [--rounds 4]`
 
 Writes random weights of a published model's shapes into a scratch folder, as `real_size` does. Both
 run in this process, in turn; the least of each counts, as other programs only add. Processor time,
@@ -80,18 +80,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a scratch folder")
     parser.add_argument("--model", default="Qwen3-30B-A3B", choices=sorted(LAYOUTS))
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--experts", type=int, help="of a layer, instead of the model's own")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    model = prepared(given.folder.resolve(), given.model, given.layers, given.tokens)
+    scratch = given.folder.resolve()
+    model = prepared(scratch, given.model, given.layers, given.tokens, given.experts)
     vocabulary = int(model.config["vocab_size"])
     ids = np.random.default_rng(0).integers(3, vocabulary, (given.tokens // SEQ_LEN, SEQ_LEN))
     sequences = TokenSequences("random", tuple(ids.astype(np.int32)), len(ids), 0)
     settings = CalibrationSettings(
         SEQ_LEN, device="cpu", batch_size=BATCH, placement=Placement(stream_layers=True)
     )
-    stats = given.folder / "stats"
+    stats = scratch / "stats"
 
     def calibrated() -> None:
         shutil.rmtree(stats, ignore_errors=True)

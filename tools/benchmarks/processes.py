@@ -1,7 +1,7 @@
 """One process against several that share the layers of a model: work, bytes read, memory.
 
 `PYTHONPATH=.:tests python -m tools.benchmarks.processes FOLDER [--model OLMoE-1B-7B-0924]
-[--layers 6] [--tokens 4096] [--samples 8] [--seq-len 512] [--processes 2]`
+[--layers 6] [--experts 16] [--tokens 4096] [--samples 8] [--seq-len 512] [--processes 2]`
 
 Writes random weights of a published model's shapes into a scratch folder, as `real_size` does, then
 calibrates and evaluates with one process and with several, each with one thread. They are forked
@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a scratch folder")
     parser.add_argument("--model", default="OLMoE-1B-7B-0924", choices=sorted(LAYOUTS))
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--experts", type=int, help="of a layer, instead of the model's own")
     parser.add_argument("--tokens", type=int, default=4096, help="of the calibration")
     parser.add_argument("--samples", type=int, default=8, help="of the evaluation")
     parser.add_argument("--seq-len", type=int, default=512, help="tokens of a sequence")
@@ -139,7 +140,7 @@ def main() -> None:
     torch.set_num_threads(1)
     scratch = given.folder.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
-    model = prepared(scratch, given.model, given.layers, given.tokens)
+    model = prepared(scratch, given.model, given.layers, given.tokens, given.experts)
     print(f"{given.model}, {given.layers} layers, {model.checkpoint.nbytes / 2**30:.2f} GiB\n")
     print(
         "| command | processes | CPU s of each | speed-up | GiB read by each | peak MiB of each |"

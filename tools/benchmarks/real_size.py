@@ -164,11 +164,18 @@ def corpora(scratch: Path, tokens: int, vocabulary: int) -> None:
         (scratch / f"{name}.jsonl").write_text("".join(lines))
 
 
-def prepared(scratch: Path, name: str, layers: int, tokens: int) -> MoEModel:
-    """The checkpoint in the scratch folder, and nothing else there from an earlier run."""
-    folder = scratch / f"{name}-{layers}"
+def prepared(
+    scratch: Path, name: str, layers: int, tokens: int, experts: int | None = None
+) -> MoEModel:
+    """The checkpoint in the scratch folder, and nothing else there from an earlier run.
+
+    Fewer `experts` a layer take less memory, and as long to run.
+    """
+    folder = scratch / f"{name}-{layers}{f'x{experts}' if experts else ''}"
     if not (folder / "model.safetensors.index.json").is_file():
         raw = {**LAYOUTS[name].config, "num_hidden_layers": layers}
+        counts = ("num_experts", "num_local_experts", "n_routed_experts")
+        raw |= {key: experts for key in counts if experts and key in raw}
         write_model(folder, AutoConfig.for_model(**raw))
     for old in ("stats", "pruned", "repaired"):
         shutil.rmtree(scratch / old, ignore_errors=True)
