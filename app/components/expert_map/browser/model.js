@@ -63,6 +63,12 @@ export async function readModel(message) {
   const lit = data.lit && new Map(data.lit);
   const mostLit = lit ? Math.max(...lit.values(), 0) : 0;
   const model = { ...data, panels, single, limit: 1, lit, mostLit };
+  if (data.mode === "fates") {
+    model.fateOfCell = new Uint8Array(data.layers.length * data.width);
+    forEachExpert(model, (row, expert) => {
+      model.fateOfCell[row * data.width + expert] = askedFate(model, row, expert);
+    });
+  }
   if (data.mode === "delta") {
     forEachExpert(model, (row, expert) => {
       model.limit = Math.max(model.limit, Math.abs(rankChange(model, row, expert)));
@@ -105,7 +111,8 @@ export const prunesAny = (model, index) =>
   model.panels[index].kept.some((count, row) => count < model.counts[row]);
 
 // Both keep it, only the first, only the second, neither: 0..3.
-export const fateOf = (model, row, expert) =>
+export const fateOf = (model, row, expert) => model.fateOfCell[row * model.width + expert];
+const askedFate = (model, row, expert) =>
   model.panels.reduce((code, panel) => 2 * code + Number(!isKept(model, panel, row, expert)), 0);
 
 export function fateDiffers(model, row, expert) {

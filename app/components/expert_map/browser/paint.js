@@ -69,6 +69,7 @@ export function readTheme(root, fates) {
     empty: css(color("--st-secondary-background-color", "#f3f6f8")),
     pruned: css(pruned),
     fates: Array.from({ length: 256 }, (_, level) => css(mix(pruned, kept, level / 255))),
+    mixtures: new Map(),
     fateColors: (fates[Number(isDark)] ?? []).map(rgbOf),
     stops: isDark ? DARK : LIGHT,
     values: shades(isDark ? DARK : LIGHT),
@@ -160,8 +161,7 @@ function fillOf(view, index, row, experts) {
     return theme.fates[Math.round(255 * keptShare(model, index, row, experts))];
   }
   if (model.mode === "fates") {
-    const colors = experts.map((expert) => theme.fateColors[fateOf(model, row, expert)]);
-    return css([0, 1, 2].map((part) => meanOf(colors, (rgb) => rgb[part])));
+    return mixedFates(theme, experts.map((expert) => fateOf(model, row, expert)));
   }
   if (isDelta(model, index)) {
     const change = largestOf(experts, (expert) => rankChange(model, row, expert));
@@ -169,6 +169,16 @@ function fillOf(view, index, row, experts) {
   }
   const level = (expert) => panel.levels[row * model.width + rankOf(model, panel, row, expert)];
   return theme.values[Math.round(meanOf(experts, level))];
+}
+
+// Few mixtures fill thousands of cells.
+function mixedFates({ fateColors, mixtures }, fates) {
+  const name = String(fates);
+  if (!mixtures.has(name)) {
+    const rgb = [0, 1, 2].map((part) => meanOf(fates, (fate) => fateColors[fate][part]));
+    mixtures.set(name, css(rgb));
+  }
+  return mixtures.get(name);
 }
 
 const keptShare = (model, index, row, experts) =>
