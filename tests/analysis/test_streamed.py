@@ -32,7 +32,7 @@ from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
-from families.configs import BY_NAME, CASES, DISTINCT
+from families.configs import BY_NAME, CASES, DISTINCT, KINDS
 from families.tiny_models import tiny_model as family_model
 
 STREAMED = Placement(stream_layers=True)
@@ -49,8 +49,11 @@ def assert_same_as_whole(path, tmp_path, hidden="", place=STREAMED, **changes):
     described = load_model_index(str(path))
     whole = run(described, tmp_path / "whole", **changes)
     place = replace(place, hidden_states_dir=tmp_path / hidden if hidden else None)
-    streamed = run(described, tmp_path / "streamed", place, **changes)
+    assert_same(run(described, tmp_path / "streamed", place, **changes), whole)
     assert not hidden or list((tmp_path / hidden).iterdir()) == []
+
+
+def assert_same(streamed, whole):
     assert streamed.manifest.digest == whole.manifest.digest
     assert streamed.manifest.files == whole.manifest.files
     assert streamed.manifest.made["way"] == "layers"
@@ -61,23 +64,17 @@ def assert_same_as_whole(path, tmp_path, hidden="", place=STREAMED, **changes):
 
 @pytest.mark.parametrize("case", DISTINCT)
 def test_every_kind_of_family_gives_the_bits_of_the_whole_model(case, tmp_path):
-    model = family_model(case)
-    model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
+    """By layers, in blocks of experts, and in one family of each kind in blocks of one."""
+    family_model(case).save_pretrained(tmp_path / "model", max_shard_size="40KB")
+    described = load_model_index(str(tmp_path / "model"))
     if case.model_type in HAND_ON_MORE:
         with pytest.raises(UnsupportedModelError, match="a layer hands on more than hidden states"):
-            assert_same_as_whole(tmp_path / "model", tmp_path)
+            run(described, tmp_path / "streamed", STREAMED)
         return
-    assert_same_as_whole(tmp_path / "model", tmp_path)
-
-
-@pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", DISTINCT)
-def test_every_kind_of_family_gives_its_bits_with_experts_in_blocks(case, at_once, tmp_path):
-    if case.model_type in HAND_ON_MORE:
-        pytest.skip("its layers do not run alone")
-    family_model(case).save_pretrained(tmp_path / "model", max_shard_size="40KB")
-    place = replace(STREAMED, experts_at_once=at_once)
-    assert_same_as_whole(tmp_path / "model", tmp_path, place=place, **EVERY_GROUP)
+    whole = run(described, tmp_path / "whole", **EVERY_GROUP)
+    for at_once in (0, 3, 1) if case in KINDS else (0, 3):
+        place = replace(STREAMED, experts_at_once=at_once)
+        assert_same(run(described, tmp_path / f"in {at_once}", place, **EVERY_GROUP), whole)
 
 
 # A model on disk, and what is asked of its runs.

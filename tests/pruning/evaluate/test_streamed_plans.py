@@ -12,7 +12,7 @@ from analysis.drain import drain
 from analysis.errors import StatsError, UnsupportedModelError
 from analysis.model.opening import load_model_index
 from families.built import HAND_ON_MORE
-from families.configs import BY_NAME, DISTINCT
+from families.configs import BY_NAME, DISTINCT, KINDS
 from families.tiny_models import tiny_model
 from pruning.engine import changed_weights, streamed
 from pruning.engine.run import run_evaluations
@@ -62,31 +62,20 @@ def outcomes(records):
 
 @pytest.mark.parametrize("case", DISTINCT)
 def test_every_kind_of_family_gives_the_bits_of_one_plan_at_a_time(case, ask_streamed, tmp_path):
+    """Whole layers, blocks of experts, and in one family of each kind blocks of one."""
     described = saved(tmp_path / "model", case)
     plans = plans_for(described, case)
     if case.model_type in HAND_ON_MORE:
         with pytest.raises(UnsupportedModelError, match="a layer hands on more than hidden states"):
             drain(run_evaluations(ask_streamed(described, plans, "together")))
         return
-    together = drain(run_evaluations(ask_streamed(described, plans, "together")))
     alone = drain(run_evaluations(ask_streamed(described, plans, "alone", streams=False)))
-    assert outcomes(together) == outcomes(alone)
-    assert [record.samples for record in together] == [record.samples for record in alone]
-    assert not list((tmp_path / "together").rglob("*.partial"))
-
-
-@pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", DISTINCT)
-def test_experts_in_blocks_give_the_bits_of_every_kind_of_family(
-    case, at_once, ask_streamed, tmp_path
-):
-    described = saved(tmp_path / "model", case)
-    if case.model_type in HAND_ON_MORE:
-        pytest.skip("its layers do not run alone")
-    plans = plans_for(described, case)
-    in_blocks = ask_streamed(described, plans, "blocks", experts_at_once=at_once)
-    whole = ask_streamed(described, plans, "whole", streams=False)
-    assert outcomes(drain(run_evaluations(in_blocks))) == outcomes(drain(run_evaluations(whole)))
+    for at_once in (0, 3, 1) if case in KINDS else (0, 3):
+        asked = ask_streamed(described, plans, f"in {at_once}", experts_at_once=at_once)
+        together = drain(run_evaluations(asked))
+        assert outcomes(together) == outcomes(alone)
+        assert [record.samples for record in together] == [record.samples for record in alone]
+    assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_what_blocks_need_is_said_where_it_lacks(ask_streamed, tmp_path):
