@@ -12,7 +12,8 @@ from pruning.records.repair import RepairRecord
 from pruning.requests.following import evaluate_command
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
-from pruning.tasks.memory import python_memory
+from pruning.tasks.memory import item_bytes, python_memory
+from pruning.tasks.probing import way_of
 from pruning.tasks.repair import estimate_repair_run, repair_run
 
 
@@ -62,7 +63,8 @@ def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     """The tokens, memory and time of a repair."""
     cost = yield from estimate_repair_run(call.request)
     seconds, taken = (cost.seconds / 2, cost.seconds), cost.memory
-    memory = python_memory() + taken.total
+    model, dtype, device = way_of(call.request)
+    memory = python_memory(item_bytes(model, dtype), device) + taken.total
     parts = [f"{cost.tokens:,} tokens", f"about {format_bytes(memory)} of memory"]
     if taken.at_once:
         parts.append(f"{taken.at_once} of a layer's experts at once, each read twice")
