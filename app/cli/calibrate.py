@@ -7,7 +7,7 @@ from analysis.numbers.words import counted, time_in_words
 from analysis.stats.manifest import CorpusRef
 from app.cli.action import end, show
 from app.cli.derive import command
-from app.console import follow, out, show_facts
+from app.console import finish, follow, out, show_facts
 from pruning.actions.action import Call
 from pruning.actions.calibrate import ACTION
 from pruning.plan.sizes import format_bytes
@@ -48,11 +48,9 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
     first = requests[0]  # all have one model, dtype and device
     model = load_model_index(first.model, revision=first.revision)
     own = python_memory(item_bytes(model, first.dtype), first.device)
-    out.print("Nothing was run.")
     for corpus, guess in forecasts:
         prepared = dict(corpus.prepared)
         source = prepared.pop("source", {})
-        out.print()
         show_facts(
             {
                 "corpus": corpus.name,
@@ -70,6 +68,14 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "time": f"about {time_in_words(guess.seconds)}",
             }
         )
+        out.print()
+    guesses = [guess for _, guess in forecasts]
+    memory = own + max(guess.memory_bytes for guess in guesses)
+    seconds = sum(guess.seconds for guess in guesses)
+    finish(
+        f"about {format_bytes(memory)} of memory, about {time_in_words(seconds)}; nothing was run",
+        {"memory_bytes": memory, "seconds": seconds},
+    )
 
 
 def _by_layers(needs: "MemoryNeeds", own: int) -> dict[str, str]:

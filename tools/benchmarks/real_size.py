@@ -68,7 +68,7 @@ class Step:
     name: str
     words: Sequence[object]
     needed: Callable[[], int]
-    has_estimate: bool = False  # whether `--dry-run` says the seconds
+    has_estimate: bool = False  # whether `--dry-run` says seconds and memory
 
 
 def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
@@ -118,17 +118,16 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
     yield Step("inspect", ("inspect", path), lambda: 0)
     counted = ("plan", path, "--config-only", "--shrink", "40%")
     yield Step("plan --config-only", counted, lambda: 0)
-    yield Step("weights", ("weights", path, *stats), lambda: experts)
+    yield Step("weights", ("weights", path, *stats), lambda: experts, has_estimate=True)
     words = ("calibrate", path, *text, "--tokens", tokens, *by_layers, "--stream-layers", *stats)
-    yield Step("calibrate --stream-layers", words, lambda: total - head)
+    yield Step("calibrate --stream-layers", words, lambda: total - head, has_estimate=True)
     for plan, criterion in zip(plans, ("reap", "aimer"), strict=True):
         words = ("plan", path, "--criterion", criterion, "--sparsity", "50%", "-o", plan, *stats)
         yield Step(f"plan by {criterion}", words, lambda: 0)
     both = [word for plan in plans for word in ("--plan", plan)]
-    words = ("evaluate", path, *both, *held_out, "--samples", 2, *by_layers)
-    yield Step(
-        "evaluate, 2 plans and the original", (*words, "--stream-layers", *stats), lambda: total
-    )
+    words = ("evaluate", path, *both, *held_out, "--samples", 2, *by_layers, *stats)
+    name = "evaluate, 2 plans and the original"
+    yield Step(name, (*words, "--stream-layers"), lambda: total, has_estimate=True)
     yield Step("fit", ("fit", path, "--target-size", f"{total / 2**31}", *stats), lambda: 0)
     words = ("repair", path, "--plan", plans[0], *text, "--tokens", tokens // 4, *by_layers, *stats)
     yield Step("repair", words, lambda: total - head, has_estimate=True)
@@ -140,19 +139,27 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
         yield Step("verify --level bytes", ("verify", out, "--level", "bytes"), once)
         # Of the source as many bytes as of the export.
         words = ("verify", out, "--source", path, "--level", "bytes", *stats)
-        yield Step("verify --source", words, twice)
+        yield Step("verify --source", words, twice, has_estimate=True)
+    words = ("verify", scratch / "pruned", "--source", path, "--stream-layers", *stats)
+    needed = partial(_bytes_of, path, scratch / "pruned")
+    yield Step("verify --source --stream-layers, to logits", words, needed, has_estimate=True)
+
+
+def _bytes_of(*folders: Path) -> int:
+    return sum(map(_bytes_in, folders))
 
 
 def _bytes_in(folder: Path, times: int = 1) -> int:
     return times * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def expected(scratch: Path, step: Step) -> str:
-    """The seconds that the command expects to take."""
+def expected(scratch: Path, step: Step) -> tuple[str, str]:
+    """The seconds and MiB that the command expects to take."""
     if not step.has_estimate:
-        return "-"
+        return "-", "-"
     printed = run(scratch, (*step.words, "--dry-run", "--json"), None).printed
-    return f"{json.loads(printed)['result']['seconds']:.0f}"
+    result = json.loads(printed)["result"]
+    return f"{result['seconds']:.0f}", f"{result['memory_bytes'] / 2**20:,.0f}"
 
 
 def corpora(scratch: Path, tokens: int, vocabulary: int) -> None:
@@ -199,16 +206,16 @@ def main() -> None:
     model = prepared(scratch, given.model, given.layers, given.tokens)
     gib = model.checkpoint.nbytes / 2**30
     print(f"{given.model}, {given.layers} layers, {gib:.2f} GiB, {os.cpu_count()} cores\n")
-    print("| step | CPU s | s | expected s | peak MiB | GiB read / needed |")
-    print("|---|---|---|---|---|---|")
+    print("| step | CPU s | s | expected s | peak MiB | expected MiB | GiB read / needed |")
+    print("|---|---|---|---|---|---|---|")
     limit = int(given.limit_gib * 2**30) if given.limit_gib else None
     for step in steps(scratch, model, given.tokens):
-        guess = expected(scratch, step)
+        seconds, memory = expected(scratch, step)
         used, needed = run(scratch, step.words, limit), step.needed()
         own = f"{used.read / 2**30:.2f}" if used.read > needed / 2 else "mapped"
         read = f"{own} / {needed / 2**30:.2f}" if needed else "-"
-        cells = (step.name, f"{used.cpu:.1f}", f"{used.seconds:.1f}", guess)
-        print(f"| {' | '.join((*cells, f'{used.peak / 2**20:,.0f}', read))} |", flush=True)
+        took = (f"{used.cpu:.1f}", f"{used.seconds:.1f}", seconds, f"{used.peak / 2**20:,.0f}")
+        print(f"| {' | '.join((step.name, *took, memory, read))} |", flush=True)
 
 
 if __name__ == "__main__":
