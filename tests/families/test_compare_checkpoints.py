@@ -4,8 +4,11 @@ The model is cut in memory by its module tree, its configuration counts what is 
 `save_pretrained` writes it, in the layout of the original or in the other one.
 """
 
+import shutil
+
 import numpy as np
 import pytest
+from exports import edit_tensors, shards_of
 
 from analysis.drain import drain
 from analysis.errors import CheckpointError
@@ -72,6 +75,22 @@ def test_the_plan_is_what_a_script_kept(built, case, tmp_path):
 def test_layouts_may_differ(built, name, layouts, tmp_path):
     layout, written = layouts
     check(built, BY_NAME[name], tmp_path / "cut", layout=layout, written=written)
+
+
+def test_a_projection_inside_a_stack_is_told_from_its_neighbour(built, tmp_path):
+    """Stacks of GPT-OSS are (in, out), and columns of gate and up take turns."""
+    original = built(BY_NAME["gpt_oss"]).described()
+    shutil.copytree(original.checkpoint.path, tmp_path / "refitted")
+
+    def refit(tensors):
+        if (name := "model.layers.0.mlp.experts.gate_up_proj") in tensors:
+            tensors[name][1, :, 1::2] += 0.5
+        return tensors
+
+    for shard in shards_of(tmp_path / "refitted"):
+        edit_tensors(shard, refit)
+    match = drain(match_checkpoints(original, load_model_index(str(tmp_path / "refitted"))))
+    assert [dict(layer.changed) for layer in match.layers if layer.changed] == [{1: ("up",)}]
 
 
 def test_families_that_differ_are_refused(built):

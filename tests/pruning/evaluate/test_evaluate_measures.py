@@ -152,6 +152,7 @@ def test_the_variance_of_the_mean_is_that_between_documents():
     assert copies.variance_of_mean() == pytest.approx(numbers.var(ddof=1) / 4)
     # Documents of 1 and 3 samples, mean 5: residuals -4 and 4, so 2 * (16 + 16) / 4**2.
     assert SampleValues(numbers, (0, 1, 1, 1)).variance_of_mean() == pytest.approx(4)
+    assert SampleValues(numbers[:1]).variance_of_mean() == 0
 
 
 def test_the_interval_is_seeded_and_absent_for_one_document():
