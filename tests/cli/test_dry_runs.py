@@ -6,6 +6,8 @@ import pytest
 from exports import tensors_of
 from folder_tree import tree
 
+from analysis.progress import RATES
+from analysis.stats.rates import keep_rates
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 
@@ -14,6 +16,13 @@ from families.tiny_models import tiny_model
 def expected(works):
     """The numbers of a command's `--dry-run`."""
     return lambda *words: json.loads(works(*words, "--dry-run", "--json"))["result"]
+
+
+@pytest.fixture
+def rated(here, monkeypatch):
+    """Runs have measured this machine: nothing is probed, and equal work takes as long."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    keep_rates(dict.fromkeys(RATES, 1.0))
 
 
 def size(folder):
@@ -43,6 +52,7 @@ search: {{corpus: {held}, samples: 2, population: 4, elites: 1, generations: {ge
 """
 
 
+@pytest.mark.usefixtures("rated")
 def test_a_search_reads_the_model_for_calibration_and_candidates(expected, tiny, corpora, here):
     def said(generations, *way):
         recipe = here / f"{generations}.yaml"
