@@ -41,7 +41,7 @@ _IMPORTS_END: Final = 8192  # characters of a script, in which its imports stand
 def preloads(*, charts: bool = True) -> str:
     """Links that fetch the scripts of widgets with the page, and what they import.
 
-    Those of charts are left out without ``charts``.
+    Those of charts are left out without `charts`.
     """
     static = Path(st.__file__).parent / "static"
     page, folder = (static / "index.html").read_text(encoding="utf-8"), static / "static" / "js"

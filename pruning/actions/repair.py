@@ -62,7 +62,7 @@ def _layers(record: RepairRecord) -> Table:
 def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
     """The tokens, memory and time of a repair."""
     cost = yield from estimate_repair_run(call.request)
-    seconds, taken = (cost.seconds / 2, cost.seconds), cost.memory
+    taken = cost.memory
     model, dtype, device = way_of(call.request)
     memory = python_memory(item_bytes(model, dtype), device) + taken.total
     parts = [f"{cost.tokens:,} tokens", f"about {format_bytes(memory)} of memory"]
@@ -70,7 +70,7 @@ def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
         parts.append(f"{taken.at_once} of a layer's experts at once, each read twice")
     if taken.on_disk:
         parts.append(f"{format_bytes(taken.on_disk)} on disk meanwhile")
-    parts.append(f"{time_in_words(max(seconds))} at most")
+    parts.append(f"{time_in_words(cost.seconds)} at most")
     facts = {"tokens": cost.tokens, "memory_bytes": memory, "seconds": cost.seconds}
     return Outcome(
         f"{', '.join(parts)}; nothing was written",

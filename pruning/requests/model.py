@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from analysis.files.home import from_home
 from analysis.files.shipped import DEMO_MODEL
 from pruning.spec import options, plan_options
 from pruning.spec.base import Option, Request, command_line, is_plan, option_words, repeated
@@ -57,7 +58,7 @@ class WeightsRequest(ModelRequest):
 def _named(value: Any) -> Any:
     if value == "":  # of which a path makes the working directory
         raise ValueError("it is empty; name a folder")
-    return value
+    return str(from_home(value)) if isinstance(value, str | Path) else value
 
 
 class ExportOptions(ActionOptions):

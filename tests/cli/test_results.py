@@ -110,6 +110,16 @@ def test_a_failed_verification_ends_with_fail(works, moeprune, here):
     assert str(caught.value).splitlines()[1:] == failed
 
 
+def test_an_export_below_home_is_written_told_and_found_again(works, here, monkeypatch):
+    """No shell replaces the ~ of recipes, jobs and quoted words."""
+    monkeypatch.setenv("HOME", str(here))
+    works(*PLAN, "-o", "plan.json")
+    asked = ("export", "demo", "~/out", "--plan", "plan.json")
+    assert f"{here / 'out'}: files with headers" in works(*asked).replace("\n", "")
+    assert "is finished, skipped" in works(*asked)
+    assert not (here / "~").exists()
+
+
 def test_verify_says_what_it_could_not_compare(works, as_json, here):
     works(*PLAN)
     works("export", "demo", "out", "--plan", "plan.json")

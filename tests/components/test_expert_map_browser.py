@@ -273,6 +273,30 @@ def test_a_part_that_was_dragged_over_fills_the_map_until_escape(map_page, panel
     python_says(map_page, None, 0)
 
 
+def test_a_drag_that_ends_elsewhere_or_by_escape_neither_zooms_nor_selects(map_page, panels):
+    legend, order = map_page.locator(".legend"), panels[0].order
+    box = map_page.locator("canvas.base").first.bounding_box()
+    # Let go right above the map, before the drag is one.
+    map_page.mouse.move(box["x"] + 200, box["y"] + 2)
+    map_page.mouse.down()
+    map_page.mouse.move(box["x"] + 200, box["y"] - 3)
+    map_page.mouse.up()
+    map_page.mouse.move(*cell(map_page, 0, 2, 5), steps=4)
+    expect(readout(map_page)).to_contain_text(f"layer 3 \u00b7 expert {order[2, 5]} ")
+    map_page.mouse.down()
+    map_page.mouse.move(*cell(map_page, 0, 4, 15), steps=4)
+    map_page.get_by_role("application").press("Escape")
+    map_page.mouse.up()
+    expect(legend).not_to_contain_text("layers")
+    python_says(map_page, None, 0)
+    # Keys begin in sight.
+    drag(map_page, cell(map_page, 0, 2, 8), cell(map_page, 0, 3, 19))
+    expect(legend).to_contain_text("layers 3\u20134, ranks 9\u201320")
+    map_page.mouse.move(0, 0)
+    map_page.get_by_role("application").press("ArrowRight")
+    expect(readout(map_page)).to_contain_text(f"layer 3 \u00b7 expert {order[2, 8]} ")
+
+
 def test_cells_under_four_pixels_are_shared_by_ranks_and_say_so(map_page, map_url, synthetic):
     """A cell of n ranks has the mean of their levels."""
     map_page.goto(f"{map_url}/?layers=4&experts=512&mode=beside")

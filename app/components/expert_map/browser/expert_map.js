@@ -349,6 +349,7 @@ function beginDrag(view, event) {
 }
 
 function continueDrag(view, index, event) {
+  if (!(event.buttons & 1)) view.from = view.drag = null; // released outside of the map
   const drag = view.from && [view.from, placeOf(event)];
   if (!drag || !(view.drag || isDrag(drag))) return hover(view, index, event);
   if (!view.drag) event.target.setPointerCapture(event.pointerId);
@@ -357,6 +358,7 @@ function continueDrag(view, index, event) {
 }
 
 function forgetDrag(view) {
+  if (view.drag) view.hasDragged = true; // the click that follows is none
   view.from = view.drag = null;
   paintOverlay(view);
 }
@@ -364,9 +366,7 @@ function forgetDrag(view) {
 function endDrag(view) {
   const { drag } = view;
   forgetDrag(view);
-  if (!drag) return;
-  view.hasDragged = true; // the click that follows is none
-  zoomTo(view, draggedPart(view.model, view.box, drag));
+  if (drag) zoomTo(view, draggedPart(view.model, view.box, drag));
 }
 
 function zoomTo(view, part) {
@@ -407,11 +407,16 @@ function toggle(view, cell) {
   select(view, view.selected && sameCell(cell, view.selected) ? null : cell);
 }
 
+function firstInSight({ model, box }, panel) {
+  const [row, column] = [box.rows[0], box.columns[0]];
+  return { row, expert: expertAt(model, panel, row, Math.min(column, model.counts[row] - 1)) };
+}
+
 function move(view, rows, columns) {
   const { model } = view;
   const panel = model.panels[view.active];
   const from = view.cursor ?? view.selected;
-  if (!from) return setCursor(view, { row: 0, expert: expertAt(model, panel, 0, 0) });
+  if (!from) return setCursor(view, firstInSight(view, panel));
   const row = Math.max(0, Math.min(model.layers.length - 1, from.row + rows));
   const column = columnOf(model, panel, from.row, from.expert) + columns;
   const within = Math.max(0, Math.min(model.counts[row] - 1, column));
