@@ -57,7 +57,8 @@ def give_back_memory() -> None:
     """Return freed tensors to the system instead of keeping them for reuse (glibc only).
 
     Without it a process that loads and drops one layer after another grows by fragmentation, and
-    every thread reserves its own address space.
+    every thread reserves its own address space. Once a whole layer is loaded, the heap keeps
+    tensors below 32 MiB again, see `freed_at_once`: new pages for each of them took longer.
     """
     # oneDNN compiles a matrix product for each number of tokens and keeps a thousand by default.
     # It reads this variable at the first product.
@@ -66,8 +67,10 @@ def give_back_memory() -> None:
 
 
 @contextmanager
-def freed_at_once() -> Iterator[None]:
+def freed_at_once(*, afterwards: bool = False) -> Iterator[None]:
     """Inside the block, freed tensors return to the system; after it, the heap keeps them.
+
+    `afterwards`: they still return after it, as memory is scarce.
 
     Loading a model converts and stacks tensors of all sizes: the heap kept 620 MiB of them beside
     weights of 750, and at the peak as much.
@@ -76,7 +79,8 @@ def freed_at_once() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_heap({_M_MMAP_THRESHOLD: _MOST_KEPT, _M_TRIM_THRESHOLD: 2 * _MOST_KEPT})
+        kept = _AT_ONCE if afterwards else _MOST_KEPT
+        _set_heap({_M_MMAP_THRESHOLD: kept, _M_TRIM_THRESHOLD: 2 * kept})
 
 
 def _set_heap(options: Mapping[int, int]) -> None:

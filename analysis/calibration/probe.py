@@ -51,7 +51,7 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
         # Reading a value waits for the device.
         float(linear(linear(tokens, into)[:, :width], out)[0, 0])
 
-    # Without what others have of the processor in between.
+    # Without the CPU time that other programs take in between.
     clock = time.thread_time if on.type == "cpu" else time.perf_counter
     with torch.no_grad():
         run(*experts[0])  # kernels start up
@@ -66,7 +66,7 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
 def byte_seconds(model: MoEModel) -> tuple[float, float]:
     """Seconds for a byte of the shards: as far as the disk decides them, and hashed too.
 
-    The fastest parts count, as others may have the processor in between.
+    The fastest parts count, as other programs may take the CPU in between.
     """
     reading, hashing = list[float](), list[float]()
     started = before = time.perf_counter()

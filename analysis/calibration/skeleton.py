@@ -192,7 +192,7 @@ class Skeleton:
         if not experts:
             others = (name for name in tensors.plain if not self._is_of_expert(name))
             tensors = _Tensors({name: tensors.plain[name] for name in others}, {})
-        self._fill(tensors)
+        self._fill(tensors, is_scarce=not experts)
         ends = layer in (HEAD, OUTPUT)
         if ends and any(parameter.is_meta for _, parameter in self._parameters(layer)):
             self.load(EMBEDDINGS)
@@ -240,7 +240,7 @@ class Skeleton:
         self.drop_experts(layer)
         for name, shape in self._of_experts[layer].items():
             self._empty(name, torch.Size((len(block), *shape[1:])))
-        self._fill(read)
+        self._fill(read, is_scarce=True)
         own = self._of_experts[layer]
         self._finish({name: self.model.get_parameter(name) for name in own})
         set_loaded_block(experts, block)
@@ -273,10 +273,10 @@ class Skeleton:
             return stored.rows(block)
         return stored if expert in block else None
 
-    def _fill(self, tensors: _Tensors) -> None:
-        """Read tensors into the model."""
+    def _fill(self, tensors: _Tensors, *, is_scarce: bool) -> None:
+        """Read tensors into the model; `is_scarce` memory is too small for a whole layer."""
         self._memory.expect(self._sizes(tensors))
-        with freed_at_once():
+        with freed_at_once(afterwards=is_scarce):
             self._read(tensors)
         self._memory.expect()
 

@@ -11,7 +11,7 @@ from analysis.calibration.distributed import Processes
 from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import StatsError
 
-HELD_OUT = 5  # every so manieth part of the sequences judges and is fitted on last
+HELD_OUT = 5  # one of so many sequences judges, and is fitted on last
 
 
 @dataclass(frozen=True, eq=False)

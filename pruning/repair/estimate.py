@@ -20,11 +20,11 @@ from analysis.model.widths import computed_widths
 from pruning.engine.repaired_weights import cannot
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import FORWARDS
-from pruning.repair.fitting import UNKNOWNS
 from pruning.repair.solver import COLUMNS
 
 _FLOAT = 4  # bytes of a number that is fitted
-_OF_TOKENS = 3  # arrays of all tokens and a block of columns, while that is solved
+_OF_UNKNOWNS = 6  # arrays of the unknowns of a block of columns, while it is solved
+_OF_TOKENS = 3  # arrays of all tokens and a block of columns, meanwhile
 _UNEVEN = 4  # the largest expert rarely has more times the tokens of the mean one
 # New down projections beside those that are loaded, and what is read of a file for them.
 _COPIES = 2 / 3
@@ -47,7 +47,7 @@ class RepairMemory:
     states: int  # hidden states of both models and what waits for experts, in the CPU's memory
     on_disk: int  # the same, where it is in files
     at_once: int = 0  # experts of a layer that are loaded at once; 0: all
-    room: int = 0  # of such a block, for the fit while no expert is loaded
+    columns: int = 1  # blocks of columns that are solved together while no expert is loaded
 
     @property
     def total(self) -> int:
@@ -65,7 +65,13 @@ class FitSizes:
 
     kept: int  # of its experts: rows, matrices, changes; in files where experts run in blocks
     lacking: int  # of its tokens: what the output lacks
-    working: int  # while one block of columns is solved, and one expert's matrix is inverted
+    columns: int  # of a block of columns, while it is solved
+    one: int  # of one expert, whose matrix is inverted
+
+    @property
+    def working(self) -> int:
+        """While one block of columns is solved."""
+        return self.columns + self.one
 
     @classmethod
     def of(cls, model: MoEModel, tokens: int, experts: int) -> "FitSizes":
@@ -76,9 +82,9 @@ class FitSizes:
         # A Gram matrix and an inverse for each damping; later one of each, and the changes.
         kept = rows + max(4 * squares, 2 * squares + experts * width * out)
         of_one = min(tokens, _UNEVEN * tokens * top_k // experts) * width
-        working = UNKNOWNS * experts * width * COLUMNS + _OF_TOKENS * tokens * COLUMNS
-        working += 2 * of_one + 8 * width**2  # in float64
-        return cls(_FLOAT * kept, _FLOAT * tokens * out, _FLOAT * working)
+        columns = (_OF_UNKNOWNS * experts * width + _OF_TOKENS * tokens) * COLUMNS
+        one = 2 * of_one + 8 * width**2  # in float64
+        return cls(_FLOAT * kept, _FLOAT * tokens * out, _FLOAT * columns, _FLOAT * one)
 
 
 def repair_memory(
@@ -118,8 +124,8 @@ def memory_of_repair(
     if at_once := experts_that_fit(model, settings, run):
         loaded = block_bytes(sizes, at_once, run)
         device = max(loaded, sizes.around + run.running + fit.working)
-        room = loaded - sizes.around - run.running
-        return RepairMemory(device, run.paused, paused - run.paused, at_once, room)
+        columns = max(1, (loaded - sizes.around - run.running - fit.one) // fit.columns)
+        return RepairMemory(device, run.paused, paused - run.paused, at_once, columns)
     experts = max(layer.num_experts for layer in model.layers) * sizes.expert
     device = sizes.whole + run.running + max(run.whole, int(_COPIES * experts))
     return RepairMemory(device, run.states, states - run.states)

@@ -25,8 +25,10 @@ class ExpertStore:
             self._parts.setdefault(name, []).append(here)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
+        # What an earlier run may have left under this name is replaced.
+        mode = "ab" if name in self._empty else "wb"
         self._empty[name] = rows[:0].cpu().clone()
-        with (self._folder / name).open("ab") as file:
+        with (self._folder / name).open(mode) as file:
             file.write(_content(rows.contiguous().cpu()))
 
     def get(self, name: str, device: torch.device) -> Tensor:
@@ -58,6 +60,7 @@ class ExpertStore:
         if self._folder is None:
             del self._parts[name]
         else:
+            del self._empty[name]
             (self._folder / name).unlink()
 
     def clear(self) -> None:

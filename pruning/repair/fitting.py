@@ -22,8 +22,6 @@ from pruning.records.repair import LayerFit
 from pruning.repair.expert_store import ExpertStore
 from pruning.repair.solver import COLUMNS, SplitRows, fit_layer
 
-UNKNOWNS = 6  # arrays of the unknowns of a block of columns, while it is solved
-
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
@@ -34,7 +32,7 @@ class Fitting:
     files: Path  # folder of the new weights
     processes: Processes
     kept: ExpertStore
-    room: int = 0  # bytes that blocks of columns may take which are solved together; one always is
+    columns: int = 1  # blocks of columns that are solved together
     _orders: dict[int, list[bool]] = field(default_factory=dict)  # by layer, see `check_order`
 
     @cached_property
@@ -70,7 +68,7 @@ class Fitting:
     def fit(self, layer: int, rows: SplitRows, experts: nn.Module, target: str) -> LayerFit:
         """Fit a layer on its rows, and write what changes and what was found."""
         # Processes add up in one order, whatever memory each has.
-        at_once = int(self.processes.share(self._columns_at_once(rows)))
+        at_once = int(self.processes.share(self.columns))
         result = fit_layer(rows, self.kept, self.processes.total, at_once)
         facts: dict[str, Any] = {
             "layer": layer,
@@ -90,12 +88,6 @@ class Fitting:
                 text = outcome.model_dump_json(exclude_unset=True)
                 write_durably(self._state(layer), text.encode())
         return outcome
-
-    def _columns_at_once(self, rows: SplitRows) -> int:
-        """Blocks of columns that are solved together."""
-        every = rows.every
-        unknowns = len(every.tokens) * every.scaled[0].shape[1] * COLUMNS
-        return max(1, self.room // (UNKNOWNS * unknowns * every.residual_TD.itemsize))
 
     def _write(
         self, layer: int, rows: SplitRows, changes: Sequence[Tensor], *, is_transposed: bool

@@ -7,7 +7,7 @@ are not fitted again.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from analysis.calibration.blocks import blocks_note
 from analysis.calibration.feed import run_trunk
-from analysis.calibration.free import freed_at_once
 from analysis.calibration.hidden import HiddenStates
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
@@ -85,8 +84,7 @@ class RepairPass:
         """Repair every sparse layer from the first that loses something on."""
         fits: list[LayerFit] = []
         original, repaired = self.states.original, self.states.repaired
-        with self._loading():
-            self.skeleton.load(EMBEDDINGS)
+        self.skeleton.load(EMBEDDINGS)
         for number, batch in enumerate(self.batches):
             with torch.no_grad():
                 hidden_BTD = self.relay.embed(batch.tokens)
@@ -110,8 +108,7 @@ class RepairPass:
         blocks = layer_in_blocks(
             layer, self.skeleton, self.at_once, (states.original, states.repaired)
         )
-        with self._loading():
-            self.skeleton.load(layer, experts=blocks is None)
+        self.skeleton.load(layer, experts=blocks is None)
         if blocks:
             yield from self._experts_in_blocks(blocks, collector)
         else:
@@ -335,10 +332,6 @@ class RepairPass:
         before = hidden.get(number).to(self.skeleton.device)
         with torch.no_grad():
             return self.relay.layer(layer, self.batches[number].tokens, before)
-
-    def _loading(self) -> AbstractContextManager[None]:
-        """Inside the block freed tensors return to the system; of a tight memory all do."""
-        return nullcontext() if self.at_once else freed_at_once()
 
     def _keep(self, layer: int, number: int, original: Tensor, repaired: Tensor) -> None:
         self.states.original.put(layer, number, original)

@@ -104,7 +104,7 @@ def repair_plan(
         yield Progress(LOADING, 0, 1, "repairs")
         skeleton = Skeleton(model, settings)
         placed = _placed(states, memory)
-        fitting = Fitting(model, plan, files, processes, placed.kept, memory.room)
+        fitting = Fitting(model, plan, files, processes, placed.kept, memory.columns)
         work = Work(model, plan, batches, lambda layer: bool(fitting.known(layer)), memory.at_once)
         through = RepairPass(
             model, plan, batches, new, placed, skeleton, fitting, work, memory.at_once

@@ -1,13 +1,14 @@
-"""Memory that a dry run says: a repair's as it estimates itself."""
+"""Memory that a dry run says, a repair's as it estimates itself; and what a repair makes of it."""
 
 import numpy as np
 import pytest
 
-from analysis.calibration.loading import CalibrationSettings
+from analysis.calibration.blocks import layer_sizes
+from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import keep_all
-from pruning.repair.estimate import estimate_repair
+from pruning.repair.estimate import FitSizes, estimate_repair, memory_of_repair
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.spec.base import validated
@@ -27,3 +28,20 @@ def test_an_evaluation_with_repairs_takes_what_the_larger_of_both_takes():
     assert repair == pytest.approx(alone, rel=0.25)
     assert running.with_repairs(repair + 1, repairs=True) == repair + 1
     assert running.with_repairs(1, repairs=False) == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_as_many_columns_are_solved_together_as_a_block_of_experts_leaves_room_for(at_once):
+    model, place = load_model_index("demo"), Placement(stream_layers=True, experts_at_once=at_once)
+    settings = CalibrationSettings(8, dtype="float32", device="cpu", placement=place)
+    fit = FitSizes(kept=0, lacking=500, columns=20_000, one=9_000)
+    memory = memory_of_repair(model, fit, running=100, hidden=0, settings=settings)
+    around = layer_sizes(model, settings).around
+    taken = [
+        around + 100 + 500 + fit.one + number * fit.columns
+        for number in (memory.columns, memory.columns + 1)
+    ]
+    assert memory.columns > 1
+    assert taken[0] <= memory.device < taken[1]
+    large = FitSizes(kept=0, lacking=500, columns=1 << 30, one=0)
+    assert memory_of_repair(model, large, 100, 0, settings).columns == 1

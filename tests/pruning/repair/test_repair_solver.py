@@ -118,6 +118,17 @@ def test_files_and_blocks_of_columns_give_the_same_bits(tmp_path, monkeypatch, a
     assert not list(tmp_path.iterdir())
 
 
+def test_what_an_earlier_run_left_in_a_file_is_replaced(tmp_path):
+    rows_RM = torch.arange(6.0).reshape(2, 3)
+    for _ in range(2):  # the first is killed
+        kept = ExpertStore(tmp_path)
+        kept.add("rows-0", rows_RM[:1])
+        kept.add("rows-0", rows_RM[1:])
+        assert torch.equal(kept.get("rows-0", torch.device("cpu")), rows_RM)
+    kept.drop("rows-0")
+    assert not list(tmp_path.iterdir())
+
+
 def planted(seed, tokens, noise=0.1, width=6):
     """Rows whose residual is what a change of fixed weights adds, and noise."""
     rows = rows_of(np.random.default_rng(seed), tokens, 3, 4, width, 2)
