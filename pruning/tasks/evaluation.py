@@ -41,6 +41,7 @@ from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import (
     check_records_folder,
     open_plan,
+    quiet_transformers,
     run_settings,
     together,
     tokenizer_loader,
@@ -159,6 +160,7 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         draws = yield from drawn_corpora(request, model, store)
     from pruning.engine.run import Evaluations, run_evaluations
 
+    quiet_transformers()
     work = Evaluations(
         model,
         plans,

@@ -19,7 +19,7 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.calibration import check_corpora, prepare_calibration
-from pruning.tasks.loading import check_records_folder, together
+from pruning.tasks.loading import check_records_folder, quiet_transformers, together
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -46,6 +46,7 @@ def repair_run(request: RepairRequest) -> Steps[RepairRecord]:
         ready = yield from _prepare(request)
     from pruning.repair.run import repair_plan
 
+    quiet_transformers()
     store = RepairStore(stats_store(request.stats_dir).directories)
     return (yield from repair_plan(*ready, store))
 

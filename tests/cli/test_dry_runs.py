@@ -5,6 +5,7 @@ import json
 import pytest
 from exports import tensors_of
 from folder_tree import tree
+from transformers.utils import logging
 
 from analysis.progress import RATES
 from analysis.stats.rates import keep_rates
@@ -99,7 +100,9 @@ def test_what_is_measured_is_stated_before_and_then_known(
     assert said["seconds"] > 0
     assert said["memory_bytes"] > 60 << 20
     assert not (here / "own").exists()
+    logging.enable_progress_bar()
     works(*words)
+    assert not logging.is_progress_bar_enabled()  # logs have the program's lines alone
     (here / "result.json").unlink(missing_ok=True)
     # Numbers in the table whose record is gone: a run would write it again, this one does not.
     for record in (here / "own").rglob(f"{command[:4]}*/*.json"):

@@ -9,7 +9,8 @@ Qwen3-30B-A3B take 24 GiB. A second run takes the checkpoint that is there.
 
 For each command the table has the processor seconds, the seconds by the clock, and what the
 command itself expected of these; the most memory that it held, Python included; and the bytes that
-it read, beside those that it cannot do without. The page cache is warm where it can hold the model.
+it read, beside those that it cannot do without. No rate of the machine is known before. The page
+cache is warm where it can hold the model.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
     used, started = scratch / "used", time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, *map(str, words)],
-        env={**os.environ, "USED": str(used)},
+        env={**os.environ, "USED": str(used), "XDG_CACHE_HOME": str(scratch / "cache")},
         cwd=scratch,
         stdout=subprocess.PIPE,
         text=True,
@@ -128,7 +129,7 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
     words = ("evaluate", path, *both, *held_out, "--samples", 2, *by_layers, *stats)
     name = "evaluate, 2 plans and the original"
     yield Step(name, (*words, "--stream-layers"), lambda: total, has_estimate=True)
-    yield Step("fit", ("fit", path, "--target-size", f"{total / 2**31}", *stats), lambda: 0)
+    yield Step("fit", ("fit", path, "--target-size", f"{0.7 * total / 2**30}", *stats), lambda: 0)
     words = ("repair", path, "--plan", plans[0], *text, "--tokens", tokens // 4, *by_layers, *stats)
     yield Step("repair", words, lambda: total - head, has_estimate=True)
     for name, plan in (("pruned", plans[0]), ("repaired", scratch / "repaired.json")):
@@ -184,7 +185,7 @@ def prepared(
         counts = ("num_experts", "num_local_experts", "n_routed_experts")
         raw |= {key: experts for key in counts if experts and key in raw}
         write_model(folder, AutoConfig.for_model(**raw))
-    for old in ("stats", "pruned", "repaired"):
+    for old in ("stats", "cache", "pruned", "repaired"):
         shutil.rmtree(scratch / old, ignore_errors=True)
     for file in scratch.glob("*.json"):
         file.unlink()
