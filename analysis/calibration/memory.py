@@ -238,7 +238,9 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     if settings.placement.stream_layers and needs.experts_at_once:  # what surrounds them runs twice
         around = active_by_layer(model, experts=False)
         active += sum(around[layer] for layer in layers_in_blocks(model, needs.experts_at_once))
+    # Bytes become weights about as fast as products of their cost are made.
     work = cost("multiply", active * (sequences.num_tokens + padded))
+    work += cost("read", model.checkpoint.nbytes)
     rate = run_rates().get("multiply") or multiply_rate(model, settings.dtype, settings.device)
     by_layers = needs.in_blocks or needs.streamed
     return Estimate(

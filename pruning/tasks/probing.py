@@ -69,7 +69,7 @@ def way_of(request: ModelRequest | SearchRequest) -> Way:
 
 
 def probed(steps: Steps[Result], way: Callable[[], Way]) -> Steps[Result]:
-    """The steps of a task; on a machine of which nothing is known, a `probe` before long work."""
+    """The steps of a task; a `probe` before long work of which known rates tell less than half."""
     is_stated = False
 
     def change(step: Progress) -> Progress:
@@ -77,7 +77,9 @@ def probed(steps: Steps[Result], way: Callable[[], Way]) -> Steps[Result]:
         if is_stated or step.whole is None or not step.whole.total:
             return step
         is_stated = True
-        if known_rates() or expected_seconds(step.whole) < _LONG:
+        expected, known = expected_seconds(step.whole), known_rates()
+        told = {kind: left for kind, left in step.whole.left.items() if kind in known}
+        if expected < _LONG or expected_seconds(Whole(told)) > expected / 2:
             return step
         return replace(step, note=probe(step.whole, *way()) or step.note)
 
