@@ -322,8 +322,8 @@ def test_the_documentation_of_users_stays_short():
     pages = [ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md")]
     pages += (ROOT / "docs" / "concepts").glob("*.md")
     # 15,800; pages on traffic, published checkpoints and ways to shrink; bits and experts per token
-    # by layer, placement, recipes of other programs.
-    assert sum(len(page.read_text().split()) for page in pages) <= 17_450
+    # by layer, placement, recipes of other programs; the whole path at real size, measured.
+    assert sum(len(page.read_text().split()) for page in pages) <= 17_600
     reference = (ROOT / "docs" / "reference").glob("*.md")
     written = re.compile(r"<!-- written: .*?<!-- /written -->", flags=re.S)
     texts = [written.sub("", page.read_text()) for page in reference]
