@@ -13,8 +13,9 @@ from pruning.requests.model import ModelRequest
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks import Steps
 
-# Bytes become weights as fast as products are, in this dtype; "" is that of the request.
-_LOADED: Final = {"read": "", "load": "auto"}
+# Work that is as fast as products in this dtype; "" is that of the request.
+_PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": "", "fit": "float32"}
+_LOADED: Final = {"read": "", "load": "auto"}  # bytes that become weights
 _LOADING: Final = 0.8  # of the time of a forward of the same cost; see decision 66
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
@@ -32,7 +33,7 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     from analysis.calibration.probe import byte_seconds, multiply_rate
 
     speed = cache(partial(multiply_rate, model, device=device))
-    for kind, own in {"multiply": "", **_LOADED}.items():
+    for kind, own in {**_PRODUCTS, **_LOADED}.items():
         if kind in missing:
             rates[kind] = speed(own or dtype)
     if missing & {*READING}:

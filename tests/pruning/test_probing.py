@@ -58,6 +58,17 @@ def test_a_probe_tells_what_this_work_depends_on(model):
     assert known_rates().keys() == {"read", "hash", "multiply", "check", "load"}
 
 
+def test_the_fit_of_a_repair_is_probed_in_its_own_dtype(model):
+    """In bfloat16 some processors multiply several times as fast."""
+    repair = Whole({"observe": 1.0, "fit": 1.0, "run repaired": 1.0})
+    drain(probing(repair, model, "float32"))
+    assert len(set(known_rates().values())) == 1  # measured once
+    drain(probing(repair, model, "bfloat16"))
+    rates = known_rates()
+    assert rates.keys() == {"observe", "fit", "run repaired"}
+    assert rates["fit"] != rates["observe"] == rates["run repaired"]
+
+
 def test_what_runs_have_measured_is_not_probed(model):
     keep_probed({"multiply": 5.0, "read": 6.0})
     keep_rates({"multiply": 2.0})
