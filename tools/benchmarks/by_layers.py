@@ -18,16 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from analysis.calibration.feed import run_trunk
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.relay import Relay
 from analysis.calibration.run import calibrate
-from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
 from layouts.published import LAYOUTS
+from tools.benchmarks.forward import forward
 from tools.benchmarks.real_size import BATCH, SEQ_LEN, prepared
 
 
@@ -55,24 +52,6 @@ def used(action: Callable[[], object]) -> Used:
         after.ru_stime - before.ru_stime,
         after.ru_minflt - before.ru_minflt,
     )
-
-
-def forward(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
-    """One forward of all tokens through all layers, one layer in memory at a time."""
-    skeleton = Skeleton(model, settings)
-    relay = Relay(skeleton.model, skeleton.layers, model.family.label, run_trunk)
-    batches = list(sequences.batches(settings.batch_size))
-    skeleton.load(EMBEDDINGS)
-    with torch.no_grad():
-        hidden = [relay.embed(batch) for batch in batches]
-        skeleton.drop(EMBEDDINGS)
-        for layer in range(len(skeleton.layers)):
-            skeleton.load(layer)
-            hidden = [
-                relay.layer(layer, batch, before)
-                for batch, before in zip(batches, hidden, strict=True)
-            ]
-            skeleton.drop(layer)
 
 
 def main() -> None:

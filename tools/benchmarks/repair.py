@@ -12,17 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
+from forward import forward
 from synthetic import olmoe_config, random_model
 from timing import peak_memory_mib
 
-from analysis.calibration.feed import run_trunk
 from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.relay import Relay
-from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
 from analysis.corpora.sequences import TokenSequences
 from analysis.drain import drain
-from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.widths import computed_widths
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
@@ -31,23 +27,6 @@ from pruning.repair.run import repair_plan
 
 LENGTH, BATCH = 256, 8
 ATTEMPTS = 4  # each, in turn; the fastest counts
-
-
-def forward(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> None:
-    """One forward of all tokens through all layers, one layer in memory at a time."""
-    skeleton = Skeleton(model, settings)
-    relay = Relay(skeleton.model, skeleton.layers, model.family.label, run_trunk)
-    batches = list(sequences.batches(settings.batch_size))
-    skeleton.load(EMBEDDINGS)
-    with torch.no_grad():
-        hidden = [relay.embed(batch) for batch in batches]
-        for layer in range(len(skeleton.layers)):
-            skeleton.load(layer)
-            hidden = [
-                relay.layer(layer, batch, before)
-                for batch, before in zip(batches, hidden, strict=True)
-            ]
-            skeleton.drop(layer)
 
 
 def main() -> None:
