@@ -41,6 +41,8 @@ def statistics(folder):
 
 @pytest.mark.slow
 def test_a_layer_larger_than_memory_gives_the_bits_of_a_whole_one(tmp_path):
+    # Of many random models a repair helps no layer, and then keeps none; it helps both of these.
+    torch.manual_seed(5)
     write_model(tmp_path / "small", 8)
     write_model(tmp_path / "large", EXPERTS)
     whole = limited(tmp_path, "whole", 0)
