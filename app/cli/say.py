@@ -87,7 +87,7 @@ def say_plan(model: MoEModel, plan: PruningPlan, path: Path, *following: str) ->
         show_summary(summary, "")
     count, sizes = (experts_in_words(numbers) for numbers in (counts.values(), summary["experts"]))
     words = (
-        f"{path}: keeps {report.experts_after} of {report.experts_before} experts "
+        f"{path}: keeps {report.experts_after:,} of {report.experts_before:,} experts "
         f"({count} of {sizes} per layer), {_change(report, target)}"
         f"{fewer}, {per_token_in_words(report)}, digest {plan.digest[:8]}"
     )
@@ -134,7 +134,7 @@ def say_counted(model: MoEModel, cut: CountPlan, request: SpecRequest) -> None:
     count = experts_in_words(allocation.keep)
     sizes = experts_in_words(layer.num_experts for layer in allocation.layers)
     words = (
-        f"{model.name}: {report.experts_after} of {report.experts_before} experts ({count} of "
+        f"{model.name}: {report.experts_after:,} of {report.experts_before:,} experts ({count} of "
         f"{sizes} per layer) would stay, {_change(report, target_words)}, "
         f"{format_count(report.params_after)} of {format_count(report.params_before)} parameters, "
         f"{format_count(report.active_after)} per token"

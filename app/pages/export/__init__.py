@@ -51,7 +51,7 @@ def _plan_part(current_plan: CurrentPlan, report: SizeReport, choice: ExportChoi
     repair = current_plan.plan.repair
     st.markdown(f"**Plan**: {title}{f', repaired, {literal(repair.words)}' if repair else ''}")
     with st.container(horizontal=True, gap="small"):
-        kept = f"{report.experts_after} of {report.experts_before}"
+        kept = f"{report.experts_after:,} of {report.experts_before:,}"
         st.metric("Experts kept", kept, width="content")
         st.metric("On disk", format_bytes(choice.num_bytes), width="content")
         st.metric("Per layer", one_or_range(current_plan.kept.values()), width="content")

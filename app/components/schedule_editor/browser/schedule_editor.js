@@ -76,7 +76,7 @@ function paintTools(view) {
   const { budget, rules } = view.model;
   const all = sum(rules.sizes);
   const kept = sum(view.counts);
-  const text = `${kept} of ${all} experts kept`;
+  const text = `${kept.toLocaleString("en")} of ${all.toLocaleString("en")} experts kept`;
   if (view.budgetText.textContent !== text) view.budgetText.textContent = text;
   view.badge.title = kept === budget ? "The budget is spent exactly" : `The budget is ${budget}`;
   const note = [expected(view), moved(view), rules.step > 1 ? `steps of ${rules.step}` : ""];
