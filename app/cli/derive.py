@@ -17,14 +17,15 @@ from analysis.machine.devices import check_device
 from app.cli.files import REPLACES, check_file, check_new_file, plan_content
 from app.cli.help import EMPTY_PATH, HAS_EMPTY_WORD
 from pruning.spec.base import (
+    HEADINGS,
     OPTIONS,
-    PANELS,
     Option,
     Request,
     choices_of,
     default_of,
     flags_of,
     flat_fields,
+    heading_of,
     is_plan,
     option_of,
     repeated,
@@ -60,11 +61,14 @@ def command(
         fields = flat_fields(kind) if kind else {}
         plans = {name: field for name, field in fields.items() if is_plan(field)}
         declared = {**plans, **model.model_fields, **fields}
-        panels = PANELS if len(declared) > MOST_UNGROUPED else {}
+        is_grouped = len(declared) > MOST_UNGROUPED
+        headings = {
+            name: heading_of(name, field) if is_grouped else "" for name, field in declared.items()
+        }
         parameters = {
             parameter.name: parameter
             for name, field in declared.items()
-            if (parameter := _parameter(name, field, panels.get(name), repeated=name == repeatable))
+            if (parameter := _parameter(name, field, headings[name], repeated=name == repeatable))
         }
 
         def run(ctx: typer.Context, **values: Any) -> None:
@@ -101,7 +105,7 @@ def command(
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
-        run.__signature__ = _signature([*parameters.values(), *passed], panels)  # type: ignore[attr-defined]
+        run.__signature__ = _signature([*parameters.values(), *passed], headings)  # type: ignore[attr-defined]
         return run
 
     return derive
@@ -138,14 +142,16 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _signature(parameters: list[inspect.Parameter], panels: Mapping[str, str]) -> inspect.Signature:
+def _signature(
+    parameters: list[inspect.Parameter], headings: Mapping[str, str]
+) -> inspect.Signature:
     """What typer reads: the context, then options by heading, required ones before the others."""
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    order = ["", *dict.fromkeys(panels.values())]
+    order = ("", *HEADINGS)
 
     def place(parameter: inspect.Parameter) -> tuple[int, bool]:
         is_optional = parameter.default is not inspect.Parameter.empty
-        return order.index(panels.get(parameter.name, "")), is_optional
+        return order.index(headings.get(parameter.name, "")), is_optional
 
     return inspect.Signature([context, *sorted(parameters, key=place)])
 
@@ -231,7 +237,7 @@ def _check_corpus(corpus: str) -> None:
 
 
 def _parameter(
-    name: str, field: FieldInfo, panel: str | None, *, repeated: bool
+    name: str, field: FieldInfo, heading: str, *, repeated: bool
 ) -> inspect.Parameter | None:
     """A field as a parameter that typer reads; None for one that is no option."""
     option = option_of(field)
@@ -248,7 +254,7 @@ def _parameter(
             *(["/".join(flags)] if kind is bool else flags),
             help=option.help,
             metavar=None if kind is bool else takes(field, flags),
-            rich_help_panel=panel,
+            rich_help_panel=heading or None,
             dir_okay=option.file in ("", "folder", "plan"),
             file_okay=option.file != "folder",
         )

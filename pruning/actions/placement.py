@@ -56,6 +56,7 @@ class PlacementRequest(RankedRequest, ModelRequest):
             "How the experts on the device are spread over the layers; global compares all, "
             "uniform gives each layer as many.",
             takes="global|global-rescaled|uniform|frequency",
+            heading="Layers",
         ),
     ] = "global"
     bits: Annotated[

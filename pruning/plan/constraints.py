@@ -1,10 +1,10 @@
-"""Constraints of a plan besides its budget."""
+"""Constraints of a plan besides its budget, and what they leave each layer and each expert."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -116,6 +116,94 @@ def check_names(layers: Sequence[MoELayer], constraints: Constraints) -> None:
                 f"The constraints name expert {max(ids)} of layer {index}, which has "
                 f"{counts[index]} experts (0..{counts[index] - 1})."
             )
+
+
+def kept_bounds(layer: MoELayer, constraints: Constraints, step: int) -> tuple[int, int]:
+    """Fewest and most experts that a layer can keep."""
+    index, count = layer.index, layer.num_experts
+    dropped = constraints.dropped.get(index, frozenset())
+    keep = constraints.fixed.get(index)
+    if index in constraints.protected:
+        if dropped:
+            raise PlanError(
+                f"Layer {index} is protected, so its expert {min(dropped)} cannot be dropped; "
+                "leave one of the two out."
+            )
+        if keep not in (None, count):
+            raise PlanError(
+                f"Layer {index} is protected, so it keeps {count} experts and not {keep}; leave "
+                "one of the two out."
+            )
+        return count, count
+    pinned = constraints.pinned.get(index, frozenset())
+    low, high = _kept_range(layer, pinned, dropped, constraints.floor)
+    low, high = _multiples(layer, (low, high), step)
+    possible = range(low, high + 1, step)
+    if keep is not None and keep not in possible:
+        below = [number for number in possible if number < keep][-1:]
+        above = [number for number in possible if number > keep][:1]
+        raise PlanError(
+            f"Layer {index} cannot keep {keep} of {count} experts here; nearest: "
+            f"{' or '.join(map(str, below + above))}."
+        )
+    return (low, high) if keep is None else (keep, keep)
+
+
+def _kept_range(
+    layer: MoELayer, pinned: Collection[int], dropped: Collection[int], floor: int
+) -> tuple[int, int]:
+    """Fewest and most experts that can be kept; all groups keep the same number."""
+    groups, size = layer.num_groups, layer.num_experts // layer.num_groups
+    most_pinned = max(sum(e // size == group for e in pinned) for group in range(groups))
+    most_dropped = max(sum(e // size == group for e in dropped) for group in range(groups))
+    low = max(layer.least_kept, groups * most_pinned, min(floor, layer.num_experts))
+    high = groups * (size - most_dropped)
+    if low > high:
+        where = f" in each of its {groups} groups" if groups > 1 else ""
+        raise PlanError(
+            f"Layer {layer.index} must keep at least {low} of {layer.num_experts} experts, but "
+            f"with the dropped ones at most {high} can stay; drop at most "
+            f"{(layer.num_experts - low) // groups}{where}."
+        )
+    return low, high
+
+
+def _multiples(layer: MoELayer, kept: tuple[int, int], step: int) -> tuple[int, int]:
+    """The smallest and largest multiple of `step` in a range of kept experts."""
+    low, high = -(-kept[0] // step) * step, kept[1] // step * step
+    if low <= high:
+        return low, high
+    works = max(
+        number
+        for number in range(1, step)
+        if number % layer.num_groups == 0 and -(-kept[0] // number) * number <= kept[1]
+    )
+    raise PlanError(
+        f"Layer {layer.index} can keep from {kept[0]} to {kept[1]} experts, and none of these is a "
+        f"multiple of {step}; the nearest that works is a multiple of {works}."
+    )
+
+
+def kept_widths(key: tuple[int, int], width: int, limits: Constraints) -> tuple[int, int]:
+    """Fewest and most neurons that an expert can keep."""
+    (layer, expert), step = key, limits.multiple_of
+    floor, what = min(limits.floor, width), f"Expert {expert} of layer {layer}"
+    low, high = -(-floor // step) * step, width // step * step
+    if expert in limits.dropped.get(layer, ()):
+        return 0, 0
+    if layer in limits.protected or expert in limits.pinned.get(layer, ()):
+        return width, width
+    if 0 < width < step:
+        raise PlanError(
+            f"{what} has {width} neurons and cannot keep a multiple of {step}; the largest "
+            f"multiple that works is {width}."
+        )
+    if low > high:
+        raise PlanError(
+            f"{what} has {width} neurons, so it cannot keep {floor} or more in multiples of "
+            f"{step}; the largest floor that works is {high}."
+        )
+    return low, high
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,7 @@ from analysis.cache_keys import IdentityKey
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import np
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
-from pruning.plan.constraints import Constraints, check_names
+from pruning.plan.constraints import Constraints, check_names, kept_bounds, kept_widths
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -210,7 +210,7 @@ def expert_units(layers: Sequence[MoELayer], limits: Constraints | None = None) 
     limits = limits or Constraints()
     check_names(layers, limits)
     step = math.lcm(limits.multiple_of, *(layer.num_groups for layer in layers))
-    bounds = [_kept_bounds(layer, limits, step) for layer in layers]
+    bounds = [kept_bounds(layer, limits, step) for layer in layers]
     sizes = tuple(layer.num_experts for layer in layers)
     least = tuple(size - high for size, (_, high) in zip(sizes, bounds, strict=True))
     most = tuple(size - low for size, (low, _) in zip(sizes, bounds, strict=True))
@@ -222,72 +222,6 @@ def open_units(layers: Sequence[MoELayer]) -> Units:
     """The experts of each layer without bounds, so that any number can go."""
     sizes = tuple(layer.num_experts for layer in layers)
     return Units(sizes, (0,) * len(sizes), sizes, layers=tuple(layers))
-
-
-def _kept_bounds(layer: MoELayer, constraints: Constraints, step: int) -> tuple[int, int]:
-    """Fewest and most experts that a layer can keep."""
-    index, count = layer.index, layer.num_experts
-    dropped = constraints.dropped.get(index, frozenset())
-    keep = constraints.fixed.get(index)
-    if index in constraints.protected:
-        if dropped:
-            raise PlanError(
-                f"Layer {index} is protected, so its expert {min(dropped)} cannot be dropped; "
-                "leave one of the two out."
-            )
-        if keep not in (None, count):
-            raise PlanError(
-                f"Layer {index} is protected, so it keeps {count} experts and not {keep}; leave "
-                "one of the two out."
-            )
-        return count, count
-    pinned = constraints.pinned.get(index, frozenset())
-    low, high = _kept_range(layer, pinned, dropped, constraints.floor)
-    low, high = _multiples(layer, (low, high), step)
-    possible = range(low, high + 1, step)
-    if keep is not None and keep not in possible:
-        below = [number for number in possible if number < keep][-1:]
-        above = [number for number in possible if number > keep][:1]
-        raise PlanError(
-            f"Layer {index} cannot keep {keep} of {count} experts here; nearest: "
-            f"{' or '.join(map(str, below + above))}."
-        )
-    return (low, high) if keep is None else (keep, keep)
-
-
-def _kept_range(
-    layer: MoELayer, pinned: Collection[int], dropped: Collection[int], floor: int
-) -> tuple[int, int]:
-    """Fewest and most experts that can be kept; all groups keep the same number."""
-    groups, size = layer.num_groups, layer.num_experts // layer.num_groups
-    most_pinned = max(sum(e // size == group for e in pinned) for group in range(groups))
-    most_dropped = max(sum(e // size == group for e in dropped) for group in range(groups))
-    low = max(layer.least_kept, groups * most_pinned, min(floor, layer.num_experts))
-    high = groups * (size - most_dropped)
-    if low > high:
-        where = f" in each of its {groups} groups" if groups > 1 else ""
-        raise PlanError(
-            f"Layer {layer.index} must keep at least {low} of {layer.num_experts} experts, but "
-            f"with the dropped ones at most {high} can stay; drop at most "
-            f"{(layer.num_experts - low) // groups}{where}."
-        )
-    return low, high
-
-
-def _multiples(layer: MoELayer, kept: tuple[int, int], step: int) -> tuple[int, int]:
-    """The smallest and largest multiple of `step` in a range of kept experts."""
-    low, high = -(-kept[0] // step) * step, kept[1] // step * step
-    if low <= high:
-        return low, high
-    works = max(
-        number
-        for number in range(1, step)
-        if number % layer.num_groups == 0 and -(-kept[0] // number) * number <= kept[1]
-    )
-    raise PlanError(
-        f"Layer {layer.index} can keep from {kept[0]} to {kept[1]} experts, and none of these is a "
-        f"multiple of {step}; the nearest that works is a multiple of {works}."
-    )
 
 
 def neuron_units(
@@ -305,7 +239,7 @@ def neuron_units(
     limits = limits or Constraints()
     experts = [(layer, expert) for layer in sorted(widths) for expert in range(len(widths[layer]))]
     sizes = tuple(widths[layer][expert] for layer, expert in experts)
-    bounds = [_kept_widths(key, width, limits) for key, width in zip(experts, sizes, strict=True)]
+    bounds = [kept_widths(key, width, limits) for key, width in zip(experts, sizes, strict=True)]
     least = tuple(size - high for size, (_, high) in zip(sizes, bounds, strict=True))
     most = tuple(size - low for size, (low, _) in zip(sizes, bounds, strict=True))
     ranked: tuple[FloatArray, ...] = ()
@@ -323,28 +257,6 @@ def neuron_units(
         sizes, least, most, limits.multiple_of, NEURONS, pools,
         experts=tuple(experts), limits=limits, saliency=ranked,
     )  # fmt: skip
-
-
-def _kept_widths(key: ExpertKey, width: int, limits: Constraints) -> tuple[int, int]:
-    """Fewest and most neurons that an expert can keep."""
-    (layer, expert), step = key, limits.multiple_of
-    floor, what = min(limits.floor, width), f"Expert {expert} of layer {layer}"
-    low, high = -(-floor // step) * step, width // step * step
-    if expert in limits.dropped.get(layer, ()):
-        return 0, 0
-    if layer in limits.protected or expert in limits.pinned.get(layer, ()):
-        return width, width
-    if 0 < width < step:
-        raise PlanError(
-            f"{what} has {width} neurons and cannot keep a multiple of {step}; the largest "
-            f"multiple that works is {width}."
-        )
-    if low > high:
-        raise PlanError(
-            f"{what} has {width} neurons, so it cannot keep {floor} or more in multiples of "
-            f"{step}; the largest floor that works is {high}."
-        )
-    return low, high
 
 
 def check_total(total: int, units: Units) -> None:

@@ -40,9 +40,10 @@ from pruning.requests.plan import SpecRequest
 from pruning.schedules import MEASURED, Evidence, fold_ranking
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
-from pruning.spec.spec import FREQUENCY, PlanSpec, RankingSpec
+from pruning.spec.spec import FREQUENCY, LimitsSpec, PlanSpec, RankingSpec
 
-_OF_LIMITS = ("multiple_of", "serve_on", "floor", "pin", "drop", "keep_super")
+# Whole layers are measured whatever the plan keeps of them.
+_OF_LIMITS = (name for name in LimitsSpec.model_fields if name not in ("protect", "set"))
 _OF_ORDER = ("granularity", "criterion", "gate", *_OF_LIMITS)
 
 

@@ -103,7 +103,11 @@ class PathsRequest(ModelRequest):
     clusters: PathClusters | None = None
     schedule: Annotated[
         Literal["global", "global-rescaled", "uniform", "early", "middle", "late"],
-        Option("How a budget is spread.", takes="global|global-rescaled|uniform|early|middle|late"),
+        Option(
+            "How a budget is spread.",
+            takes="global|global-rescaled|uniform|early|middle|late",
+            heading="Layers",
+        ),
     ] = "global"
     corpora: tuple[
         Annotated[

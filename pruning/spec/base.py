@@ -40,6 +40,8 @@ class Option:
     # a folder with one, and the value is its content.
     file: Literal["", "new", "existing", "folder", "corpus", "plan"] = ""
     endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
+    of: Literal["", "expert", "neuron"] = ""  # the granularity of plans that has it; empty: both
+    heading: str = ""  # one of HEADINGS; default: that of the field's name
     # A value as the words that it is read from, if it is kept as something else than a word.
     words: Callable[[Any], Iterable[str]] | None = None
 
@@ -48,16 +50,13 @@ class Option:
         return {name: value for name, value in asdict(self).items() if value}
 
 
-# Field of a request -> its heading in the help of commands with many options.
-PANELS = {
-    field: panel
-    for panel, fields in {
+# Headings in the help of commands with many options, in their order.
+HEADINGS: Final = ("Ranking", "Budget", "Layers", "Constraints", "Neurons", "Corpora", "Machine")
+# Field of many requests -> its heading; those of a plan have it in their declaration.
+_HEADED = {
+    field: heading
+    for heading, fields in {
         "Ranking": "criterion criteria gate granularity calibrated_on with_criterion with_gate",
-        "Budget": "shrink sparsity sparsities target_size target_dtype params_share remove uneven "
-        "top_k mean_top_k with_sparsity",
-        "Layers": "schedule schedule_file kept_experts measured_on cost across levels refine",
-        "Constraints": "multiple_of serve_on floor protect pin drop keep_super set lock",
-        "Neurons": "neuron_scope kept_neurons width_mode width_multiple_of",
         "Corpora": "corpus corpora runs tokens seq_len seed packing truncate count answers "
         "answer_tokens select clusters samples windows_per_document questions stops template_args "
         "skip_bad_rows allow_test_set allow_small_ids "
@@ -78,6 +77,13 @@ def option_of(field: FieldInfo) -> Option | None:
         if isinstance(annotation, Option):
             merged = replace(merged, **annotation.values()) if merged else annotation
     return merged
+
+
+@cache
+def heading_of(name: str, field: FieldInfo) -> str:
+    """The heading of a field in the help of commands with many options; or empty."""
+    option = option_of(field)
+    return (option and option.heading) or _HEADED.get(name, "")
 
 
 @cache
@@ -218,7 +224,10 @@ def _in_order(kind: type[Request]) -> tuple[str, ...]:
     return tuple(
         sorted(
             fields,
-            key=lambda name: (not fields[name].is_required(), PANELS.get(name) == "Constraints"),
+            key=lambda name: (
+                not fields[name].is_required(),
+                heading_of(name, fields[name]) == "Constraints",
+            ),
         )
     )
 

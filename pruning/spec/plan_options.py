@@ -79,26 +79,39 @@ _Share = Annotated[
 # How much goes, from where.
 Sparsity = Annotated[
     _Share,
-    Option("Fraction of experts removed: 0.5 or 50%.", ("--sparsity",), takes="FRACTION"),
+    Option(
+        "Fraction of experts removed: 0.5 or 50%.",
+        ("--sparsity",),
+        takes="FRACTION",
+        heading="Budget",
+    ),
 ]
 Shrink = Annotated[
     _Share,
-    Option("Make the checkpoint smaller by this share of its bytes: 40% or 0.4.", takes="FRACTION"),
+    Option(
+        "Make the checkpoint smaller by this share of its bytes: 40% or 0.4.",
+        takes="FRACTION",
+        heading="Budget",
+    ),
 ]
 ParamsShare = Annotated[
     _Share,
-    Option("Remove this share of all parameters: 20% or 0.2.", takes="FRACTION"),
+    Option("Remove this share of all parameters: 20% or 0.2.", takes="FRACTION", heading="Budget"),
 ]
 Remove = Annotated[
     Whole,
     Field(ge=0, le=10**12),
-    Option("Remove this many experts, or neurons, in all.", takes="N"),
+    Option("Remove this many experts, or neurons, in all.", takes="N", heading="Budget"),
 ]
 TargetSize = Annotated[
     str,
     decimal("give a number of GiB, or a size such as 30GiB"),
     checked_by(parse_gib),
-    Option("Size of the weights on disk: 30GiB, 32GB, or a number of GiB.", takes="SIZE"),
+    Option(
+        "Size of the weights on disk: 30GiB, 32GB, or a number of GiB.",
+        takes="SIZE",
+        heading="Budget",
+    ),
 ]
 DeviceBudget = Annotated[
     str,
@@ -112,19 +125,24 @@ DeviceBudget = Annotated[
     ),
 ]
 TargetDtype = Annotated[
-    TargetDtypeName, Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.")
+    TargetDtypeName,
+    Option("Count bytes in the checkpoint's own dtypes (own), or in bfloat16.", heading="Budget"),
 ]
 Uneven = Annotated[
     Switch,
     Option(
         "Let layers keep different numbers of experts, closer to the target; serving engines need "
-        "equal numbers."
+        "equal numbers.",
+        of="expert",
+        heading="Budget",
     ),
 ]
 TopK = Annotated[
     Whole,
     Field(ge=1, le=10**4),
-    Option("Experts per token, fewer than the model selects: less work.", takes="K"),
+    Option(
+        "Experts per token, fewer than the model selects: less work.", takes="K", heading="Budget"
+    ),
 ]
 MeanTopK = Annotated[
     str,
@@ -138,7 +156,9 @@ MeanTopK = Annotated[
     ),
 ]
 Schedule = Annotated[
-    Text, checked_by(get_schedule), Option(f"How the budget is spread: {', '.join(SCHEDULES)}.")
+    Text,
+    checked_by(get_schedule),
+    Option(f"How the budget is spread: {', '.join(SCHEDULES)}.", of="expert", heading="Layers"),
 ]
 MeasuredOn = Annotated[
     CorpusName,
@@ -147,24 +167,40 @@ MeasuredOn = Annotated[
         "With --schedule measured, corpus of the sensitivity; repeatable. Default: all.",
         ("--measured-on",),
         takes="CORPUS",
+        heading="Layers",
     ),
 ]
-Cost = Annotated[CostName, Option("With --schedule measured, the cost to minimise.")]
+Cost = Annotated[
+    CostName, Option("With --schedule measured, the cost to minimise.", heading="Layers")
+]
 Across = Annotated[
-    AcrossName, Option("With several --measured-on, minimise their mean or the worst.")
+    AcrossName,
+    Option("With several --measured-on, minimise their mean or the worst.", heading="Layers"),
 ]
 Levels = Annotated[
     Whole,
     Field(ge=2, le=128),
-    Option("Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons."),
+    Option(
+        "Measure each layer without 1/LEVELS, 2/LEVELS ... of its experts or neurons.",
+        heading="Layers",
+    ),
 ]
 Refine = Annotated[
     Whole,
     Field(ge=0, le=50),
-    Option("With a budget, refine its plan in at most this many rounds.", takes="ROUNDS"),
+    Option(
+        "With a budget, refine its plan in at most this many rounds.",
+        takes="ROUNDS",
+        heading="Layers",
+    ),
 ]
 ScheduleFile = Annotated[
-    Path, Option("CSV, JSON or YAML: layer -> experts kept or removed; a search result.")
+    Path,
+    Option(
+        "CSV, JSON or YAML: layer -> experts kept or removed; a search result.",
+        of="expert",
+        heading="Layers",
+    ),
 ]
 KeptExperts = Annotated[
     Path,
@@ -172,12 +208,18 @@ KeptExperts = Annotated[
         "JSON or JSON lines: layer -> ids of the experts that stay, or go; an export's "
         "kept_experts.json, or another program's.",
         ("--keep-list",),
+        of="expert",
+        heading="Layers",
     ),
 ]
 MultipleOf = Annotated[
     Whole,
     Field(ge=1, le=4096),
-    Option("Layers keep a multiple of this many; a sparsity is rounded down to fit.", takes="N"),
+    Option(
+        "Layers keep a multiple of this many; a sparsity is rounded down to fit.",
+        takes="N",
+        heading="Constraints",
+    ),
 ]
 ServeOn = Annotated[
     Text,
@@ -186,16 +228,20 @@ ServeOn = Annotated[
         "Processes that will serve it: tp=8,ep=8. Layers keep a multiple of ep experts, neurons a "
         "multiple that tp divides; heads that do not divide are refused.",
         takes="tp=N,ep=N",
+        heading="Constraints",
     ),
 ]
 Floor = Annotated[
-    Whole, Field(ge=0, le=10**6), Option("Layers keep at least this many.", takes="N")
+    Whole,
+    Field(ge=0, le=10**6),
+    Option("Layers keep at least this many.", takes="N", heading="Constraints"),
 ]
 KeepSuper = Annotated[
     Switch,
     Option(
         "Keep the super experts: those with outlying largest outputs in the calibration "
-        "(arXiv:2507.23279)."
+        "(arXiv:2507.23279).",
+        heading="Constraints",
     ),
 ]
 Number = Annotated[Whole, Field(ge=0, le=10**6)]
@@ -204,15 +250,30 @@ Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
 Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
 Protect = Annotated[
     Layers,
-    Option("Layers that lose nothing: 0,5-7; repeatable.", takes="LAYERS", words=layers_words),
+    Option(
+        "Layers that lose nothing: 0,5-7; repeatable.",
+        takes="LAYERS",
+        words=layers_words,
+        heading="Constraints",
+    ),
 ]
 Pin = Annotated[
     Experts,
-    Option("Experts that stay: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
+    Option(
+        "Experts that stay: 3:5,7-9; repeatable.",
+        takes="LAYERS:EXPERTS",
+        words=experts_words,
+        heading="Constraints",
+    ),
 ]
 Drop = Annotated[
     Experts,
-    Option("Experts that go: 3:5,7-9; repeatable.", takes="LAYERS:EXPERTS", words=experts_words),
+    Option(
+        "Experts that go: 3:5,7-9; repeatable.",
+        takes="LAYERS:EXPERTS",
+        words=experts_words,
+        heading="Constraints",
+    ),
 ]
 LayerSet = Annotated[
     dict[Index, Number],
@@ -222,6 +283,8 @@ LayerSet = Annotated[
         ("--set", "--layer-set"),
         takes="LAYERS=N",
         words=counts_words,
+        of="expert",
+        heading="Constraints",
     ),
 ]
 Lock = Annotated[
@@ -230,6 +293,8 @@ Lock = Annotated[
         "Layers that keep what they had before --set: 0,5-7; repeatable.",
         takes="LAYERS",
         words=layers_words,
+        of="expert",
+        heading="Constraints",
     ),
 ]
 NeuronScope = Annotated[
@@ -238,12 +303,27 @@ NeuronScope = Annotated[
     Option(
         "Neurons compete within an expert, a layer, or all layers (global).",
         takes="expert|layer|global",
+        of="neuron",
+        heading="Neurons",
     ),
 ]
-KeptNeurons = Annotated[Path, Option("JSON: layer -> expert -> ids of the neurons that stay.")]
-WidthMode = Annotated[ModeName, Option("Width mode whose size a budget in bytes counts.")]
+KeptNeurons = Annotated[
+    Path,
+    Option(
+        "JSON: layer -> expert -> ids of the neurons that stay.", of="neuron", heading="Neurons"
+    ),
+]
+WidthMode = Annotated[
+    ModeName,
+    Option("Width mode whose size a budget in bytes counts.", of="neuron", heading="Neurons"),
+]
 WidthMultipleOf = Annotated[
     Whole,
     Field(ge=1, le=1 << 16),
-    Option("Widths of an export are rounded up to a multiple of this.", takes="NEURONS"),
+    Option(
+        "Widths of an export are rounded up to a multiple of this.",
+        takes="NEURONS",
+        of="neuron",
+        heading="Neurons",
+    ),
 ]

@@ -5,6 +5,7 @@ respect. The command line and Python name the fields without their sections; a r
 plans, searches and measurements record them. Every rule on how they go together stands here, once.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -18,7 +19,7 @@ from analysis.numbers.sparsity import parse_sparsity
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints
 from pruning.plan.parallel import Parallel, divided, parse_parallel
-from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
 from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.schedules import MEASURED
@@ -31,6 +32,7 @@ from pruning.spec.base import (
     default_of,
     flat_fields,
     flat_values,
+    option_of,
     validated,
     value_of,
     value_words,
@@ -47,7 +49,8 @@ _TARGETS: Final[Mapping[str, Literal["size", "shrink", "params"]]] = {
     "target_size": "size",
     "params_share": "params",
 }
-_WIDTHS: Final = ("width_mode", "width_multiple_of")
+# Limit -> field of `Constraints`, where its name is another; some limits become others first.
+_CONSTRAINTS: Final = {"protect": "protected", "pin": "pinned", "drop": "dropped", "set": "fixed"}
 
 
 class Misfit(ValueError):
@@ -133,7 +136,7 @@ class BudgetSpec(Section):
     uneven: plan_options.Uneven = False
     # Less work per token; bytes stay.
     top_k: plan_options.TopK | None = None
-    mean_top_k: plan_options.MeanTopK | None = None
+    mean_top_k: Annotated[plan_options.MeanTopK, Option(heading="Budget")] | None = None
     # How an export stores widths, which a target counts.
     width_mode: plan_options.WidthMode = "uniform"
     width_multiple_of: plan_options.WidthMultipleOf = DEFAULT_MULTIPLE
@@ -230,15 +233,17 @@ class LimitsSpec(Section):
 
     def constraints(self, lock: Iterable[int] = ()) -> Constraints:
         """The same for schedules; `lock` names layers that keep what they had before `set`."""
-        return Constraints(
-            multiple_of=self.multiple_of,
-            protected=frozenset(self.protect),
-            pinned={layer: frozenset(ids) for layer, ids in self.pin.items()},
-            dropped={layer: frozenset(ids) for layer, ids in self.drop.items()},
-            fixed=self.set,
-            locked=frozenset(lock),
-            floor=self.floor,
-        )
+        values = {_CONSTRAINTS.get(name, name): _frozen(value) for name, value in self}
+        known = {field.name for field in dataclasses.fields(Constraints)}
+        settled = {name: value for name, value in values.items() if name in known}
+        return Constraints(**settled, locked=frozenset(lock))
+
+
+def _frozen(value: Any) -> Any:
+    """A value of a limit with its tuples as sets."""
+    if isinstance(value, Mapping):
+        return {key: _frozen(item) for key, item in value.items()}
+    return frozenset(value) if isinstance(value, tuple) else value
 
 
 class PlanSpec(Section):
@@ -291,8 +296,7 @@ class PlanSpec(Section):
             )
 
     def _check_experts(self, name: Callable[..., str]) -> None:
-        fields = given(self.spread, ("neuron_scope", "kept_neurons"))
-        fields += given(self.budget, _WIDTHS)
+        fields = self._given_of(NEURON_GRANULARITY)
         if fields:
             raise Misfit(
                 fields[0],
@@ -302,8 +306,7 @@ class PlanSpec(Section):
 
     def _check_neurons(self, name: Callable[..., str]) -> None:
         spread = self.spread
-        fields = given(spread, ("schedule", "schedule_file", "kept_experts", "lock"))
-        fields += [*given(self.budget, ["uneven"]), *given(self.limits, ["set"])]
+        fields = self._given_of(EXPERT_GRANULARITY)
         if spread.is_measured:
             fields.remove("schedule")
         if fields:
@@ -335,6 +338,14 @@ class PlanSpec(Section):
                 f"{self.ranking.rule.label} does not compare neurons of different layers; give "
                 f"{name('neuron_scope')} layer or expert",
             )
+
+    def _given_of(self, granularity: str) -> list[str]:
+        """Fields that are given and that only plans of one granularity have."""
+        fields = [
+            name for _, section in self for name in given(section, type(section).model_fields)
+        ]
+        options = {name: option_of(flat_fields(PlanSpec)[name]) for name in fields}
+        return [name for name, option in options.items() if option and option.of == granularity]
 
     def _check_file(self, file: str, name: Callable[..., str]) -> None:
         """A file that names the kept experts or neurons says all."""
