@@ -14,9 +14,10 @@ from app.console import finish, follow
 from pruning.actions.action import Call
 from pruning.actions.benchmark import ACTION
 from pruning.benchmarks.record import BenchmarkRecord
+from pruning.option import Option
 from pruning.plan.plan import load_plan
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
-from pruning.spec.base import Option, flags_of, flat_fields
+from pruning.spec.base import flags_of, flat_fields
 from pruning.tasks.benchmark import benchmarks_as_json, import_results
 
 # What says how benchmarks are run, where results of others are imported.

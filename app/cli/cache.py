@@ -14,7 +14,7 @@ from analysis.stats.store import stats_store
 from app.cli.derive import command
 from app.cli.help import Commands
 from app.console import err, finish, follow, out, show_object, show_table
-from pruning.spec.base import Option
+from pruning.option import Option
 from pruning.spec.options import (
     AllowSmallIds,
     Count,

@@ -10,9 +10,9 @@ from app.cli.derive import command
 from app.console import finish, follow, out, show_facts
 from pruning.actions.action import Call
 from pruning.actions.calibrate import ACTION
+from pruning.option import Option
 from pruning.plan.sizes import format_bytes
 from pruning.requests.calibration import CalibrateRequest
-from pruning.spec.base import Option
 from pruning.spec.options import Switch, each_once
 from pruning.tasks.calibration import check_corpora, estimate_run
 from pruning.tasks.memory import item_bytes, python_memory

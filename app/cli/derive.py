@@ -16,10 +16,9 @@ from analysis.errors import Checks, CorpusError, UserError
 from analysis.machine.devices import check_device
 from app.cli.files import REPLACES, check_file, check_new_file, plan_content
 from app.cli.help import EMPTY_PATH, HAS_EMPTY_WORD
+from pruning.option import HEADINGS, Option
 from pruning.spec.base import (
-    HEADINGS,
     OPTIONS,
-    Option,
     Request,
     choices_of,
     default_of,

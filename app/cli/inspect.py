@@ -13,7 +13,7 @@ from analysis.model.widths import expert_widths, loaded_widths
 from app.cli.derive import command
 from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.plan.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
 from pruning.planning.count_plan import CountPlan, uniform_cuts
 from pruning.requests.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from app.cli.files import REPLACES
-from pruning.spec.base import Option
+from pruning.option import Option
 from pruning.spec.options import Switch
 
 Out = Annotated[Path, Option("File to write.", ("--out", "-o"), file="new")]

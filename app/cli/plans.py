@@ -37,6 +37,7 @@ from app.cli.say import (
 )
 from app.console import finish, follow, note, out, show_frame
 from app.settings import Settings
+from pruning.option import Option
 from pruning.plan.bits import bits_words
 from pruning.plan.budget import (
     Budget,
@@ -68,7 +69,6 @@ from pruning.requests.following import commands_after_plan
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import PathsRequest
 from pruning.schedules.trajectory_plan import Cut, budget_plan, union_plan
-from pruning.spec.base import Option
 from pruning.spec.options import CalibratedOn, Revision, Run, StatsDir, Switch, Text
 from pruning.study import Study
 

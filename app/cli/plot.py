@@ -24,6 +24,7 @@ from app.cli.say import say_notes
 from app.console import finish, follow, note, show_table
 from app.loaded import CurrentPlan
 from pruning.measures.store import readable_records
+from pruning.option import Option
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import less_in_words
 from pruning.plan.sizes import format_bytes, size_report
@@ -38,14 +39,7 @@ from pruning.records.quality import stored_losses
 from pruning.requests.following import export_command
 from pruning.requests.ranking import HALF, DrawRequest, PlotRequest, ReportRequest
 from pruning.serving.engines import Readers, contents_of, readers, verdicts
-from pruning.spec.base import (
-    Option,
-    command_line,
-    flat_fields,
-    flat_values,
-    option_words,
-    repeated,
-)
+from pruning.spec.base import command_line, flat_fields, flat_values, option_words, repeated
 from pruning.spec.spec import PlanSpec
 from pruning.surgery.width_sizes import width_option
 

@@ -11,7 +11,7 @@ from app.console import err, out, show_object, show_table
 from app.jobs.slurm import open_store, runner_of
 from app.jobs.store import JobStore
 from app.settings import Settings
-from pruning.spec.base import Option
+from pruning.option import Option
 
 jobs = Commands("Jobs that the dashboard started.")
 JobId = Annotated[str, Option("Job id, or its unique beginning.", place="JOB")]

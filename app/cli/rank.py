@@ -39,6 +39,7 @@ from app.cli.derive import command
 from app.cli.files import write_table
 from app.cli.say import say_choice, say_sources
 from app.console import finish, follow, out, show_facts, show_frame, show_table
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan
 from pruning.plan.tables import STATES
 from pruning.planning.comparing import (
@@ -56,7 +57,7 @@ from pruning.requests.following import free_name, plan_command, usual_budget
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
 from pruning.schedules.shares import uniform
-from pruning.spec.base import Option, command_line, option_words, repeated
+from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.options import Switch
 from pruning.study import Study
 

@@ -9,11 +9,12 @@ from app.cli.derive import command
 from app.cli.help import Commands
 from app.cli.inspect import headers_or_outline
 from app.console import finish
+from pruning.option import Option
 from pruning.planning.recipes import recipe_template
 from pruning.requests.following import folder_of, pruned_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.spec.base import Option, command_line
+from pruning.spec.base import command_line
 from pruning.spec.options import ConfigOnly, Corpus
 
 recipe = Commands("Recipes: init writes one.")

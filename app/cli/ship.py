@@ -18,12 +18,12 @@ from pruning.actions.action import Call
 from pruning.actions.checks import checked
 from pruning.actions.expected import told
 from pruning.actions.export import ACTION
+from pruning.option import Option
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.plan import NEURON_GRANULARITY, load_plan
 from pruning.plan.routing import plan_routing
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.requests.model import ExportRequest
-from pruning.spec.base import Option
 from pruning.spec.options import StatsDir, StreamLayers, Text
 from pruning.tasks.export import check_verified, expected_verify, verify_result
 from pruning.tasks.probing import probed, probing

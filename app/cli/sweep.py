@@ -11,12 +11,12 @@ from app.console import follow, say
 from pruning.actions.action import Call
 from pruning.actions.sweep import ACTION
 from pruning.measures.result import MEASURES
+from pruning.option import Option
 from pruning.plan.repair_reference import variant_words
 from pruning.records.evaluation import evaluation_table
 from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import is_random
 from pruning.requests.evaluation import SweepRequest
-from pruning.spec.base import Option
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,7 @@ from analysis.errors import PlanError
 from app.literal import literal
 from app.session.chosen_expert import Place
 from app.session.plan_state import forget_import
-from pruning.plan.constraints import parse_experts
-from pruning.spec.plan_options import experts_words
+from pruning.plan.layer_words import experts_words, parse_experts
 from pruning.spec.spec import PlanSpec
 
 Limit = Literal["pin", "drop"]  # fields of the spec, and keys of their controls

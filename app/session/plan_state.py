@@ -13,7 +13,8 @@ from app.components.schedule_editor import Edit, checked_edit, edit_message
 from app.literal import literal
 from app.loaded import CurrentPlan
 from pruning.plan.budget import Budget
-from pruning.plan.constraints import Constraints, ranges
+from pruning.plan.constraints import Constraints
+from pruning.plan.layer_words import ranges
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan
 from pruning.plan.sizes import format_bytes
 from pruning.plan.units import Units, expert_units

@@ -24,7 +24,7 @@ from analysis.numbers.sparsity import parse_sparsity
 from app.choices import BLEND, CONSTANT, Choices
 from app.session.plan_state import forget_import
 from pruning.plan.bits import FORMATS
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import experts_words, ranges
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.planning.choice import (
     EXPERT_BUDGETS,
@@ -39,7 +39,6 @@ from pruning.planning.choice import (
 )
 from pruning.schedules import MEASURED
 from pruning.search.store import SEARCH
-from pruning.spec.plan_options import experts_words
 from pruning.spec.spec import PlanSpec
 
 Value = TypeVar("Value")

@@ -16,6 +16,7 @@ from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.measures.curves import from_cost
 from pruning.measures.result import MEASURES
+from pruning.option import Option
 from pruning.plan.bits import FORMATS, OWN, FormatName
 from pruning.plan.budget import GIB, Budget, parse_gib
 from pruning.plan.plan import PruningPlan, keep_all, kept_by_layer
@@ -39,7 +40,7 @@ from pruning.requests.following import evaluate_command
 from pruning.requests.model import ModelRequest
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, command_line, option_words
+from pruning.spec.base import command_line, option_words
 from pruning.spec.spec import spec_of
 from pruning.study import Study
 from pruning.tasks import Steps

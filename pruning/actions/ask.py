@@ -14,6 +14,7 @@ from analysis.progress import LOADING, Costs, Parts, Progress, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Texts
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan
 from pruning.records.kept_answers import AnswerRecord, AnswerStore
 from pruning.records.lens import LensQuestion, LensRecord, LensStore, check_text_length, in_short
@@ -21,7 +22,6 @@ from pruning.records.plan_facts import plan_facts
 from pruning.requests.following import evaluate_command
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option
 from pruning.tasks import Steps
 from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings
 from pruning.tasks.repair import with_repairs

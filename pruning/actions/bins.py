@@ -15,6 +15,7 @@ from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress,
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.measures.points import WHOLE
+from pruning.option import Option
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import (
     DEFAULT_BINS,
@@ -32,7 +33,6 @@ from pruning.records.bins import (
 from pruning.requests.evaluation import HeldOutRequest, NamedCriterion, OneCorpus, RankedRequest
 from pruning.requests.following import plan_command, usual_budget
 from pruning.spec import options
-from pruning.spec.base import Option
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora

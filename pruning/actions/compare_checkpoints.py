@@ -10,13 +10,14 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted
 from pruning.actions.action import Action, Call, Note, Outcome, Table
-from pruning.plan.constraints import ranges
+from pruning.option import Option
 from pruning.plan.experts_per_token import TopK
+from pruning.plan.layer_words import ranges
 from pruning.plan.plan import Provenance, PruningPlan, fit_plan, model_ref
 from pruning.requests.following import commands_after_plan
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option, command_line, option_words
+from pruning.spec.base import command_line, option_words
 from pruning.surgery.matching import CheckpointMatch, LayerMatch, OtherTensors, match_checkpoints
 from pruning.tasks import Steps
 

@@ -12,6 +12,7 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Note, Outcome, Table
+from pruning.option import Option
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import BY_LAYER, FORMATS, OWN
 from pruning.plan.budget import GIB, parse_gib
@@ -35,7 +36,6 @@ from pruning.requests.plan import SpecRequest
 from pruning.requests.repair import RepairRequest
 from pruning.serving.tensor_types import quantise_command, tensor_types
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option
 from pruning.tasks import Steps
 
 _COLUMNS = ("way", "size", "loss", "range", "worst", "known by", "layers")

@@ -17,9 +17,10 @@ from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore, stats_store
 from analysis.stats.tables import ExpertStats
 from pruning.actions.action import Action, Call, Note, Outcome, Section, Table
+from pruning.option import Option
 from pruning.plan.bits import FORMATS, OWN, BitsName
 from pruning.plan.budget import GIB, parse_gib
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.plan.sizes import format_bytes
 from pruning.planning.placement import (
     LayerPlacement,
@@ -37,7 +38,6 @@ from pruning.serving.commands import LLAMA_CPP
 from pruning.serving.engines import Reads, contents_of, verdicts
 from pruning.serving.placement import llama_cpp_command, n_cpu_moe, override_tensor
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option
 from pruning.spec.spec import FREQUENCY, spec_of
 from pruning.study import Study
 from pruning.tasks import Steps

@@ -18,6 +18,7 @@ from analysis.stats.manifest import Run
 from analysis.stats.shards import TOKEN_PARTS, stats_of
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.make import make_plan
 from pruning.planning.ranking import Ranking
@@ -26,7 +27,7 @@ from pruning.records.subsets import SubsetRecord, SubsetStore, subset_table
 from pruning.requests.evaluation import HeldOutRequest, NamedCriterion, RankedRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, command_line
+from pruning.spec.base import command_line
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora

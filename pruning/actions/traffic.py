@@ -10,11 +10,12 @@ from analysis.stats.store import StatsStore, stats_store
 from analysis.traffic.importing import TrafficImport, count_traffic, usual_name
 from analysis.traffic.layout import Layout
 from pruning.actions.action import Action, Call, Note, Outcome, Table
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
 from pruning.planning.traffic_fit import TrafficFit, fit_of, kept_by
 from pruning.requests.model import ActionRequest
 from pruning.spec import options
-from pruning.spec.base import Option, command_line, option_words
+from pruning.spec.base import command_line, option_words
 from pruning.tasks import Steps
 
 

@@ -13,13 +13,13 @@ from analysis.progress import LOADING, Costs, Parts, Progress
 from analysis.stats.store import StatsStore, stats_store
 from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan, keep_all
 from pruning.plan.repair_reference import repaired_name
 from pruning.records.variances import VarianceRecord, VarianceStore, variance_table
 from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest
 from pruning.requests.following import evaluate_command
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora, expected_tokens, sweep_plans
 from pruning.tasks.loading import check_records_folder, loaded_model, open_plan, run_settings

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from analysis.errors import PlanError
 from analysis.families.base import MOST_LAYERS
-from pruning.plan.constraints import MOST_DIGITS, ranges
+from pruning.plan.layer_words import MOST_DIGITS, ranges
 
 GROUP: Final = 32  # weights that share a scale
 OWN: Final = "16"  # as the checkpoint stores them

@@ -1,28 +1,170 @@
-"""Constraints of a plan besides its budget, and what they leave each layer and each expert."""
+"""What a plan must respect besides its budget, and what that leaves each layer and expert."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 from analysis.errors import PlanError
+from pruning.option import Option, checked, checked_by
+from pruning.plan.layer_words import (
+    counts_words,
+    experts_words,
+    layers_words,
+    parse_counts,
+    parse_experts,
+    parse_numbers,
+    ranges,
+)
+from pruning.plan.parallel import Parallel, parse_parallel
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
-    from pruning.plan.parallel import Parallel
 
-Experts = Mapping[int, frozenset[int]]
-MOST_DIGITS = 6  # of a layer, an expert or a count
-_LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+ExpertSets = Mapping[int, frozenset[int]]
+# Limit -> field of `Constraints`, where its name is another; some limits become others first.
+_CONSTRAINTS: Final = {"protect": "protected", "pin": "pinned", "drop": "dropped", "set": "fixed"}
+
+
+def _layers(value: Any) -> Any:
+    """Numbers in order, from these or from texts such as "0,5-7"."""
+    parts = (value,) if isinstance(value, str | int) else value
+    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
+        return value
+    numbers: list[Any] = []
+    for part in parts:
+        numbers += parse_numbers(part, what="layers") if isinstance(part, str) else [part]
+    try:
+        return tuple(sorted(set(numbers)))
+    except TypeError:
+        return tuple(numbers)  # refused by its type
+
+
+def _experts(value: Any) -> Any:
+    """Layer -> its experts, from these or from texts such as "3:5,7-9"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return dict(parse_experts((value,) if isinstance(value, str) else value))
+
+
+def _counts(value: Any) -> Any:
+    """Layer -> experts that it keeps, from these or from texts such as "0-2=24"."""
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        return value
+    return parse_counts((value,) if isinstance(value, str) else value)
+
+
+Number = Annotated[int, Field(strict=True, ge=0, le=10**6)]
+Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
+Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
+Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
+
+
+class Limits(BaseModel):
+    """What a plan must respect besides its budget, as a person asks for it.
+
+    Of neurons, multiple and floor apply to each expert.
+    """
+
+    multiple_of: Annotated[
+        int,
+        Field(strict=True, ge=1, le=4096),
+        Option(
+            "Layers keep a multiple of this many; a sparsity is rounded down to fit.",
+            takes="N",
+            heading="Constraints",
+        ),
+    ] = 1
+    serve_on: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=4096),
+            checked_by(parse_parallel),
+            Option(
+                "Processes that will serve it: tp=8,ep=8. Layers keep a multiple of ep experts, "
+                "neurons a multiple that tp divides; heads that do not divide are refused.",
+                takes="tp=N,ep=N",
+                heading="Constraints",
+            ),
+        ]
+        | None
+    ) = None
+    floor: Annotated[
+        int,
+        Field(strict=True, ge=0, le=10**6),
+        Option("Layers keep at least this many.", takes="N", heading="Constraints"),
+    ] = 0
+    protect: Annotated[
+        Layers,
+        Option(
+            "Layers that lose nothing: 0,5-7; repeatable.",
+            takes="LAYERS",
+            words=layers_words,
+            heading="Constraints",
+        ),
+    ] = ()
+    pin: Annotated[
+        Experts,
+        Option(
+            "Experts that stay: 3:5,7-9; repeatable.",
+            takes="LAYERS:EXPERTS",
+            words=experts_words,
+            heading="Constraints",
+        ),
+    ] = Field(default_factory=dict)
+    drop: Annotated[
+        Experts,
+        Option(
+            "Experts that go: 3:5,7-9; repeatable.",
+            takes="LAYERS:EXPERTS",
+            words=experts_words,
+            heading="Constraints",
+        ),
+    ] = Field(default_factory=dict)
+    keep_super: Annotated[
+        bool,
+        Field(strict=True),
+        Option(
+            "Keep the super experts: those with outlying largest outputs in the calibration "
+            "(arXiv:2507.23279).",
+            heading="Constraints",
+        ),
+    ] = False
+    set: Annotated[
+        dict[Index, Number],
+        BeforeValidator(checked(_counts)),
+        Option(
+            "Layers that keep a number of experts: 0-2=24; repeatable.",
+            ("--set", "--layer-set"),
+            takes="LAYERS=N",
+            words=counts_words,
+            of="expert",
+            heading="Constraints",
+        ),
+    ] = Field(default_factory=dict)
+
+    def constraints(self, lock: Iterable[int] = ()) -> Constraints:
+        """The same for schedules; `lock` names layers that keep what they had before `set`."""
+        values = {_CONSTRAINTS.get(name, name): _frozen(value) for name, value in self}
+        known = {field.name for field in fields(Constraints)}
+        settled = {name: value for name, value in values.items() if name in known}
+        return Constraints(**settled, locked=frozenset(lock))
+
+
+def _frozen(value: Any) -> Any:
+    """A value of a limit with its tuples as sets."""
+    if isinstance(value, Mapping):
+        return {key: _frozen(item) for key, item in value.items()}
+    return frozenset(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a person asks of a plan besides its budget; layers are decoder indices.
+    """The limits as schedules read them; layers are decoder indices.
 
     In a plan of neurons, `multiple_of` and `floor` count the neurons that each expert keeps, a
     pinned expert loses none, and a dropped one goes as a whole, with its row of the router.
@@ -31,9 +173,9 @@ class Constraints:
     multiple_of: int = 1  # layers keep a multiple of this many experts; protected ones are exempt
     protected: frozenset[int] = frozenset()  # layers that lose nothing
     # Layer -> experts that are never removed.
-    pinned: Experts = field(default_factory=dict, hash=False)
+    pinned: ExpertSets = field(default_factory=dict, hash=False)
     # Layer -> experts that are always removed.
-    dropped: Experts = field(default_factory=dict, hash=False)
+    dropped: ExpertSets = field(default_factory=dict, hash=False)
     # Layer -> number of experts that it keeps, whatever the schedule says.
     fixed: Mapping[int, int] = field(default_factory=dict, hash=False)
     # Layers that keep what the schedule gives them without `fixed`.
@@ -204,58 +346,3 @@ def kept_widths(key: tuple[int, int], width: int, limits: Constraints) -> tuple[
             f"{step}; the largest floor that works is {high}."
         )
     return low, high
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Integers as the command line takes them, see `parse_numbers`: 0,5-7."""
-    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    groups = [[number for _, number in run] for _, run in runs]
-    return ",".join(
-        f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0]) for group in groups
-    )
-
-
-def parse_numbers(text: str, *, what: str) -> frozenset[int]:
-    """Integers from text such as "0,5-7", see `ranges`."""
-    if not (text.isascii() and _LAYERS.fullmatch(text.strip())):
-        raise PlanError(f"{text!r} names no {what}; write numbers and ranges such as 0,5-7.")
-    numbers: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if max(len(first), len(last)) > MOST_DIGITS:
-            where = "" if part == text else f" in {text!r}"
-            raise PlanError(f"{part!r}{where} is larger than the number of {what} can be.")
-        if int(last or first) < int(first):
-            raise PlanError(
-                f"{part!r} in {text!r} is no range of {what}; write the smaller number first."
-            )
-        numbers.update(range(int(first), int(last or first) + 1))
-    return frozenset(numbers)
-
-
-def parse_experts(texts: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Experts by layer from texts such as "3:5,7-9"."""
-    by_layer: dict[int, frozenset[int]] = {}
-    for text in map(str, texts):  # in YAML one may be a number
-        layers, colon, experts = text.partition(":")
-        if not colon:
-            raise PlanError(f"{text!r} names no experts; write LAYER:EXPERTS, such as 3:5,7-9.")
-        ids = parse_numbers(experts, what="experts")
-        for layer in parse_numbers(layers, what="layers"):
-            by_layer[layer] = by_layer.get(layer, frozenset()) | ids
-    return by_layer
-
-
-def parse_counts(texts: Iterable[str]) -> dict[int, int]:
-    """Kept experts by layer from texts such as "3=20" or "0-2=24"."""
-    counts: dict[int, int] = {}
-    for text in map(str, texts):
-        layers, equals, count = text.partition("=")
-        number = count.strip()
-        if not equals or not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS:
-            raise PlanError(f"{text!r} sets no layer; write LAYER=KEPT, such as 3=20.")
-        for layer in parse_numbers(layers, what="layers"):
-            if layer in counts:
-                raise PlanError(f"Layer {layer} is set twice.")
-            counts[layer] = int(number)
-    return counts

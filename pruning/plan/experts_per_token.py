@@ -13,7 +13,7 @@ from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
 from analysis.errors import PlanError
-from pruning.plan.constraints import MOST_DIGITS
+from pruning.plan.layer_words import MOST_DIGITS
 
 if TYPE_CHECKING:
     from analysis.families.base import MoEFamily, MoELayer

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from analysis.errors import PlanError
 from analysis.model.widths import expert_widths, quantised_role
 from pruning.plan.allocation import check_kept
-from pruning.plan.constraints import MOST_DIGITS, Constraints
+from pruning.plan.constraints import Constraints
+from pruning.plan.layer_words import MOST_DIGITS
 from pruning.plan.units import Units, expert_units
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.model.widths import scale_blocks
-from pruning.plan.constraints import MOST_DIGITS, Constraints
+from pruning.plan.layer_words import MOST_DIGITS
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel
+    from pruning.plan.constraints import Constraints
 
 _LATENT = "kv_lora_rank"  # of multi-head latent attention, whose one key-value head is replicated
 # Configuration key of heads that are divided -> what they are.

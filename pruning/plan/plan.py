@@ -26,7 +26,6 @@ from pruning.plan.bits import (
     layer_bits_from_json,
     ordered_layer_bits,
 )
-from pruning.plan.constraints import MOST_DIGITS, ranges
 from pruning.plan.experts_per_token import (
     TopK,
     even_top_k,
@@ -45,6 +44,7 @@ from pruning.plan.kept_neurons import (
     neurons_to_json,
     ordered_neurons,
 )
+from pruning.plan.layer_words import MOST_DIGITS, ranges
 from pruning.plan.repair_reference import Repair, repair_from_json
 from pruning.plan.shown import DisplayMixin, Facts
 

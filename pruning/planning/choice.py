@@ -14,7 +14,7 @@ from analysis.families.base import MoELayer
 from analysis.model.moe_model import MoEModel
 from analysis.stats.manifest import Run
 from pruning.plan.budget import Budget, SizeTarget, even_budget, sparsity_budget
-from pruning.plan.constraints import parse_numbers, ranges
+from pruning.plan.layer_words import parse_numbers, ranges
 from pruning.plan.units import NeuronScope, Units, expert_units
 from pruning.schedules import MEASURED, SCHEDULES, fit_counts
 from pruning.search.store import SEARCH

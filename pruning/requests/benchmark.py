@@ -7,9 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from analysis.demo.tasks import LOCAL_TASKS
 from pruning.benchmarks.record import FULL
+from pruning.option import Option
 from pruning.requests.model import ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option
 
 MOST_TASKS = 100
 # Prefixes of tasks that, by lm-evaluation-harness, run code that the model writes.

@@ -9,9 +9,9 @@ from analysis.corpora.settings import Sampling
 from analysis.corpora.spec import parse_corpus
 from analysis.stats.groups import Group, misfit, ordered
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS
+from pruning.option import Option
 from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option
 from pruning.spec.options import DEFAULT_SEED, DEFAULT_SEQ_LEN, DEFAULT_TOKENS
 
 

@@ -13,6 +13,7 @@ from pruning.measures.names import DEFAULT_MEASURES
 from pruning.measures.points import DEFAULT_LEVELS
 from pruning.measures.result import DECODED, RIGHT
 from pruning.measures.sample_settings import DEFAULT_SAMPLES, SampleSettings
+from pruning.option import Option
 from pruning.plan.bits import OWN
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.requests.calibration import check_blocks, check_spread, seq_len_of
@@ -20,7 +21,7 @@ from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.requests.questions import QuestionOptions
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, Request, words_of
+from pruning.spec.base import Request, words_of
 from pruning.spec.options import DEFAULT_SEQ_LEN
 from pruning.spec.spec import BudgetSpec, LimitsSpec, PlanSpec, spec_of
 

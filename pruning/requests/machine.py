@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
+from pruning.option import Option
 from pruning.spec import options
-from pruning.spec.base import Option, Request
+from pruning.spec.base import Request
 
 
 class Machine(Request):

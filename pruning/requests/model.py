@@ -8,8 +8,9 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from analysis.files.home import from_home
 from analysis.files.shipped import DEMO_MODEL
+from pruning.option import Option
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, Request, command_line, is_plan, option_words, repeated
+from pruning.spec.base import Request, command_line, is_plan, option_words, repeated
 
 
 class ActionRequest(Request):

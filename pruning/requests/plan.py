@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import model_validator
 
 from analysis.errors import PlanError
+from pruning.option import Option
 from pruning.requests.model import ModelRequest
 from pruning.schedules import get_schedule
 from pruning.spec import options
-from pruning.spec.base import Option, flags_of, flat_fields
+from pruning.spec.base import flags_of, flat_fields
 from pruning.spec.spec import PlanSpec, RankingSpec, given
 
 # What chooses experts, and not how many.

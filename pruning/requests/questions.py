@@ -9,9 +9,9 @@ from pruning.measures.sample_settings import (
     DEFAULT_QUESTIONS,
     QuestionSettings,
 )
+from pruning.option import Option
 from pruning.requests.model import ActionOptions
 from pruning.spec import options
-from pruning.spec.base import Option
 
 
 class QuestionOptions(ActionOptions):

@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 from analysis.criteria.trajectory import Parts, Steps
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.measures.names import MeasureName
+from pruning.option import Option
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import check_criterion
 from pruning.spec import options, plan_options
-from pruning.spec.base import Option, flags_of, nested
+from pruning.spec.base import flags_of, nested
 from pruning.spec.spec import BUDGETS, PlanSpec, RankingSpec
 
 

@@ -10,11 +10,12 @@ from pydantic import Field
 from analysis.corpora.spec import is_at_hand
 from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
 from analysis.errors import PlanError
+from pruning.option import Option
 from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ActionOptions, ModelRequest
 from pruning.spec import options
-from pruning.spec.base import Option, validated
+from pruning.spec.base import validated
 from pruning.spec.spec import PlanSpec
 
 DEFAULT_REPAIR_TOKENS = 65_536

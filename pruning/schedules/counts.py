@@ -15,7 +15,7 @@ from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.allocation import Allocation, apportion, count_problem
 from pruning.plan.budget import Budget
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.plan.units import Removed, Units, check_total
 from pruning.schedules.base import Evidence, allocation_of
 

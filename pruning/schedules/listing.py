@@ -11,7 +11,7 @@ from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, rescale
 from pruning.plan.budget import rounding_note, uniform_neighbours
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.plan.units import Removed, Units, expert_units, open_units
 from pruning.schedules.base import Evidence, Schedule, allocation_of
 from pruning.schedules.counts import spread_counts

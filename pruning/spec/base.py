@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from itertools import repeat as endlessly
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     ValidationError,
@@ -21,37 +20,12 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from analysis.errors import SeveralErrors, UserError, nearest_name, sentence, unknown_name
+from pruning.option import Option
 
 Kind = TypeVar("Kind", bound="Request")
 _MOST_DIGITS = 12  # of a number in a URL
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """How the command line names and explains a value."""
-
-    help: str = ""
-    flags: tuple[str, ...] = ()  # such as `("--out", "-o")`; default: the field's name with dashes
-    place: str = ""  # the name of a positional argument, such as MODEL
-    # What stands for the value in help, such as FRACTION; default: its choices, or the flag's name.
-    takes: str = ""
-    # What a path must be: a "new" file in a folder that exists, an "existing" file, or a "folder",
-    # which may be absent. A "corpus" may be a path, whose file must exist; a "plan" is one too, or
-    # a folder with one, and the value is its content.
-    file: Literal["", "new", "existing", "folder", "corpus", "plan"] = ""
-    endings: tuple[str, ...] = ()  # allowed for a new file, such as `(".csv", ".parquet")`; or any
-    of: Literal["", "expert", "neuron"] = ""  # the granularity of plans that has it; empty: both
-    heading: str = ""  # one of HEADINGS; default: that of the field's name
-    # A value as the words that it is read from, if it is kept as something else than a word.
-    words: Callable[[Any], Iterable[str]] | None = None
-
-    def values(self) -> dict[str, Any]:
-        """The values that are given."""
-        return {name: value for name, value in asdict(self).items() if value}
-
-
-# Headings in the help of commands with many options, in their order.
-HEADINGS: Final = ("Ranking", "Budget", "Layers", "Constraints", "Neurons", "Corpora", "Machine")
 # Field of many requests -> its heading; those of a plan have it in their declaration.
 _HEADED = {
     field: heading
@@ -143,28 +117,6 @@ def _declared_in(kind: Any) -> Iterator[Any]:
     yield from _declared_in(inner)
     for annotation in metadata:
         yield from annotation.metadata if isinstance(annotation, FieldInfo) else (annotation,)
-
-
-def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function with a `UserError` turned into a ValueError, which pydantic collects."""
-
-    def collected(value: Any) -> Any:
-        try:
-            return parse(value)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-
-    return collected
-
-
-def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
-    """Check a value with `parse`, but keep the value itself."""
-
-    def check(value: Any) -> Any:
-        checked(parse)(value)
-        return value
-
-    return AfterValidator(check)
 
 
 class Request(BaseModel):

@@ -31,9 +31,9 @@ from analysis.stats.groups import ordered
 from analysis.stats.places import FOLDER_HELP
 from pruning.measures.names import MeasureName
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS, Scored
+from pruning.option import Option, checked, checked_by
 from pruning.plan.bits import OWN, BitsName, FormatName
 from pruning.plan.sizes import parse_size
-from pruning.spec.base import Option, checked, checked_by
 
 DEFAULT_TOKENS = 65_536
 DEFAULT_SEQ_LEN = 256

@@ -1,72 +1,24 @@
 """The options of a plan: how much goes, from where, and what is left alone."""
 
-from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from analysis.corpora.spec import parse_corpus
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.measures.names import Across as AcrossName
 from pruning.measures.names import CostName
+from pruning.option import Option, checked_by
 from pruning.plan.budget import TargetDtype as TargetDtypeName
 from pruning.plan.budget import parse_gib
-from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers, ranges
+from pruning.plan.constraints import Layers
 from pruning.plan.experts_per_token import parse_mean
-from pruning.plan.parallel import parse_parallel
+from pruning.plan.layer_words import layers_words
 from pruning.plan.units import parse_scope
 from pruning.schedules import SCHEDULES, get_schedule
-from pruning.spec.base import Option, checked, checked_by
 from pruning.spec.options import CorpusName, Switch, Text, Whole, decimal
-
-
-def _layers(value: Any) -> Any:
-    """Numbers in order, from these or from texts such as "0,5-7"."""
-    parts = (value,) if isinstance(value, str | int) else value
-    if not isinstance(parts, Iterable) or isinstance(parts, Mapping):
-        return value
-    numbers: list[Any] = []
-    for part in parts:
-        numbers += parse_numbers(part, what="layers") if isinstance(part, str) else [part]
-    try:
-        return tuple(sorted(set(numbers)))
-    except TypeError:
-        return tuple(numbers)  # refused by its type
-
-
-def _experts(value: Any) -> Any:
-    """Layer -> its experts, from these or from texts such as "3:5,7-9"."""
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        return value
-    return dict(parse_experts((value,) if isinstance(value, str) else value))
-
-
-def _counts(value: Any) -> Any:
-    """Layer -> experts that it keeps, from these or from texts such as "0-2=24"."""
-    if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        return value
-    return parse_counts((value,) if isinstance(value, str) else value)
-
-
-def layers_words(layers: Iterable[int]) -> list[str]:
-    """Layers as the command line takes them: 0,5-7."""
-    return [ranges(layers)] if layers else []
-
-
-def experts_words(experts: Mapping[int, Iterable[int]]) -> list[str]:
-    """Experts as the command line takes them: LAYER:EXPERTS."""
-    return [f"{layer}:{ranges(ids)}" for layer, ids in experts.items() if ids]
-
-
-def counts_words(kept: Mapping[int, int]) -> list[str]:
-    """Counts as the command line takes them, layers with equal counts together."""
-    return [
-        f"{ranges(layer for layer, number in kept.items() if number == count)}={count}"
-        for count in sorted(set(kept.values()), reverse=True)
-    ]
-
 
 ModeName = Literal["uniform", "per-layer", "ragged"]
 
@@ -210,81 +162,6 @@ KeptExperts = Annotated[
         ("--keep-list",),
         of="expert",
         heading="Layers",
-    ),
-]
-MultipleOf = Annotated[
-    Whole,
-    Field(ge=1, le=4096),
-    Option(
-        "Layers keep a multiple of this many; a sparsity is rounded down to fit.",
-        takes="N",
-        heading="Constraints",
-    ),
-]
-ServeOn = Annotated[
-    Text,
-    checked_by(parse_parallel),
-    Option(
-        "Processes that will serve it: tp=8,ep=8. Layers keep a multiple of ep experts, neurons a "
-        "multiple that tp divides; heads that do not divide are refused.",
-        takes="tp=N,ep=N",
-        heading="Constraints",
-    ),
-]
-Floor = Annotated[
-    Whole,
-    Field(ge=0, le=10**6),
-    Option("Layers keep at least this many.", takes="N", heading="Constraints"),
-]
-KeepSuper = Annotated[
-    Switch,
-    Option(
-        "Keep the super experts: those with outlying largest outputs in the calibration "
-        "(arXiv:2507.23279).",
-        heading="Constraints",
-    ),
-]
-Number = Annotated[Whole, Field(ge=0, le=10**6)]
-Index = Annotated[int, Field(ge=0, le=10**6)]  # JSON has no numbers as keys
-Layers = Annotated[tuple[Number, ...], BeforeValidator(checked(_layers))]
-Experts = Annotated[dict[Index, Layers], BeforeValidator(checked(_experts))]
-Protect = Annotated[
-    Layers,
-    Option(
-        "Layers that lose nothing: 0,5-7; repeatable.",
-        takes="LAYERS",
-        words=layers_words,
-        heading="Constraints",
-    ),
-]
-Pin = Annotated[
-    Experts,
-    Option(
-        "Experts that stay: 3:5,7-9; repeatable.",
-        takes="LAYERS:EXPERTS",
-        words=experts_words,
-        heading="Constraints",
-    ),
-]
-Drop = Annotated[
-    Experts,
-    Option(
-        "Experts that go: 3:5,7-9; repeatable.",
-        takes="LAYERS:EXPERTS",
-        words=experts_words,
-        heading="Constraints",
-    ),
-]
-LayerSet = Annotated[
-    dict[Index, Number],
-    BeforeValidator(checked(_counts)),
-    Option(
-        "Layers that keep a number of experts: 0-2=24; repeatable.",
-        ("--set", "--layer-set"),
-        takes="LAYERS=N",
-        words=counts_words,
-        of="expert",
-        heading="Constraints",
     ),
 ]
 Lock = Annotated[

@@ -5,7 +5,6 @@ respect. The command line and Python name the fields without their sections; a r
 plans, searches and measurements record them. Every rule on how they go together stands here, once.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -16,8 +15,9 @@ from analysis.corpora.weights import CorpusWeight, corpus_weight_text, parse_cor
 from analysis.criteria import Criterion, check_ranks, get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
+from pruning.option import Option, checked, checked_by
 from pruning.plan.budget import SizeTarget
-from pruning.plan.constraints import Constraints
+from pruning.plan.constraints import Constraints, Limits
 from pruning.plan.parallel import Parallel, divided, parse_parallel
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
@@ -25,10 +25,7 @@ from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
 from pruning.schedules import MEASURED
 from pruning.spec import options, plan_options
 from pruning.spec.base import (
-    Option,
     Section,
-    checked,
-    checked_by,
     default_of,
     flat_fields,
     flat_values,
@@ -49,8 +46,6 @@ _TARGETS: Final[Mapping[str, Literal["size", "shrink", "params"]]] = {
     "target_size": "size",
     "params_share": "params",
 }
-# Limit -> field of `Constraints`, where its name is another; some limits become others first.
-_CONSTRAINTS: Final = {"protect": "protected", "pin": "pinned", "drop": "dropped", "set": "fixed"}
 
 
 class Misfit(ValueError):
@@ -211,39 +206,13 @@ class SpreadSpec(Section):
         return NeuronScope.LAYER if self.is_measured else parse_scope(self.neuron_scope)
 
 
-class LimitsSpec(Section):
-    """What a plan must respect besides its budget.
-
-    Of neurons, multiple and floor apply to each expert.
-    """
-
-    multiple_of: plan_options.MultipleOf = 1
-    serve_on: plan_options.ServeOn | None = None
-    floor: plan_options.Floor = 0
-    protect: plan_options.Protect = ()
-    pin: plan_options.Pin = Field(default_factory=dict)
-    drop: plan_options.Drop = Field(default_factory=dict)
-    keep_super: plan_options.KeepSuper = False
-    set: plan_options.LayerSet = Field(default_factory=dict)
+class LimitsSpec(Limits, Section):
+    """What a plan must respect besides its budget."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LimitsSpec":
         checked(LimitsSpec.constraints)(self)
         return self
-
-    def constraints(self, lock: Iterable[int] = ()) -> Constraints:
-        """The same for schedules; `lock` names layers that keep what they had before `set`."""
-        values = {_CONSTRAINTS.get(name, name): _frozen(value) for name, value in self}
-        known = {field.name for field in dataclasses.fields(Constraints)}
-        settled = {name: value for name, value in values.items() if name in known}
-        return Constraints(**settled, locked=frozenset(lock))
-
-
-def _frozen(value: Any) -> Any:
-    """A value of a limit with its tuples as sets."""
-    if isinstance(value, Mapping):
-        return {key: _frozen(item) for key, item in value.items()}
-    return frozenset(value) if isinstance(value, tuple) else value
 
 
 class PlanSpec(Section):

@@ -14,7 +14,7 @@ from analysis.errors import CheckpointError, PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
 from analysis.progress import Progress, bytes_progress
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.surgery.part_hashes import (
     LAYERS,
     Dtypes,

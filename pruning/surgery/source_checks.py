@@ -16,8 +16,8 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.other_files import MODEL_PARTS, OtherFile, other_files
 from analysis.model.outline import without_weights
 from analysis.nonuniform.modeling_file import MODELING_NAME
-from pruning.plan.constraints import ranges
 from pruning.plan.heads import HeadChoice
+from pruning.plan.layer_words import ranges
 
 _SHOWN = 3
 

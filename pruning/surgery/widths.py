@@ -12,7 +12,7 @@ from analysis.errors import ExportError
 from analysis.families.base import MoEFamily, Slot, SlotKind
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import NeuronAxis, neuron_axis, scale_blocks, shared_tensors
-from pruning.plan.constraints import ranges
+from pruning.plan.layer_words import ranges
 from pruning.plan.widths import WidthMode, WidthPlan
 from pruning.surgery.pieces import Gather, Piece, item_bytes
 

@@ -27,7 +27,8 @@ from analysis.model.opening import load_model_index
 from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.plan.budget import sparsity_budget
-from pruning.plan.constraints import Constraints, ranges
+from pruning.plan.constraints import Constraints
+from pruning.plan.layer_words import counts_words, ranges
 from pruning.plan.plan import keep_all, plan_from_json
 from pruning.plan.units import expert_units
 from pruning.planning.choice import (
@@ -39,7 +40,6 @@ from pruning.planning.choice import (
 )
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.spec.plan_options import counts_words
 from pruning.tasks.sensitivity import sensitivity_run
 
 EVEN = "16.16.16.16.16.16"

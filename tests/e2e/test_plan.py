@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 from tabs import JOB_MS, go, job, metric, settled, wide_elements
 
 from pruning import load_pruned
-from pruning.spec.plan_options import counts_words
+from pruning.plan.layer_words import counts_words
 
 pytestmark = pytest.mark.e2e
 EVEN = [16] * 6

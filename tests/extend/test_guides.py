@@ -1,7 +1,7 @@
 """The guides for what is added most, followed to the letter in a copy of the project.
 
 Their titled blocks are the patch: a block of code is a new file, a diff changes one that is there.
-The first shell block has the tests that must pass then.
+The first shell block after them has the tests that must pass then.
 """
 
 import json
@@ -19,9 +19,16 @@ import pytest
 from analysis.families.base import MoEFamily
 
 ROOT = Path(__file__).parents[2]
-# Guide -> how many product files it may touch: one of its own, and the table with its line; of an
-# option the request that has it, and what uses it.
-GUIDES = {"action": 2, "criterion": 2, "chart": 2, "family": 2, "option": 2}
+# Guide, and the heading of its example where it has two -> how many product files it may touch: one
+# of its own, and the table with its line; of an option what asks for it, and what uses it.
+GUIDES = {
+    ("an-action", ""): 2,
+    ("a-criterion", ""): 2,
+    ("a-chart", ""): 2,
+    ("a-family", ""): 2,
+    ("an-option", "One of a plan"): 2,
+    ("an-option", "One of a command"): 2,
+}
 PRODUCT = ("app/", "analysis/", "pruning/")
 COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
 # Pytest in a fork of one process, as each start would import the libraries anew. It reads folders
@@ -45,16 +52,21 @@ for line in sys.stdin:
 BLOCK = re.compile(r'^```(python|diff) title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
-def blocks(guide):
-    """Kind, path and text of each titled block of a guide."""
+def text_of(guide, heading=""):
+    """A guide from a heading on, up to the next."""
     page = (ROOT / f"docs/dev/adding-{guide}.md").read_text(encoding="utf-8")
-    return BLOCK.findall(page)
+    return page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] if heading else page
 
 
-def command(guide):
-    """The first shell block of a guide: one command."""
-    page = (ROOT / f"docs/dev/adding-{guide}.md").read_text(encoding="utf-8")
-    return re.search(r"^```bash\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)[1]
+def blocks(guide, heading):
+    """Kind, path and text of each titled block of an example."""
+    return BLOCK.findall(text_of(guide, heading))
+
+
+def command(guide, heading):
+    """The first shell block of an example: one command."""
+    text = text_of(guide, heading)
+    return re.search(r"^```bash\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)[1]
 
 
 def changed(text, diff):
@@ -113,10 +125,10 @@ def without_mellum(copy):
     physical.write_text(physical.read_text().replace('"mellum", ', ""))
 
 
-@pytest.mark.parametrize("guide", [name for name in GUIDES if name != "family"])
-def test_the_changes_of_a_guide_fit_what_is_there(guide):
+@pytest.mark.parametrize(("guide", "heading"), [key for key in GUIDES if key[0] != "a-family"])
+def test_the_changes_of_a_guide_fit_what_is_there(guide, heading):
     texts = {}
-    for kind, path, text in blocks(named(guide)):
+    for kind, path, text in blocks(guide, heading):
         if kind == "python":
             assert not (ROOT / path).exists()
             compile(text, path, "exec")
@@ -125,31 +137,26 @@ def test_the_changes_of_a_guide_fit_what_is_there(guide):
     assert texts
 
 
-def named(guide):
-    return f"{'an' if guide[0] in 'aeiou' else 'a'}-{guide}"
-
-
 def test_the_guide_of_families_asks_for_every_field():
-    page = (ROOT / "docs/dev/adding-a-family.md").read_text(encoding="utf-8")
+    page = text_of("a-family")
     names = {field.name for field in fields(MoEFamily)} - {"discovered", "assumptions"}
     assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
 
 
 @pytest.mark.slow  # each copies the project and runs the tests of its registry there
-@pytest.mark.parametrize("guide", GUIDES)
-def test_a_guide_followed_to_the_letter_passes_conformance(guide, copy, run_pytest):
-    if guide == "family":
+@pytest.mark.parametrize(("guide", "heading"), GUIDES)
+def test_a_guide_followed_to_the_letter_passes_conformance(guide, heading, copy, run_pytest):
+    if guide == "a-family":
         without_mellum(copy)
-    name = named(guide)
     touched = set()
-    for kind, path, text in blocks(name):
+    for kind, path, text in blocks(guide, heading):
         target = copy / path
         assert target.exists() == (kind == "diff"), path
         target.write_text(text if kind == "python" else changed(target.read_text(), text))
         touched.add(path)
-    assert sum(path.startswith(PRODUCT) for path in touched) == GUIDES[guide]
+    assert sum(path.startswith(PRODUCT) for path in touched) == GUIDES[guide, heading]
     assert any(path.startswith("tests/") for path in touched)
-    program, *words = shlex.split(command(name))
+    program, *words = shlex.split(command(guide, heading))
     assert program == "pytest"
     # Each worker would import the libraries anew, too; plugins are among what is imported already.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]

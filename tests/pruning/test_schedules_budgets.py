@@ -25,13 +25,8 @@ from pruning.plan.budget import (
     size_budget,
     sparsity_budget,
 )
-from pruning.plan.constraints import (
-    Constraints,
-    parse_counts,
-    parse_experts,
-    parse_numbers,
-    ranges,
-)
+from pruning.plan.constraints import Constraints
+from pruning.plan.layer_words import parse_counts, parse_experts, parse_numbers, ranges
 from pruning.plan.plan import Provenance, PruningPlan, model_ref, plan_from_json
 from pruning.plan.sizes import size_report
 from pruning.plan.units import expert_units

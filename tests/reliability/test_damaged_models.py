@@ -30,7 +30,7 @@ from builders import edit_json
 from families.configs import CASES
 from families.tiny_models import tiny_model
 from pruning.engine.answers import prompt_ids
-from pruning.plan.constraints import parse_counts, parse_experts
+from pruning.plan.layer_words import parse_counts, parse_experts
 
 STREAMED = Placement(stream_layers=True)
 

@@ -22,7 +22,7 @@ from pruning.actions.ask import AskRequest
 from pruning.actions.bins import BinsRequest
 from pruning.actions.variance import VarianceRequest
 from pruning.plan.budget import parse_gib
-from pruning.plan.constraints import parse_counts, parse_experts, parse_numbers
+from pruning.plan.layer_words import parse_counts, parse_experts, parse_numbers
 from pruning.plan.sizes import parse_size
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.requests.calibration import CalibrateRequest
