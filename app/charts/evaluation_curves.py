@@ -136,24 +136,11 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
     every = list(dict.fromkeys(table.loc[table["series"] != "", "series"]))
     bright = {name: look for name, look in looks(every, dark).items() if lit is None or name in lit}
     traces: list[dict[str, Any]] = []
-    levels = []
+    levels: list[dict[str, Any]] = []
     for place, corpus in enumerate(corpora):
         original, lines = _lines(table[table["corpus"] == corpus], every, against)
-        axis = str(place + 1) if place else ""
-        traces += [
-            {
-                **trace,
-                **{"xaxis": f"x{axis}", "yaxis": f"y{axis}"},
-                "showlegend": trace.get("showlegend", False) and not place,
-            }
-            for trace in _panel(lines, bright, dark)
-        ]
-        line = {"color": muted(dark), "dash": "dot", "width": 1}
-        across = {"type": "line", "xref": f"x{axis} domain", "x0": 0, "x1": 1, "yref": f"y{axis}"}
-        levels += [
-            across | {"y0": value, "y1": value, "line": line}
-            for value in original[:, _MEAN].tolist()
-        ]
+        traces += [_placed(trace, place) for trace in _panel(lines, bright, dark)]
+        levels += [_level(value, place, dark) for value in original[:, _MEAN].tolist()]
     return themed_panels(
         traces,
         [in_html(name) for name in corpora],
@@ -172,6 +159,29 @@ def curves_figure(  # noqa: PLR0913  (each is a choice of the page)
         showlegend=has_legend,
         legend=OVER_TITLES,
     )
+
+
+def _axes(place: int) -> tuple[str, str]:
+    """The axes of a panel, as Plotly numbers them."""
+    number = str(place + 1) if place else ""
+    return f"x{number}", f"y{number}"
+
+
+def _placed(trace: dict[str, Any], place: int) -> dict[str, Any]:
+    """A trace in its panel; the first one has the legend."""
+    x, y = _axes(place)
+    is_in_legend = trace.get("showlegend", False) and not place
+    return {**trace, "xaxis": x, "yaxis": y, "showlegend": is_in_legend}
+
+
+def _level(value: float, place: int, dark: bool) -> dict[str, Any]:
+    """The original model, as a dotted line across a panel."""
+    x, y = _axes(place)
+    return {
+        **{"type": "line", "xref": f"{x} domain", "x0": 0, "x1": 1, "yref": y},
+        **{"y0": value, "y1": value},
+        "line": {"color": muted(dark), "dash": "dot", "width": 1},
+    }
 
 
 def _lines(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.foreign_text import in_html
+from analysis.numbers.arrays import FloatArray
 from analysis.ranking import overlap as overlaps
 from app.charts import neuron_cut
 from app.charts.chart import Drawing, chart, of_corpora
@@ -63,30 +64,13 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
     A pair without a row, or with NaN, is shown as no data. `chance` is the overlap of two random
     sets; colours show `beside_chance`.
     """
-    names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
-    matrix = np.full((len(names), len(names)), np.nan)
-    for first, second, overlap in table[["corpus_a", "corpus_b", "overlap"]].to_numpy():
-        row, column = names.index(str(first)), names.index(str(second))
-        matrix[row, column] = matrix[column, row] = overlap
-    np.fill_diagonal(matrix, 1.0)
-    corpora = [in_html(name) for name in names]
-    notes = [
-        annotation(
-            second,
-            first,
-            "no data" if math.isnan(overlap) else f"{overlap:.2f}",
-            font={"size": 14, "color": _number_color(float(share), dark)},
-        )
-        for row, first in enumerate(corpora)
-        for second, overlap, share in zip(
-            corpora, matrix[row].tolist(), overlaps.beside_chance(matrix[row], chance), strict=True
-        )
-    ]
+    names, matrix = _matrix(table)
+    corpora, shares = [in_html(name) for name in names], overlaps.beside_chance(matrix, chance)
     corner = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
     text = f"chance: {chance:.2f}; orange: below it"
-    notes.append(annotation(0, 1, text, **corner, yshift=6, font={"color": ink(dark)}))
+    key = annotation(0, 1, text, **corner, yshift=6, font={"color": ink(dark)})
     cells = heat(
-        overlaps.beside_chance(matrix, chance),
+        shares,
         "overlap above chance",
         dark,
         ABOVE_CHANCE,
@@ -99,11 +83,11 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
         ygap=2,
         hoverinfo="skip",
     )
-    pairs = [(a, b) for a in range(len(names)) for b in range(len(names))]
+    places = list(np.ndindex(matrix.shape))
     marks = targets(
-        [corpora[b] for _, b in pairs],
-        [corpora[a] for a, _ in pairs],
-        [[a, b, float(matrix[a, b])] for a, b in pairs],
+        [corpora[column] for _, column in places],
+        [corpora[row] for row, _ in places],
+        [[row, column, float(matrix[row, column])] for row, column in places],
         10,
         hovertemplate="%{y} and %{x}: %{customdata[2]:.3f}, "
         f"by chance {chance:.3f}<extra></extra>",
@@ -115,13 +99,39 @@ def overlap_heatmap(table: pd.DataFrame, *, chance: float, dark: bool = False) -
         dark,
         x=axis,
         y=axis | {"autorange": "reversed"},
-        annotations=notes,
+        annotations=[*_numbers(corpora, matrix, shares, dark), key],
         # Any click goes to the nearest cell's marker.
         hovermode="closest",
         hoverdistance=-1,
         height=max(220, 90 + 46 * len(corpora)),
         margin={"t": 26},
     )
+
+
+def _matrix(table: pd.DataFrame) -> tuple[list[str], FloatArray]:
+    """The corpora, and their overlaps (corpora, corpora): 1 with themselves, NaN without a row."""
+    names = [str(name) for name in dict.fromkeys([*table["corpus_a"], *table["corpus_b"]])]
+    matrix = np.full((len(names), len(names)), np.nan)
+    for first, second, overlap in table[["corpus_a", "corpus_b", "overlap"]].to_numpy():
+        row, column = names.index(str(first)), names.index(str(second))
+        matrix[row, column] = matrix[column, row] = overlap
+    np.fill_diagonal(matrix, 1.0)
+    return names, matrix
+
+
+def _numbers(
+    corpora: Sequence[str], matrix: FloatArray, shares: FloatArray, dark: bool
+) -> list[dict[str, Any]]:
+    """The number in each cell; `shares` are those of its colour."""
+    return [
+        annotation(
+            corpora[column],
+            corpora[row],
+            "no data" if math.isnan(overlap) else f"{overlap:.2f}",
+            font={"size": 14, "color": _number_color(float(shares[row, column]), dark)},
+        )
+        for (row, column), overlap in np.ndenumerate(matrix)
+    ]
 
 
 def clicked_pair(event: object, corpora: Sequence[str]) -> tuple[str, str] | None:

@@ -3,7 +3,8 @@
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -50,64 +51,107 @@ def command(
     """
 
     def derive(handler: Handler) -> Handler:
-        model, passed = _own_options(handler)
-        takes_force = "force" in model.model_fields
-        options = map(option_of, model.model_fields.values())
-        if not takes_force and any(option and option.file == "new" for option in options):
-            model = create_model(
-                model.__name__, __base__=model, force=(Annotated[bool, REPLACES], False)
-            )
-        fields = flat_fields(kind) if kind else {}
-        plans = {name: field for name, field in fields.items() if is_plan(field)}
-        declared = {**plans, **model.model_fields, **fields}
-        is_grouped = len(declared) > MOST_UNGROUPED
-        headings = {
-            name: heading_of(name, field) if is_grouped else "" for name, field in declared.items()
-        }
-        parameters = {
-            parameter.name: parameter
-            for name, field in declared.items()
-            if (parameter := _parameter(name, field, headings[name], repeated=name == repeatable))
-        }
+        derived = _Command(handler, kind, repeatable, *_own_options(handler))
 
         def run(ctx: typer.Context, **values: Any) -> None:
-            arguments = {
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in values.items()
-                if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
-            }
-            request_values = {name: value for name, value in arguments.items() if name in fields}
-            if ctx.meta.get(HAS_EMPTY_WORD):
-                _check_named(arguments, declared)
-            checks = Checks()
-            for name in {"device", "device_map"} & request_values.keys():
-                # A request may be queued for another machine.
-                checks.run(partial(check_device, str(request_values[name])))
-            own = {name: arguments[name] for name in model.model_fields if name in arguments}
-            options = checks.run(partial(validated, model, own))
-            rest = {name: getattr(options, name, None) for name in model.model_fields}
-            force = rest["force"] if takes_force else rest.pop("force", False)
-            if plans:
-                rest["plans"] = _files_of_plans(request_values, plans, checks)
-            for name, field in model.model_fields.items():
-                # A handler that takes `force` looks at what is there itself.
-                spares = force or (takes_force and name == "out_file")
-                _check_paths(rest.get(name), option_of(field), checks, force=spares)
-            for corpus in _corpora(arguments, declared):
-                checks.run(partial(_check_corpus, corpus))
-            request = (
-                checks.run(partial(_requests, kind, repeatable, request_values)) if kind else None
-            )
-            checks.finish()
-            rest |= {parameter.name: values[parameter.name] for parameter in passed}
-            handler(*(() if kind is None else (request,)), **rest)
+            derived.run(ctx, values)
 
         for name in ("__name__", "__doc__", "__module__"):
             setattr(run, name, getattr(handler, name))
-        run.__signature__ = _signature([*parameters.values(), *passed], headings)  # type: ignore[attr-defined]
+        run.__signature__ = derived.signature  # type: ignore[attr-defined]
         return run
 
     return derive
+
+
+@dataclass(frozen=True, eq=False)
+class _Command:
+    """A handler with its request and its options."""
+
+    handler: Handler
+    kind: type[Request] | None
+    repeatable: str
+    own: type[Request]  # the options that are no fields of the request
+    passed: Sequence[inspect.Parameter]  # those in typer's own words
+    takes_force: bool  # whether the handler itself looks at what is there
+
+    @cached_property
+    def fields(self) -> Mapping[str, FieldInfo]:
+        """The fields of the request."""
+        return flat_fields(self.kind) if self.kind else {}
+
+    @cached_property
+    def plans(self) -> Mapping[str, FieldInfo]:
+        """Those with plans, which files name."""
+        return {name: field for name, field in self.fields.items() if is_plan(field)}
+
+    @cached_property
+    def declared(self) -> Mapping[str, FieldInfo]:
+        """What may be an option, in the order of the help."""
+        return {**self.plans, **self.own.model_fields, **self.fields}
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """What typer reads: the context, then options by heading, required ones first."""
+        is_grouped = len(self.declared) > MOST_UNGROUPED
+        headings = {
+            name: heading_of(name, field) if is_grouped else ""
+            for name, field in self.declared.items()
+        }
+        parameters = [
+            _parameter(name, field, option, headings[name], repeated=name == self.repeatable)
+            for name, field in self.declared.items()
+            if (option := option_of(field))
+        ]
+        order = ("", *HEADINGS)
+
+        def place(parameter: inspect.Parameter) -> tuple[int, bool]:
+            is_optional = parameter.default is not inspect.Parameter.empty
+            return order.index(headings.get(parameter.name, "")), is_optional
+
+        context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        return inspect.Signature([context, *sorted([*parameters, *self.passed], key=place)])
+
+    def run(self, ctx: typer.Context, values: Mapping[str, Any]) -> None:
+        """Call the handler with what a command line gave; a UserError names all that is wrong."""
+        arguments = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"
+        }
+        if ctx.meta.get(HAS_EMPTY_WORD):
+            _check_named(arguments, self.declared)
+        request_values = {name: value for name, value in arguments.items() if name in self.fields}
+        checks = Checks()
+        for name in {"device", "device_map"} & request_values.keys():
+            # A request may be queued for another machine.
+            checks.run(partial(check_device, str(request_values[name])))
+        options = self._options(arguments, request_values, checks)
+        for corpus in _corpora(arguments, self.declared):
+            checks.run(partial(_check_corpus, corpus))
+        positional = []
+        if self.kind:
+            request = partial(_requests, self.kind, self.repeatable, request_values)
+            positional.append(checks.run(request))
+        checks.finish()
+        options |= {parameter.name: values[parameter.name] for parameter in self.passed}
+        self.handler(*positional, **options)
+
+    def _options(
+        self, arguments: Mapping[str, Any], request_values: dict[str, Any], checks: Checks
+    ) -> dict[str, Any]:
+        """The handler's own options, and the files of the request's plans, which are read."""
+        names = self.own.model_fields
+        values = {name: arguments[name] for name in names if name in arguments}
+        valid = checks.run(partial(validated, self.own, values))
+        options = {name: getattr(valid, name, None) for name in names}
+        force = options["force"] if self.takes_force else options.pop("force", False)
+        if self.plans:
+            options["plans"] = _files_of_plans(request_values, self.plans, checks)
+        for name, field in names.items():
+            spares = force or (self.takes_force and name == "out_file")
+            _check_paths(options.get(name), option_of(field), checks, force=spares)
+        return options
 
 
 def _check_paths(value: Any, option: Option | None, checks: Checks, *, force: bool) -> None:
@@ -141,22 +185,11 @@ def _several(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _signature(
-    parameters: list[inspect.Parameter], headings: Mapping[str, str]
-) -> inspect.Signature:
-    """What typer reads: the context, then options by heading, required ones before the others."""
-    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    order = ("", *HEADINGS)
+def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Parameter], bool]:
+    """The options that are no fields of a request, as a model; those in typer's own words.
 
-    def place(parameter: inspect.Parameter) -> tuple[int, bool]:
-        is_optional = parameter.default is not inspect.Parameter.empty
-        return order.index(headings.get(parameter.name, "")), is_optional
-
-    return inspect.Signature([context, *sorted(parameters, key=place)])
-
-
-def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Parameter]]:
-    """The options that are no fields of a request, as a model; and those in typer's own words."""
+    And whether `force` is among the first. Where a new file is, it is an option all the same.
+    """
     fields: dict[str, Any] = {}
     passed = []
     for parameter in inspect.signature(handler, eval_str=True).parameters.values():
@@ -171,7 +204,13 @@ def _own_options(handler: Handler) -> tuple[type[Request], list[inspect.Paramete
                 ... if is_required else parameter.default,
             )
     model: type[Request] = create_model(handler.__name__, __base__=Request, **fields)
-    return model, passed
+    takes_force = "force" in fields
+    options = map(option_of, model.model_fields.values())
+    if not takes_force and any(option and option.file == "new" for option in options):
+        model = create_model(
+            model.__name__, __base__=model, force=(Annotated[bool, REPLACES], False)
+        )
+    return model, passed, takes_force
 
 
 def _requests(
@@ -236,12 +275,9 @@ def _check_corpus(corpus: str) -> None:
 
 
 def _parameter(
-    name: str, field: FieldInfo, heading: str, *, repeated: bool
-) -> inspect.Parameter | None:
-    """A field as a parameter that typer reads; None for one that is no option."""
-    option = option_of(field)
-    if option is None:
-        return None
+    name: str, field: FieldInfo, option: Option, heading: str, *, repeated: bool
+) -> inspect.Parameter:
+    """A field with its option as a parameter that typer reads."""
     kind, is_required = _option_type(field), field.is_required()
     if repeated:
         kind = types.GenericAlias(list, kind)

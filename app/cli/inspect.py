@@ -14,7 +14,7 @@ from app.cli.derive import command
 from app.cli.say import cut_numbers, experts_in_words
 from app.console import finish, out, show_facts, show_table
 from pruning.plan.layer_words import ranges
-from pruning.plan.sizes import BYTES, ModelPart, format_bytes, format_count, size_report
+from pruning.plan.sizes import BYTES, ModelPart, SizeReport, format_bytes, format_count, size_report
 from pruning.planning.count_plan import CountPlan, uniform_cuts
 from pruning.requests.following import WEIGHTS_ELSEWHERE, corpus_at_hand, usual_budget, with_weights
 from pruning.requests.model import ModelRequest
@@ -49,53 +49,20 @@ def inspect(
     Example: moeprune inspect demo
     """
     model = headers_or_outline(request, config_only=config_only)
-    report = size_report(model)
-    stored_bytes, bfloat16_bytes = report.loaded()[0], report.loaded("bfloat16")[0]
-    outline = without_weights(model)
-    show_facts(
-        {
-            **_facts(model),
-            "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
-            "loaded": f"{format_bytes(stored_bytes)} as stored, {format_bytes(bfloat16_bytes)} in "
-            "bfloat16",
-            "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen "
-            "experts)",
-            **({"by": f"{outline.basis}; no weights were read"} if outline else {}),
-        }
-    )
-    for caveat in outline.caveats if outline else ():
-        out.print(f"  {caveat}")
-    for source_note in source_notes(model):
-        out.print(f"  {source_note}")
-    for assumption in model.family.assumptions:
-        out.print(f"  assumed: {assumption}")
-    sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
-    rows = [(part, format_bytes(size)) for part, size in sizes.items() if size]
-    if tied := model.tied_embedding:
-        rows.append((str(ModelPart.TIED_HEAD), f"0 B, {format_bytes(tied.nbytes)} in exports"))
-    cuts = uniform_cuts(model)
+    report, outline, cuts = size_report(model), without_weights(model), uniform_cuts(model)
+    by = {"by": f"{outline.basis}; no weights were read"} if outline else {}
+    caveats = (*(outline.caveats if outline else ()), *source_notes(model))
+    show_facts({**_facts(model), **_numbers(report), **by})
+    for line in (*caveats, *(f"assumed: {what}" for what in model.family.assumptions)):
+        out.print(f"  {line}")
     show_table("\nUniform plans", _CUT_COLUMNS, [_cut_row(*cut) for cut in cuts])
-    show_table("\nSize on disk", ("part", "bytes"), rows)
+    show_table("\nSize on disk", ("part", "bytes"), _part_rows(model, report))
     readers = [
         (verdict.engine, verdict.reads, verdict.reason) for verdict in verdicts(contents_of(model))
     ]
     show_table("\nCompatibility of the checkpoint as it is", ("program", "status", "why"), readers)
-    message = f"\n{_what_can_go(model.layers)}"
-    following = []
-    if model.unloadable:
-        message += (
-            f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
-            "made for the model that was quantised (--plan-model)."
-        )
-    elif outline and with_weights(request.model) == WEIGHTS_ELSEWHERE:
-        budget = usual_budget(model)
-        following.append(command_line("plan", request.model, "--config-only", *budget))
-    else:
-        words = ("--corpus", corpus_at_hand(request, model) or "CORPUS", "--dry-run")
-        flags = option_words(request, only=("revision",))
-        following.append(command_line("calibrate", request.model, *words, *flags))
     finish(
-        message,
+        f"\n{_what_can_go(model.layers)}{_not_calibrated(model)}",
         {
             "parameters": report.params_before,
             "active_parameters": report.active_before,
@@ -103,10 +70,51 @@ def inspect(
             "experts": report.experts_before,
             "layers": len(model.layers),
             "plans": [{"sparsity": share, **cut_numbers(cut)} for share, cut in cuts if cut],
-            "caveats": (*(outline.caveats if outline else ()), *source_notes(model)),
+            "caveats": caveats,
         },
-        *following,
+        *_following(request, model),
     )
+
+
+def _numbers(report: SizeReport) -> dict[str, str]:
+    """Facts in numbers: what all of it has, and what a token uses."""
+    stored_bytes, bfloat16_bytes = report.loaded()[0], report.loaded("bfloat16")[0]
+    return {
+        "parameters": f"{report.params_before:,}, {report.active_before:,} active per token",
+        "loaded": f"{format_bytes(stored_bytes)} as stored, {format_bytes(bfloat16_bytes)} in "
+        "bfloat16",
+        "expert FLOPs per token": f"{report.expert_flops:,} (2 per weight of the chosen experts)",
+    }
+
+
+def _part_rows(model: MoEModel, report: SizeReport) -> list[tuple[str, str]]:
+    """The bytes of each part of the checkpoint, and of a head that only exports have."""
+    sizes = {str(part): int(size[BYTES]) for part, size in report.before.items()}
+    rows = [(part, format_bytes(size)) for part, size in sizes.items() if size]
+    if tied := model.tied_embedding:
+        rows.append((str(ModelPart.TIED_HEAD), f"0 B, {format_bytes(tied.nbytes)} in exports"))
+    return rows
+
+
+def _not_calibrated(model: MoEModel) -> str:
+    """What else works for a model that cannot be loaded; empty for others."""
+    if not model.unloadable:
+        return ""
+    return (
+        f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
+        "made for the model that was quantised (--plan-model)."
+    )
+
+
+def _following(request: ModelRequest, model: MoEModel) -> list[str]:
+    """The next command, if there is one."""
+    if model.unloadable:
+        return []
+    if without_weights(model) and with_weights(request.model) == WEIGHTS_ELSEWHERE:
+        return [command_line("plan", request.model, "--config-only", *usual_budget(model))]
+    words = ("--corpus", corpus_at_hand(request, model) or "CORPUS", "--dry-run")
+    flags = option_words(request, only=("revision",))
+    return [command_line("calibrate", request.model, *words, *flags)]
 
 
 def _cut_row(share: str, cut: CountPlan | None) -> tuple[object, ...]:

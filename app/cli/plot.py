@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,7 +90,6 @@ def plot(
     from app.charts.files import write_figure
     from app.charts.listing import get_chart
     from app.charts.published import PaperChart, block_of
-    from app.choices import USUAL_STRATA, PathChoice, ResultChoice, StrataChoice, TokenChoice
 
     del list_views  # its callback has done it
     chart_view, path = get_chart(view), out_file or Path(f"{view}.html")
@@ -100,19 +99,7 @@ def plot(
     else:
         panels = tuple(map(get_criterion, request.panels))
         loaded = _loaded(request, plans, chart_view.granularity, plan_file, panels)
-        choice = PathChoice(
-            DEFAULT_PATHS if request.top_m is None else request.top_m,
-            Weighing(request.weights, request.transitions),
-            request.clusters,
-        )
-        criteria = tuple(panel.name for panel in panels) or USUAL_STRATA.criteria
-        choices = {
-            "results": ResultChoice.asked(request),
-            "strata": StrataChoice(criteria, request.scale),
-            "token": TokenChoice(request.token_text or ""),
-            "pair": request.pair,
-        }
-        chart = chart_view.draw(loaded.choosing(paths=choice, **choices))
+        chart = chart_view.draw(loaded.choosing(**_choices(request, panels)))
         if plan_file and loaded.shown:
             by, criterion = loaded.shown.plan.provenance.criterion, request.plan.ranking.criterion
             if by and criterion and by != criterion:
@@ -121,18 +108,40 @@ def plot(
         write_csv(chart.table, path)
     else:
         write_figure(chart.exported(), path)
+    finish(
+        f"{chart.alt}\n{path}: {chart_view.title}",
+        {"file": str(path), "says": chart.alt},
+        *([] if is_of_paper else [_report_command(request, chart_view.name, plans)]),
+    )
+
+
+def _choices(request: PlotRequest, panels: Sequence[Criterion]) -> dict[str, Any]:
+    """What a single chart has to choose, as fields of `Choices`."""
+    from app.choices import USUAL_STRATA, PathChoice, ResultChoice, StrataChoice, TokenChoice
+
+    criteria = tuple(panel.name for panel in panels) or USUAL_STRATA.criteria
+    return {
+        "paths": PathChoice(
+            DEFAULT_PATHS if request.top_m is None else request.top_m,
+            Weighing(request.weights, request.transitions),
+            request.clusters,
+        ),
+        "results": ResultChoice.asked(request),
+        "strata": StrataChoice(criteria, request.scale),
+        "token": TokenChoice(request.token_text or ""),
+        "pair": request.pair,
+    }
+
+
+def _report_command(request: PlotRequest, view: str, plans: Sequence[Path]) -> str:
+    """The command for the same chart in a report."""
     values = {name: value for name, value in flat_values(request).items() if name != "model"}
     shared = [name for name in flat_fields(ReportRequest) if name in values]
     if values.get("sparsity") == HALF:
         shared.remove("sparsity")
-    second = repeated("--with-plan", map(str, plans))
     words = [*option_words(request, only=shared)] if shared else []
-    words = ["--view", chart_view.name, *words, *second]
-    finish(
-        f"{chart.alt}\n{path}: {chart_view.title}",
-        {"file": str(path), "says": chart.alt},
-        *([] if is_of_paper else [command_line("report", request.model, *words)]),
-    )
+    second = repeated("--with-plan", map(str, plans))
+    return command_line("report", request.model, "--view", view, *words, *second)
 
 
 def _loaded(

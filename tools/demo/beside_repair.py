@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,54 @@ def bench(folder: Path, tokens: int, samples: int) -> Bench:
     return replace(new, model=replace(new.model, batches=batches))
 
 
-def row(name: str, what: str, losses: Mapping[str, SampleValues]) -> dict[str, Any]:
-    """A line of the table."""
-    means = {corpus: float(loss.numbers.mean()) for corpus, loss in losses.items()}
-    mean = float(np.mean(list(means.values())))
-    return {"plan": name, "what": what, **means, "mean": mean, "low": None, "high": None}
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A table under way: a row per plan and per what is done to it."""
+
+    bench: Bench
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        what: str,
+        losses: Mapping[str, SampleValues],
+        pruned: Mapping[str, SampleValues] | None = None,
+    ) -> None:
+        """A row; what it gives back of the loss `pruned` has an interval."""
+        means = {corpus: float(loss.numbers.mean()) for corpus, loss in losses.items()}
+        mean = float(np.mean(list(means.values())))
+        row = {"plan": name, "what": what, **means, "mean": mean, "low": None, "high": None}
+        if pruned:
+            gains = [
+                SampleValues(pruned[corpus].numbers - loss.numbers, loss.documents)
+                for corpus, loss in losses.items()
+            ]
+            row["low"], row["high"] = interval_of(gains).tolist()
+        self.rows.append(row)
+        logger.info("%s", row)
+
+    def add_both(self, name: str, plan: PruningPlan) -> Mapping[str, SampleValues]:
+        """Rows of a plan before and after its repair; the loss before."""
+        pruned = self.bench.losses(plan)
+        self.add(name, "pruned", pruned)
+        self.add(name, "repaired", self.bench.losses(self.bench.repaired(plan)), pruned)
+        return pruned
+
+    def add_rivals(
+        self,
+        name: str,
+        plan: PruningPlan,
+        pruned: Mapping[str, SampleValues],
+        means: Mapping[int, Tensor],
+    ) -> None:
+        """Rows of what costs less than a repair; `means` are the mean outputs of experts."""
+        model, losses = self.bench.model, self.bench.losses
+        scalars = fitted_scalars(model, plan)
+        by_scalars = losses(None, lambda: scaled(model, plan, scalars))
+        self.add(name, "one scalar a layer", by_scalars, pruned)
+        by_constants = losses(None, lambda: constants_for_pruned(model, plan, means))
+        self.add(name, "constants for pruned experts", by_constants, pruned)
 
 
 def main() -> None:
@@ -173,29 +216,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     at = bench(options.folder, options.tokens, options.samples)
-    rows: list[dict[str, Any]] = []
-
-    def add(
-        name: str,
-        what: str,
-        losses: Mapping[str, SampleValues],
-        pruned: Mapping[str, SampleValues] | None = None,
-    ) -> None:
-        rows.append(row(name, what, losses))
-        if pruned:
-            gains = [
-                SampleValues(pruned[corpus].numbers - loss.numbers, loss.documents)
-                for corpus, loss in losses.items()
-            ]
-            rows[-1]["low"], rows[-1]["high"] = interval_of(gains).tolist()
-        logger.info("%s", rows[-1])
-
-    def add_both(name: str, plan: PruningPlan) -> Mapping[str, SampleValues]:
-        pruned = at.losses(plan)
-        add(name, "pruned", pruned)
-        add(name, "repaired", at.losses(at.repaired(plan)), pruned)
-        return pruned
-
+    table = Comparison(at)
     before: dict[str, Mapping[str, SampleValues]] = {}
     plans: dict[str, PruningPlan] = {}
     for name, fields in specs(options.only).items():
@@ -204,26 +225,21 @@ def main() -> None:
         except CriterionError as error:  # some rank by one corpus alone
             logger.warning("%s: %s", name, error)
             continue
-        before[name] = add_both(name, plans[name])
+        before[name] = table.add_both(name, plans[name])
     means = mean_outputs(at.model)
     for name in [name for name in ("reap", "ean", "mone", "random:1") if name in plans]:
-        plan, pruned = plans[name], before[name]
-        scalars = fitted_scalars(at.model, plan)
-        losses = at.losses(None, lambda p=plan, s=scalars: scaled(at.model, p, s))
-        add(name, "one scalar a layer", losses, pruned)
-        losses = at.losses(None, lambda p=plan: constants_for_pruned(at.model, p, means))
-        add(name, "constants for pruned experts", losses, pruned)
+        table.add_rivals(name, plans[name], before[name], means)
     for name, seed in () if options.only else product(("reap", "ean"), (1, 2)):
         losses = at.losses(at.repaired(plans[name], seed))
-        add(name, f"repaired, text of seed {seed}", losses, before[name])
+        table.add(name, f"repaired, text of seed {seed}", losses, before[name])
     if not options.only:
         errors = drain(unexplained(at.model))
         kept = {
             layer: tuple(sorted(np.argsort(scores)[len(scores) // 2 :].tolist()))
             for layer, scores in errors.items()
         }
-        add_both("unexplained", replace(plans["reap"], kept=kept))
-    pd.DataFrame(rows).to_csv(sys.stdout, index=False, float_format="%.4f")
+        table.add_both("unexplained", replace(plans["reap"], kept=kept))
+    pd.DataFrame(table.rows).to_csv(sys.stdout, index=False, float_format="%.4f")
 
 
 if __name__ == "__main__":
