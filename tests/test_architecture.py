@@ -126,6 +126,37 @@ def test_layers_of_app_import_downwards():
         assert wrong == {}, layer
 
 
+def names_of(path):
+    """What a module has at its top, also under a condition."""
+    names, todo = set(), [parse(path)]
+    for node in todo:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            todo += ast.iter_child_nodes(node)
+    return names
+
+
+def test_tools_import_what_there_is():
+    # The type checker reads the packages alone.
+    packages = (*PACKAGES, "tools")
+    known = {module_name(path): path for path in source_files(*packages)}
+    wrong = [
+        f"{relative(path)}: {node.module}.{alias.name}"
+        for path in source_files("tools")
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and top(node.module or "") in packages
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in known
+        if node.module not in known or alias.name not in names_of(known[node.module])
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("package", ROOMS)
 def test_rooms_import_downwards(package):
     rooms = ROOMS[package].split()

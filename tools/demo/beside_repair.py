@@ -36,7 +36,7 @@ from pruning.measures.samples import SampleBatch, make_samples
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.planning.ranking import Place
 from pruning.records.repair_files import with_repair_files
-from pruning.repair.run import placed_batches
+from pruning.repair.batches import placed_batches
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import RepairRequest
 from pruning.spec.spec import spec_of

@@ -23,8 +23,8 @@ from analysis.model.routing import find_block
 from analysis.progress import Progress
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, keep_all
+from pruning.repair.batches import PlacedBatch
 from pruning.repair.rows import Collector, experts_observed
-from pruning.repair.run import PlacedBatch
 from pruning.repair.solver import fit_layer
 
 AddedBy = Callable[[int, Tensor], Tensor]  # expert, (R, D) its input -> (R, D) its output
