@@ -23,7 +23,7 @@ from pruning.measures.curves import Sensitivity
 from pruning.measures.store import Kept, RecordStore, readable_records
 from pruning.measures.sum_error import SumError
 from pruning.plan.budget import Budget, sparsity_budget
-from pruning.plan.parallel import parallel_note
+from pruning.plan.dividing import parallel_note
 from pruning.plan.plan import PruningPlan, keep_all
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.plan.super_experts import super_note

@@ -16,7 +16,6 @@ from pruning.option import Option
 from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import BY_LAYER, FORMATS, OWN
 from pruning.plan.budget import GIB, parse_gib
-from pruning.plan.repair_reference import Repair
 from pruning.plan.sizes import format_bytes
 from pruning.planning.front_words import (
     candidate_name,
@@ -30,6 +29,7 @@ from pruning.records.front import Front, stored_front
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import PlanLoss
 from pruning.records.repair import RepairRecord
+from pruning.records.repair_files import repair_folder
 from pruning.requests.following import export_command, pruned_name
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
@@ -180,7 +180,7 @@ def _refit(request: FitRequest, facts: PlanFacts) -> RepairRequest:
     """The repair whose loss was measured; where its record is not here, in the usual dtype."""
     directories = stats_store(request.stats_dir).directories
     identity = load_model_index(request.model, revision=request.revision).identity
-    folder = Repair(facts.repair, digest="").place(directories, identity)
+    folder = repair_folder(facts.repair, directories, identity)
     record = folder and RepairRecord.read(folder.with_suffix(".json"))
     files = {corpus.name: corpus.path for corpus in record.corpora} if record else {}
     as_ranked = facts.repaired_on == facts.corpora

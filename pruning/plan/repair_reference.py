@@ -1,14 +1,13 @@
 """The repair that a plan names: new down projections of kept experts, in files by layer."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from analysis.errors import PlanError
 from analysis.files.naming import digest_of
-from analysis.stats.places import record_folders
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
 
@@ -57,15 +56,6 @@ class Repair:
             "tokens": self.tokens,
         }
 
-    def place(self, directories: Iterable[Path], identity: str) -> Path | None:
-        """The folder of its files, if one of these statistics folders has its record.
-
-        `identity` is of the model that was repaired.
-        """
-        folders = record_folders(directories, identity)
-        records = (folder / REPAIRS / f"{self.record_id}.json" for folder in folders)
-        return next((path.with_suffix("") for path in records if path.is_file()), None)
-
     @property
     def files(self) -> dict[str, Path]:
         """Name -> file of all layers that gained something, as far as they are here."""
@@ -77,38 +67,6 @@ class Repair:
         if self.folder is None:
             raise PlanError(f"The files of the repair {self.record_id} were not looked up.")
         return self.folder / layer_file(layer)
-
-
-class LayerOutcome(Protocol):
-    """How the down projections of a layer were refitted."""
-
-    @property
-    def layer(self) -> int:
-        """Its decoder index."""
-
-    @property
-    def left(self) -> float | None:
-        """Squared error left on held-out sequences, a share of that without; None: unchanged."""
-
-
-class StoredRepair(Protocol):
-    """What an export says of a repair; `pruning.records.repair` has the whole record."""
-
-    @property
-    def record_id(self) -> str:
-        """As the plan names it."""
-
-    @property
-    def outcome(self) -> str:
-        """What it was fitted on and what is left to lack."""
-
-    @property
-    def layers(self) -> Sequence[LayerOutcome]:
-        """By layer, how it went."""
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """Name -> SHA-256 of its bytes."""
 
 
 def variant_words(

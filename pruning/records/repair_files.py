@@ -6,10 +6,21 @@ from pathlib import Path
 
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
+from analysis.stats.places import record_folders
 from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import Repair
+from pruning.plan.repair_reference import REPAIRS, Repair
 from pruning.records.repair import RepairRecord
 from pruning.records.repaired_tensors import AGAIN, check_tensors, repaired_tensors
+
+
+def repair_folder(record_id: str, directories: Iterable[Path], identity: str) -> Path | None:
+    """The folder of a repair's files, if one of these statistics folders has its record.
+
+    `identity` is of the model that was repaired.
+    """
+    folders = record_folders(directories, identity)
+    records = (folder / REPAIRS / f"{record_id}.json" for folder in folders)
+    return next((path.with_suffix("") for path in records if path.is_file()), None)
 
 
 def stored_repair(repair: Repair) -> RepairRecord:
@@ -35,7 +46,10 @@ def with_repair_files(plan: PruningPlan, directories: Iterable[Path]) -> Pruning
 
 def if_here(plan: PruningPlan, directories: Iterable[Path]) -> PruningPlan:
     """As `with_repair_files`, but a repair that is not there is left without its files."""
-    if plan.repair is None or not (folder := plan.repair.place(directories, plan.model.identity)):
+    if plan.repair is None:
+        return plan
+    folder = repair_folder(plan.repair.record_id, directories, plan.model.identity)
+    if folder is None:
         return plan
     located = replace(plan, repair=replace(plan.repair, folder=folder))
     content_record(located)

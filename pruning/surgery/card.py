@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
@@ -20,7 +20,6 @@ from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.layer_words import ranges
 from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.size_words import growth_words
 from pruning.plan.sizes import SizeReport, format_bytes, size_report
 from pruning.plan.widths import WidthPlan
@@ -36,6 +35,38 @@ if TYPE_CHECKING:
     from pruning.records.verdict import ShipVerdict
 
 CARD_NAME = "README.md"
+
+
+class LayerOutcome(Protocol):
+    """How the down projections of a layer were refitted."""
+
+    @property
+    def layer(self) -> int:
+        """Its decoder index."""
+
+    @property
+    def left(self) -> float | None:
+        """Squared error left on held-out sequences, a share of that without; None: unchanged."""
+
+
+class StoredRepair(Protocol):
+    """What an export says of a repair; `pruning.records.repair` has the whole record."""
+
+    @property
+    def record_id(self) -> str:
+        """As the plan names it."""
+
+    @property
+    def outcome(self) -> str:
+        """What it was fitted on and what is left to lack."""
+
+    @property
+    def layers(self) -> Sequence[LayerOutcome]:
+        """By layer, how it went."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Name -> SHA-256 of its bytes."""
 
 
 def source_metadata(path: Path) -> Mapping[str, Any]:

@@ -30,12 +30,11 @@ from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_
 from analysis.progress import Costs, Parts, Progress, cost
 from pruning.plan.heads import HeadChoice, HeadPlan, HeadRanking
 from pruning.plan.plan import KEEP_LIST_NAME, PruningPlan, fit_plan
-from pruning.plan.repair_reference import StoredRepair
 from pruning.plan.sizes import format_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.records.repaired_tensors import check_tensors, repaired_tensors
 from pruning.serving.engines import Readers, contents_of, readers, verdicts
-from pruning.surgery.card import CARD_NAME, model_card
+from pruning.surgery.card import CARD_NAME, StoredRepair, model_card
 from pruning.surgery.config import in_bfloat16, own_sizes, pruned_config
 from pruning.surgery.dequantising import Dequantisation, plan_dequantisation
 from pruning.surgery.heads import plan_heads

@@ -9,6 +9,7 @@ from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel
 from pruning.plan.plan import PruningPlan
 from pruning.plan.repair_reference import layer_file
+from pruning.records.repair_files import repair_folder
 from pruning.records.repaired_tensors import RepairedTensor, repaired_dtype, repaired_tensors
 from pruning.surgery.manifest import Manifest
 
@@ -19,8 +20,8 @@ def with_files(manifest: Manifest, directories: Sequence[Path]) -> Manifest:
     if repair is None:
         return manifest
     identity = manifest.plan.model.identity
-    places = (repair.place([directory], identity) for directory in directories)
-    for folder in filter(None, places):
+    folders = (repair_folder(repair.record_id, [one], identity) for one in directories)
+    for folder in filter(None, folders):
         located = replace(repair, folder=folder)
         if manifest.repair_files.keys() <= located.files.keys():
             return replace(manifest, plan=replace(manifest.plan, repair=located))
