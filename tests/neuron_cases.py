@@ -21,8 +21,9 @@ from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import KeptNeurons, neurons_left
+from pruning.plan.kept_neurons import KeptNeurons
 from pruning.plan.plan import PruningPlan
+from pruning.plan.selection import neurons_left
 from pruning.plan.units import NeuronScope, Units, neuron_units
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.make import neurons_removed

@@ -20,10 +20,9 @@ from analysis.families.listing import FAMILIES
 from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats
-from pruning.plan.allocation import apportion
 from pruning.plan.budget import Budget, count_budget
 from pruning.plan.plan import load_plan
-from pruning.plan.units import Units, expert_units
+from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules.base import Evidence, Schedule
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale

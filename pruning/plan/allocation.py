@@ -1,8 +1,7 @@
-"""How many experts each layer keeps, and a total spread over layers."""
+"""How many experts each layer keeps."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent
-from pruning.plan.units import Removed, check_total
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
-    from pruning.plan.units import Units
 
 
 def count_problem(layer: MoELayer, keep: int) -> str | None:
@@ -99,49 +96,3 @@ class Allocation:
         """r_l, the fraction removed from each layer, exact."""
         pairs = zip(self.layers, self.removed, strict=True)
         return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
-
-
-def apportion(total: int, weights: Sequence[int], units: Units) -> Removed:
-    """Numbers that sum to `total`, in proportion to `weights`, by largest remainder.
-
-    Each row's quota is level * weight, clamped to its bounds, at the one level where the quotas sum
-    to `total`: what a bound denies one row goes to the others. Quotas are rounded down to whole
-    steps, and the remaining steps go to the largest remainders, ties to the earlier row. All in
-    exact fractions. `weights` are positive.
-    """
-    if min(weights) < 1:
-        raise ValueError("weights must be positive")
-    check_total(total, units)
-    rows = list(zip(weights, units.least, units.most, strict=True))
-    level = _level(total, rows)
-    steps = [(_clamp(level * weight, *ends) - ends[0]) / units.step for weight, *ends in rows]
-    counts = [int(step) for step in steps]
-    missing = (total - sum(units.least)) // units.step - sum(counts)
-    by_remainder = sorted(range(len(rows)), key=lambda i: (counts[i] - steps[i], i))
-    for position in by_remainder[:missing]:
-        counts[position] += 1
-    return tuple(
-        least + units.step * count for least, count in zip(units.least, counts, strict=True)
-    )
-
-
-def _clamp(quota: Fraction, least: int, most: int) -> Fraction:
-    return min(max(quota, Fraction(least)), Fraction(most))
-
-
-def _level(total: int, rows: Sequence[tuple[int, int, int]]) -> Fraction:
-    """The level at which the quotas sum to `total`: they grow with it, linear between bounds.
-
-    `rows` are weight, least and most.
-    """
-
-    def filled(level: Fraction) -> Fraction:
-        return sum((_clamp(level * weight, *ends) for weight, *ends in rows), Fraction(0))
-
-    bounds = sorted({Fraction(end, weight) for weight, *ends in rows for end in ends})
-    after = bisect_left(bounds, Fraction(total), key=filled)
-    if after == 0:
-        return bounds[0]
-    below, above = bounds[after - 1], bounds[after]
-    start, end = filled(below), filled(above)
-    return below + (above - below) * (total - start) / (end - start)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
-from pruning.plan.allocation import apportion, count_problem
+from pruning.plan.allocation import count_problem
 from pruning.plan.constraints import Constraints, check_names
 from pruning.plan.sizes import (
     BFLOAT16,
@@ -23,7 +23,7 @@ from pruning.plan.sizes import (
     tensors_of,
     total_size,
 )
-from pruning.plan.units import NEURONS, Units, check_total, expert_units
+from pruning.plan.units import NEURONS, Units, apportion, check_total, expert_units
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer

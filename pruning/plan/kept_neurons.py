@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
 from analysis.model.widths import expert_widths, quantised_role
-from pruning.plan.allocation import check_kept
-from pruning.plan.constraints import Constraints
 from pruning.plan.layer_words import MOST_DIGITS
-from pruning.plan.units import Units, expert_units
 
 if TYPE_CHECKING:
-    from analysis.families.base import MoELayer
     from analysis.model.moe_model import MoEModel
 
 # Decoder index -> expert -> ids of the neurons that stay, ascending.
@@ -176,47 +171,3 @@ def counts_by_layer(
         return tuple(len(kept[layer.index]) for layer in model.layers)
     widths = kept_widths(neurons, kept, model)
     return tuple(sum(widths[layer.index].values()) for layer in model.layers)
-
-
-def kept_experts(
-    layers: Sequence[MoELayer], constraints: Constraints
-) -> dict[int, tuple[int, ...]]:
-    """Layer -> experts that stay, for the layers that lose whole experts in a plan of neurons."""
-    if constraints.fixed or constraints.locked:
-        raise PlanError(
-            "Layers cannot be set or locked by hand in a plan of neurons; protect layers, pin or "
-            "drop experts, or name the neurons that stay in a file."
-        )
-    # The multiple and the floor count neurons here; all other constraints hold for experts too.
-    expert_units(layers, replace(constraints, multiple_of=1, floor=0))
-    kept = {}
-    for layer in layers:
-        if dropped := constraints.dropped.get(layer.index):
-            kept[layer.index] = tuple(e for e in range(layer.num_experts) if e not in dropped)
-            check_kept(layer, kept[layer.index])
-    return kept
-
-
-def neurons_left(
-    units: Units, removed: Sequence[int], experts: Mapping[int, Sequence[int]] | None = None
-) -> KeptNeurons:
-    """The neurons that stay in every expert that loses some.
-
-    `experts` are those that stay in layers that lose whole experts; the others are left out.
-    """
-    kept: dict[int, dict[int, tuple[int, ...]]] = {}
-    for row, ((layer, expert), count) in enumerate(zip(units.experts, removed, strict=True)):
-        if count and expert in (experts or {}).get(layer, (expert,)):
-            kept.setdefault(layer, {})[expert] = units.kept(row, count)
-    return ordered_neurons(kept)
-
-
-def widths_left(
-    units: Units, removed: Sequence[int], experts: Mapping[int, Sequence[int]] | None = None
-) -> dict[int, dict[int, int]]:
-    """Layer -> expert that stays -> neurons it keeps; `experts` as in `neurons_left`."""
-    widths: dict[int, dict[int, int]] = {}
-    for (layer, expert), size, count in zip(units.experts, units.sizes, removed, strict=True):
-        if expert in (experts or {}).get(layer, (expert,)):
-            widths.setdefault(layer, {})[expert] = size - count
-    return widths

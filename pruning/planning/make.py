@@ -21,13 +21,7 @@ from pruning.plan.budget import (
     sparsity_budget,
 )
 from pruning.plan.constraints import check_multiple
-from pruning.plan.kept_neurons import (
-    KeptNeurons,
-    check_cuttable,
-    kept_experts,
-    neurons_left,
-    widths_left,
-)
+from pruning.plan.kept_neurons import KeptNeurons, check_cuttable
 from pruning.plan.plan import (
     NEURON_GRANULARITY,
     Provenance,
@@ -36,7 +30,7 @@ from pruning.plan.plan import (
     model_ref,
     with_top_k,
 )
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import kept_experts, neurons_left, select_experts, widths_left
 from pruning.plan.sizes import total_size, width_sizes
 from pruning.plan.units import NEURONS, Removed, Units, expert_units, neuron_units
 from pruning.plan.widths import WidthChoice

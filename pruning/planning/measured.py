@@ -14,9 +14,8 @@ from pruning.measures.curves import Curves, Sensitivity, curves_of, with_samples
 from pruning.measures.names import CostName
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import kept_experts, neurons_left, widths_left
 from pruning.plan.plan import Provenance, PruningPlan, kept_by_layer, model_ref
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import kept_experts, neurons_left, select_experts, widths_left
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.plan.units import Removed, Units, expert_units
 from pruning.planning.make import neuron_units_of, neurons_removed, plan_with

@@ -16,9 +16,8 @@ from pruning.measures.curves import Sensitivity
 from pruning.plan.active import Routing, active_experts, expert_shapes, token_shares
 from pruning.plan.allocation import Allocation
 from pruning.plan.budget import Budget, sparsity_budget
-from pruning.plan.kept_neurons import kept_experts, widths_left
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import kept_experts, select_experts, widths_left
 from pruning.plan.sizes import weight_bytes
 from pruning.plan.units import NeuronScope, Removed, Units
 from pruning.planning.choice import SCOPES

@@ -13,10 +13,10 @@ import yaml
 from analysis.errors import PlanError, yaml_problem
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
-from pruning.plan.allocation import Allocation, apportion, count_problem
+from pruning.plan.allocation import Allocation, count_problem
 from pruning.plan.budget import Budget
 from pruning.plan.layer_words import ranges
-from pruning.plan.units import Removed, Units, check_total
+from pruning.plan.units import Removed, Units, apportion, check_total
 from pruning.schedules.base import Evidence, allocation_of
 
 if TYPE_CHECKING:

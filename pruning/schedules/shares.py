@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, parse_sparsity
-from pruning.plan.allocation import Allocation, apportion, count_reason
+from pruning.plan.allocation import Allocation, count_reason
 from pruning.plan.budget import Budget, sparsity_budget
-from pruning.plan.units import Removed, Units, expert_units
+from pruning.plan.units import Removed, Units, apportion, expert_units
 from pruning.schedules.base import Evidence, allocation_of
 
 if TYPE_CHECKING:

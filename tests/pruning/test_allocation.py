@@ -24,12 +24,12 @@ from analysis.ranking.experts import keeping_order
 from analysis.stats.grid import Grid
 from analysis.stats.manifest import MeasuredModel
 from pruning.engine.masking import masked
-from pruning.plan.allocation import Allocation, apportion, check_kept
+from pruning.plan.allocation import Allocation, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import PruningPlan
 from pruning.plan.selection import select_experts
-from pruning.plan.units import Units, expert_units
+from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import allocate, fit_counts, uniform
 
 

@@ -16,7 +16,7 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.budget import Budget, count_budget, rounding_note, sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import kept_experts, neurons_left
+from pruning.plan.selection import kept_experts, neurons_left
 from pruning.plan.units import NeuronScope, Units, neuron_units
 from pruning.planning.make import neurons_removed
 from tools.benchmarks.measured_schedule import in_parts

@@ -16,7 +16,6 @@ from analysis.stats.store import StatsStore
 from pruning.plan.active import active_experts
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import kept_experts, neurons_left
 from pruning.plan.neuron_cuts import (
     expert_shares,
     field_of,
@@ -29,6 +28,7 @@ from pruning.plan.neuron_cuts import (
 )
 from pruning.plan.plan import Provenance, PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan.routing import measured_routing, ranked_by
+from pruning.plan.selection import kept_experts, neurons_left
 from pruning.plan.tables import neuron_summary
 from pruning.plan.units import NeuronScope, neuron_units
 from pruning.planning.make import neurons_removed

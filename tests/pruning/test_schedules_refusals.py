@@ -12,10 +12,10 @@ from allocations import ranked_globally
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
-from pruning.plan.allocation import Allocation, apportion, check_kept, count_reason
+from pruning.plan.allocation import Allocation, check_kept, count_reason
 from pruning.plan.budget import Budget, check_removes, count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.units import Units, expert_units
+from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import (
     SCHEDULES,
     Evidence,

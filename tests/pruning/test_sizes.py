@@ -26,8 +26,8 @@ from pruning import load_pruned
 from pruning.plan.active import active_experts, counted_routing, expert_shapes, token_shares
 from pruning.plan.budget import SizeTarget, count_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import neurons_left
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.selection import neurons_left
 from pruning.plan.sizes import (
     NEURON_SIZE_COLUMNS,
     PLAN_ALONE,

@@ -37,8 +37,7 @@ from pruning.engine.run import Evaluations, run_evaluations
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import SampleValues, document_places
 from pruning.measures.sum_error import SumError, equal_documents
-from pruning.plan.allocation import apportion
-from pruning.plan.units import Removed
+from pruning.plan.units import Removed, apportion
 from pruning.planning.measured import Order, find_sensitivity, order_of, without_budget
 from pruning.planning.predicted import sum_error
 from pruning.planning.ranking import Place

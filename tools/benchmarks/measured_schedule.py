@@ -40,9 +40,8 @@ from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.points import MEASURES, curve_points, whole_point
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
-from pruning.plan.allocation import apportion
 from pruning.plan.budget import sparsity_budget
-from pruning.plan.units import Removed, Units, expert_units
+from pruning.plan.units import Removed, Units, apportion, expert_units
 from pruning.planning.measured import Order, order_of
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
