@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from analysis.families.base import MoELayer
 
 ExpertSets = Mapping[int, frozenset[int]]
-# Limit -> field of `Constraints`, where its name is another; some limits become others first.
-_CONSTRAINTS: Final = {"protect": "protected", "pin": "pinned", "drop": "dropped", "set": "fixed"}
+# Limit -> field of `Constraints`, where its name is another.
+_NAMES: Final = {"protect": "protected", "pin": "pinned", "drop": "dropped", "set": "fixed"}
 
 
 def _layers(value: Any) -> Any:
@@ -149,10 +149,10 @@ class Limits(BaseModel):
 
     def constraints(self, lock: Iterable[int] = ()) -> Constraints:
         """The same for schedules; `lock` names layers that keep what they had before `set`."""
-        values = {_CONSTRAINTS.get(name, name): _frozen(value) for name, value in self}
-        known = {field.name for field in fields(Constraints)}
-        settled = {name: value for name, value in values.items() if name in known}
-        return Constraints(**settled, locked=frozenset(lock))
+        values: dict[str, Any] = {"locked": frozenset(lock)}
+        for name in _SETTLED.keys() & self.model_fields_set:
+            values[_SETTLED[name]] = _frozen(getattr(self, name))
+        return Constraints(**values)
 
 
 def _frozen(value: Any) -> Any:
@@ -204,6 +204,14 @@ class Constraints:
             for field in fields(self)
             if getattr(self, field.name) != getattr(usual, field.name)
         }
+
+
+# Limit -> field of `Constraints`; the other limits become some of these, see `PlanSpec`.
+_SETTLED: Final = {
+    name: _NAMES.get(name, name)
+    for name in Limits.model_fields
+    if _NAMES.get(name, name) in {field.name for field in fields(Constraints)}
+}
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ plans, searches and measurements record them. Every rule on how they go together
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
@@ -311,11 +312,10 @@ class PlanSpec(Section):
 
     def _given_of(self, granularity: str) -> list[str]:
         """Fields that are given and that only plans of one granularity have."""
-        fields = [
-            name for _, section in self for name in given(section, type(section).model_fields)
-        ]
-        options = {name: option_of(flat_fields(PlanSpec)[name]) for name in fields}
-        return [name for name, option in options.items() if option and option.of == granularity]
+        fields: list[str] = []
+        for place, names in _fields_of(granularity).items():
+            fields += given(getattr(self, place), names)
+        return fields
 
     def _check_file(self, file: str, name: Callable[..., str]) -> None:
         """A file that names the kept experts or neurons says all."""
@@ -411,6 +411,17 @@ class PlanSpec(Section):
         """Plain JSON without defaults, which `PlanSpec.model_validate` reads."""
         plain: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
         return plain
+
+
+@cache
+def _fields_of(granularity: str) -> Mapping[str, Sequence[str]]:
+    """Section -> those of its fields that only plans of one granularity have."""
+    fields: dict[str, list[str]] = {}
+    for place, section in PlanSpec.model_fields.items():
+        for name, field in flat_fields(section.annotation).items():  # type: ignore[arg-type]
+            if (option := option_of(field)) and option.of == granularity:
+                fields.setdefault(place, []).append(name)
+    return fields
 
 
 def spec_of(**values: Any) -> PlanSpec:
