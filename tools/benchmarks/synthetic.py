@@ -1,6 +1,7 @@
 """Random models of OLMoE's kind, and large checkpoints written shard by shard."""
 
 import json
+import struct
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -105,17 +106,30 @@ def write_model(folder: Path, config: PreTrainedConfig, *, has_head: bool = Fals
         by_shard[str(depth)] = _head_shapes(by_shard, depth, config.hidden_size)
     for shard, shapes in by_shard.items():
         file = f"model-{shard}.safetensors"
-        tensors = {
-            name: torch.ones(shape, dtype=torch.bfloat16)
-            if "norm" in name
-            else _random(generator, *shape, least=_WEIGHT)
-            for name, shape in shapes.items()
-        }
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(tensors, file)
-        total += sum(tensor.nbytes for tensor in tensors.values())
+        total += _write_shard(folder / file, shapes, generator)
+        weight_map |= dict.fromkeys(shapes, file)
     _write_index(folder, weight_map)
     return total
+
+
+def _write_shard(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], generator: np.random.Generator
+) -> int:
+    """A shard of random bfloat16 tensors, one of them in memory at a time; returns their bytes."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in shapes.items():
+            ones = torch.ones(shape, dtype=torch.bfloat16) if "norm" in name else None
+            tensor = _random(generator, *shape, least=_WEIGHT) if ones is None else ones
+            file.write(tensor.view(torch.uint8).numpy().data)
+    return end
 
 
 def _write_index(folder: Path, weight_map: Mapping[str, str]) -> None:
