@@ -2,19 +2,21 @@
 
 Every byte is read once into a buffer, and hashed while it is copied. Memory does not depend on the
 size of the model: each shard being written has at most two buffers. A shard whose bytes are written
-waits for the disk while the next one is copied.
+waits for the disk while the next one is copied; few wait at a time.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
+import struct
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
-from threading import Event
+from threading import BoundedSemaphore, Event
 from typing import Any
 
 from analysis.errors import ExportError
@@ -27,13 +29,17 @@ from pruning.surgery.shards import PlannedShard
 _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
 _MAX_WORKERS = 4
+_SHARDS_PER_WORKER = 2  # one is copied, one waits for the disk
 _POLL_SECONDS = 0.1
 # At a time: for more, Linux takes larger pages of memory, which may have to be made first.
 _WRITTEN_BYTES = 1 << 18
 _SHARED_BYTES = 1 << 12  # blocks that file systems can share begin at multiples of it
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
-# Errors by which the kernel says that it cannot copy between two files.
-_CANNOT_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+# FICLONERANGE of linux/fs.h: file, start and bytes of the source, start in the target.
+_CLONE_RANGE, _CLONED = 0x4020940D, struct.Struct("=qQQQ")
+# Errors by which the kernel says that two files cannot share blocks.
+_CANNOT_SHARE = {errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EOPNOTSUPP}
+_CANNOT_SHARE |= {errno.EPERM, errno.ETXTBSY}
 
 
 class _Cancelled(Exception):
@@ -47,6 +53,7 @@ class _Work:
     hashers: ThreadPoolExecutor  # threads that hash, in addition to those that copy
     hash_aside: bool  # only useful with spare cores
     syncers: ThreadPoolExecutor  # threads that wait for the disk
+    places: BoundedSemaphore  # of shards that are copied or wait for the disk
     # Keys are set at the start and each thread updates its own: no lock.
     bytes_by_shard: dict[str, int]
     stop: Event = field(default_factory=Event)
@@ -61,37 +68,32 @@ def write_file(path: Path, content: bytes) -> FileRecord:
 
 
 def _append(source: int, target: int, block: Sequence[Piece], content: memoryview) -> None:
-    """Append a block to the target; `content` is its bytes, for when the kernel does not copy."""
-    copied = 0
+    """Append a block to the target: what its file system cannot share is written from memory.
+
+    `content` is the bytes of the block, which were read to be hashed.
+    """
     match block:
-        case [Span() as span] if _may_share(target, span):
-            while remaining := span.nbytes - copied:
-                more = _kernel_copy(source, target, remaining, span.start + copied)
-                if not more:
-                    break
-                copied += more
-    _write_all(target, content[copied:])
+        case [Span() as span] if _is_shared(source, target, span):
+            os.lseek(target, span.nbytes, os.SEEK_CUR)
+        case _:
+            _write_all(target, content)
 
 
-def _may_share(target: int, span: Span) -> bool:
-    """Whether some file systems would share the blocks of source and target instead of copying.
+def _is_shared(source: int, target: int, span: Span) -> bool:
+    """Share the blocks of a span of the source from the target's position on, if that is possible.
 
-    Elsewhere the kernel's copy costs up to twice as much as writing what is in memory anyway.
+    Unlike `copy_file_range`, this never reads the bytes again where they cannot be shared.
     """
     end = os.lseek(target, 0, os.SEEK_CUR)
-    return not (end % _SHARED_BYTES or span.start % _SHARED_BYTES)
-
-
-def _kernel_copy(source: int, target: int, count: int, position: int) -> int:
-    """Bytes that the kernel copied to the end of the target; 0 if it cannot."""
-    if not hasattr(os, "copy_file_range"):  # macOS
-        return 0
+    if sys.platform != "linux" or end % _SHARED_BYTES or span.start % _SHARED_BYTES:
+        return False
     try:
-        return os.copy_file_range(source, target, count, position)
+        fcntl.ioctl(target, _CLONE_RANGE, _CLONED.pack(source, span.start, span.nbytes, end))
     except OSError as error:
-        if error.errno in _CANNOT_COPY:
-            return 0
+        if error.errno in _CANNOT_SHARE:
+            return False
         raise
+    return True
 
 
 def _write_all(file: int, content: memoryview) -> None:
@@ -167,19 +169,25 @@ def _naming(shard: str) -> Iterator[None]:
 def _write_shard(planned: PlannedShard, work: _Work) -> Future[ShardRecord]:
     """Write a shard; its record is there once it is synced, while the next shard is written."""
     with _naming(planned.name), ExitStack() as stack:
+        work.places.acquire()
+        stack.callback(work.places.release)
         target = stack.enter_context((work.target / planned.name).open("xb", buffering=0))
         digest, flushing = _copy(planned, target.fileno(), work)
-        stack.pop_all()
-    return work.syncers.submit(_synced, planned, digest, target, flushing)
+        taken = stack.pop_all()
+    return work.syncers.submit(_synced, planned, digest, target.fileno(), flushing, taken)
 
 
 def _synced(
-    planned: PlannedShard, digest: str, target: FileIO, flushing: Future[None] | None
+    planned: PlannedShard,
+    digest: str,
+    target: int,
+    flushing: Future[None] | None,
+    taken: ExitStack,  # its file and its place
 ) -> ShardRecord:
-    with _naming(planned.name), target:
+    with _naming(planned.name), taken:
         if flushing:
             flushing.result()  # an error is reported once only
-        os.fsync(target.fileno())
+        os.fsync(target)
     return ShardRecord(
         name=planned.name,
         bytes=planned.nbytes,
@@ -206,11 +214,12 @@ def write_shards(
     workers = max(1, min(len(shards), cores, _MAX_WORKERS))
     with (
         ThreadPoolExecutor(workers, "export-hash") as hashers,
-        ThreadPoolExecutor(2 * workers, "export-sync") as syncers,
+        ThreadPoolExecutor(_SHARDS_PER_WORKER * workers, "export-sync") as syncers,
         ThreadPoolExecutor(workers, "export-copy") as pool,
     ):
         bytes_by_shard = dict.fromkeys((shard.name for shard in shards), 0)
-        work = _Work(source, target, hashers, workers < cores, syncers, bytes_by_shard)
+        places = BoundedSemaphore(_SHARDS_PER_WORKER * workers)
+        work = _Work(source, target, hashers, workers < cores, syncers, places, bytes_by_shard)
         # Large shards first, so that the threads end together.
         order = sorted(shards, key=lambda shard: -shard.nbytes)
         copies = {shard.name: pool.submit(_write_shard, shard, work) for shard in order}

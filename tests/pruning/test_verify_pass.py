@@ -2,11 +2,11 @@
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from exports import export, keeping, shards_of, uneven
+from reads import bytes_read, counts_reads
 
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
@@ -21,12 +21,6 @@ from pruning.surgery.verify import verify_export
 WIDE = {"hidden_size": 128, "intermediate_size": 320}  # weights of 10 MiB, far more than headers
 
 
-def bytes_read():
-    """By this process so far, by any call that reads a file; mapped files do not count."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return int(dict(line.split(": ") for line in lines)["rchar"])
-
-
 def export_bytes(out):
     return sum(shard.stat().st_size for shard in shards_of(out))
 
@@ -37,7 +31,7 @@ def source(tmp_path):
     return load_model_index(str(tmp_path / "source"))
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="this system counts no reads")
+@counts_reads
 @pytest.mark.parametrize("kind", ["without a source", "whole experts", "repaired"])
 def test_every_byte_is_read_once(source, tmp_path, kind):
     plan, places, stats = keeping(source, (1, 3, 4)), 2, tmp_path / "stats"

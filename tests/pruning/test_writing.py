@@ -4,6 +4,8 @@ import errno
 import hashlib
 import itertools
 import os
+import struct
+import sys
 import time
 import tracemalloc
 from dataclasses import replace
@@ -127,22 +129,61 @@ def test_an_error_of_the_disk_names_the_shard(source, target, monkeypatch):
         drain(write_shards([shard_of(source, "a", [Span(0, 9)])], source.parent, target))
 
 
-def test_the_kernel_copies_only_what_file_systems_may_share(source, target, monkeypatch):
-    real, places = os.copy_file_range, []
+def test_few_shards_wait_for_the_disk(source, target, monkeypatch):
+    monkeypatch.setattr(writing.os, "cpu_count", lambda: 1)  # one thread copies
+    sync, unsynced, ended = os.fsync, [], []
 
-    def noting(file, to, count, position):
-        places.append((position, os.lseek(to, 0, os.SEEK_CUR)))
-        return real(file, to, count, position)
+    def slowly(file):
+        time.sleep(0.05)
+        unsynced.append(len(list(target.iterdir())) - len(ended))
+        sync(file)
+        ended.append(file)
 
-    monkeypatch.setattr("os.copy_file_range", noting)
+    monkeypatch.setattr("os.fsync", slowly)
+    shards = [shard_of(source, str(number), [Span(0, 5000)]) for number in range(6)]
+    records = drain(write_shards(shards, source.parent, target))
+    assert [record.name for record in records] == [shard.name for shard in shards]
+    # One is copied while one waits.
+    assert max(unsynced) == 2
+
+
+def shared_by(answer, places):
+    """The kernel's call that shares blocks: copies, or refuses with an error number."""
+
+    def ioctl(target, request, argument):
+        source, start, nbytes, end = struct.unpack("=qQQQ", argument)
+        assert request == 0x4020940D
+        places.append((start, end))
+        if answer:
+            raise OSError(answer, os.strerror(answer))
+        os.pwrite(target, os.pread(source, nbytes, start), end)
+
+    return ioctl
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="blocks are shared by a call of Linux")
+@pytest.mark.parametrize("answer", [0, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL])
+def test_blocks_are_shared_where_they_can_begin_alike(source, target, monkeypatch, answer):
+    places = []
+    monkeypatch.setattr(writing.fcntl, "ioctl", shared_by(answer, places))
+    monkeypatch.setattr(writing, "_BUFFER_BYTES", 4096)
     whole = PlannedShard("whole", b"", (ShardReading("source", (Span(0, 5000),)),), (), 0, 0)
     header = b"x" * 24
     apart = replace(whole, name="apart", prefix=header)
-    drain(write_shards([whole, apart], source.parent, target))
-    assert places
-    assert all(start == end for start, end in places)
-    assert (target / "whole").read_bytes() == source.read_bytes()
-    assert (target / "apart").read_bytes() == header + source.read_bytes()
+    records = drain(write_shards([whole, apart], source.parent, target))
+    assert places == [(0, 0), (4096, 4096)]
+    for shard, record in zip((whole, apart), records, strict=True):
+        written = (target / shard.name).read_bytes()
+        assert written == shard.prefix + source.read_bytes()
+        assert record.sha256 == hashlib.sha256(written).hexdigest()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="blocks are shared by a call of Linux")
+def test_a_disk_that_fails_to_share_is_named(source, target, monkeypatch):
+    monkeypatch.setattr(writing.fcntl, "ioctl", shared_by(errno.EIO, []))
+    whole = PlannedShard("whole", b"", (ShardReading("source", (Span(0, 5000),)),), (), 0, 0)
+    with pytest.raises(ExportError, match="Writing whole failed: Input/output error"):
+        drain(write_shards([whole], source.parent, target))
 
 
 def test_memory_does_not_grow_with_a_shard(tmp_path, target):
