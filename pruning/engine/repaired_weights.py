@@ -93,21 +93,33 @@ class SourceDown:
     tensors: DownTensors
     kept: tuple[int, ...]
     is_transposed: bool  # on disk and in the loaded model, the other way round
+    loaded_EXX: Tensor | None = None  # all of the layer; what it holds exactly is not read again
 
     def matrix(self, expert: int) -> Tensor:
-        """An expert's matrix as on disk; FP8 in BF16."""
+        """An expert's matrix as on disk, in memory of its own; FP8 in BF16."""
         entry = self.tensors.entries[expert]
         stored = StoredTensor(self.model.checkpoint.path, entry)
+        dtype = torch.bfloat16 if fp8_matrix(self.model, entry) else stored.dtype
+        loaded_EXX = self.loaded_EXX
+        if loaded_EXX is not None and torch.promote_types(loaded_EXX.dtype, dtype) == (
+            loaded_EXX.dtype
+        ):
+            loaded = loaded_EXX[expert].T if self.is_transposed else loaded_EXX[expert]
+            rows, columns = entry.shape[-2:]
+            return loaded[:rows, :columns].to("cpu", dtype, copy=True)  # narrower ones are padded
         if self.tensors.is_stacked:
             return stored.rows(range(expert, expert + 1))[...][0]
         return _numbers(self.model, stored[...], entry)
 
     def orders(self, loaded_EXX: Tensor, block: range) -> list[bool]:
-        """Whether the matrices of a loaded block are stored as they are, transposed, or both."""
+        """Whether the matrices of a loaded block are stored as they are, transposed, or both.
+
+        The first and the last of the block that are kept tell: all are loaded alike.
+        """
+        inside = [expert for expert in self.kept if expert in block]
         pairs = [
             (self.matrix(expert), loaded_EXX[expert - block.start])
-            for expert in self.kept
-            if expert in block
+            for expert in sorted({*inside[:1], *inside[-1:]})
         ]
         return [
             is_transposed

@@ -8,7 +8,7 @@ solver; it finds a repair that is there already.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -142,11 +142,11 @@ class RepairRecord(RecordOfPlan):
         return f"{self.reference.words}; {error}; on other text it may help less, or harm"
 
     def with_layers(
-        self, layers: Sequence[LayerFit], folder: Path, made: Mapping[str, Any]
+        self, layers: Sequence[LayerFit], sha256: Callable[[int], str], made: Mapping[str, Any]
     ) -> Self:
-        """The record of a finished repair, whose files are in `folder`."""
-        paths = [folder / layer_file(layer.layer) for layer in layers if layer.damping is not None]
-        files = {path.name: known_sha256(path) for path in paths}
+        """The record of a finished repair; `sha256` is that of a layer's file."""
+        changed = [layer.layer for layer in layers if layer.damping is not None]
+        files = {layer_file(layer): sha256(layer) for layer in changed}
         return self.finished(made, layers=tuple(layers)).with_files(files)
 
     def with_files(self, files: Mapping[str, str]) -> Self:

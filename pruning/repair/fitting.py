@@ -1,5 +1,6 @@
 """Fits a layer of a repair and writes its file, in all processes; the first one writes."""
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from analysis.calibration.distributed import Processes
+from analysis.files.content import file_sha256
 from analysis.files.durable import write_durably, written_durably
 from analysis.model.loaded_block import loaded_block
 from analysis.model.moe_model import MoEModel
@@ -34,6 +36,7 @@ class Fitting:
     kept: ExpertStore
     columns: int = 1  # blocks of columns that are solved together
     _orders: dict[int, list[bool]] = field(default_factory=dict)  # by layer, see `check_order`
+    _hashes: dict[int, str] = field(default_factory=dict)  # of the files that were written
 
     @cached_property
     def tensors(self) -> dict[int, DownTensors]:
@@ -52,6 +55,10 @@ class Fitting:
     def _state(self, layer: int) -> Path:
         return self.files / f"{layer_file(layer)}.json"
 
+    def sha256(self, layer: int) -> str:
+        """Of a layer's file; that of an interrupted repair is read."""
+        return self._hashes.get(layer) or file_sha256(self.files / layer_file(layer))
+
     def check_order(self, layer: int, experts: nn.Module) -> None:
         """Find the loaded down projections of kept experts on disk, as they are or transposed."""
         loaded = experts.get_parameter(DOWN).detach()
@@ -61,9 +68,11 @@ class Fitting:
             reason = f"layer {layer} has its down projections in another form on disk"
             raise cannot(self.model, reason)
 
-    def _source(self, layer: int, *, is_transposed: bool) -> SourceDown:
-        kept = self.plan.kept[layer]
-        return SourceDown(self.model, self.tensors[layer], tuple(kept), is_transposed)
+    def _source(
+        self, layer: int, *, is_transposed: bool, loaded: Tensor | None = None
+    ) -> SourceDown:
+        kept = tuple(self.plan.kept[layer])
+        return SourceDown(self.model, self.tensors[layer], kept, is_transposed, loaded)
 
     def fit(self, layer: int, rows: SplitRows, experts: nn.Module, target: str) -> LayerFit:
         """Fit a layer on its rows, and write what changes and what was found."""
@@ -79,8 +88,7 @@ class Fitting:
         if result.changes is not None:
             if layer not in self._orders:
                 self.check_order(layer, experts)
-            is_transposed = bool(experts.is_transposed)
-            rounding = self._write(layer, rows, result.changes, is_transposed=is_transposed)
+            rounding = self._write(layer, rows, result.changes, experts)
             facts |= {"damping": result.damping, "rounding": rounding}
         outcome = LayerFit(**facts)
         with self.processes.together():
@@ -90,10 +98,12 @@ class Fitting:
         return outcome
 
     def _write(
-        self, layer: int, rows: SplitRows, changes: Sequence[Tensor], *, is_transposed: bool
+        self, layer: int, rows: SplitRows, changes: Sequence[Tensor], experts: nn.Module
     ) -> float:
         """Write the new matrices; what rounding them costs of what was lacking, held out."""
-        source, held = self._source(layer, is_transposed=self._orders[layer][0]), rows.held
+        down, held, sha = experts.get_parameter(DOWN).detach(), rows.held, hashlib.sha256()
+        loaded = None if down.is_meta else down  # in blocks, none is there any more
+        source = self._source(layer, is_transposed=self._orders[layer][0], loaded=loaded)
         added_TD = torch.zeros_like(held.residual_TD)
         with self.processes.together(), ExitStack() as stack:
             file = None
@@ -101,14 +111,18 @@ class Fitting:
                 draft = stack.enter_context(written_durably(self.files / layer_file(layer)))
                 file = stack.enter_context(draft.open("wb"))
                 file.write(source.header)
-            for new in source.changed(changes, model_transposed=is_transposed):
+                sha.update(source.header)
+            model_transposed = bool(experts.is_transposed)
+            for new in source.changed(changes, model_transposed=model_transposed):
                 if file:
-                    stored = new.stored.contiguous().view(torch.uint8)
-                    file.write(stored.numpy().data)
+                    content = new.stored.contiguous().view(torch.uint8).numpy().data
+                    file.write(content)
+                    sha.update(content)
                 if new.place is not None and new.rounding_DM is not None:
                     scaled_RM = held.scaled[new.place]
                     added_RD = scaled_RM @ new.rounding_DM.T
                     added_TD.index_add_(0, held.tokens[new.place], added_RD)
+        self._hashes[layer] = str(self.processes.share(sha.hexdigest()))
         lost, lacking = (
             float(self.processes.total(_squares(values))) for values in (added_TD, held.residual_TD)
         )

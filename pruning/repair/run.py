@@ -112,7 +112,7 @@ def repair_plan(
         layers = yield from through.run()
         with processes.together():
             made = how_made(settings, time.monotonic() - started)
-            record = new.with_layers(layers, files, {**made, "processes": processes.world})
+            record = new.with_layers(layers, fitting.sha256, {**made, "processes": processes.world})
         with processes.together():  # all of them have read the files
             if processes.is_first:
                 for state in files.glob("*.json"):

@@ -130,7 +130,8 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
     name = "evaluate, 2 plans and the original"
     yield Step(name, (*words, "--stream-layers"), lambda: total, has_estimate=True)
     yield Step("fit", ("fit", path, "--target-size", f"{0.7 * total / 2**30}", *stats), lambda: 0)
-    words = ("repair", path, "--plan", plans[0], *text, "--tokens", tokens // 4, *by_layers, *stats)
+    fitted = max(tokens // 4, 2 * SEQ_LEN)  # it judges on a sequence on which it does not fit
+    words = ("repair", path, "--plan", plans[0], *text, "--tokens", fitted, *by_layers, *stats)
     yield Step("repair", words, lambda: total - head, has_estimate=True)
     for name, plan in (("pruned", plans[0]), ("repaired", scratch / "repaired.json")):
         out = scratch / name
