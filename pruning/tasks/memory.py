@@ -7,6 +7,7 @@ from analysis.corpora.early import within_context
 from analysis.model.moe_model import EMBEDDING, OUTPUT_HEAD, MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.parts import weights_by_part
+from pruning.plan.bits import OWN
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import (
     EvaluateRequest,
@@ -32,6 +33,8 @@ _LOGITS, _LOGITS_OF_HALVES = 5, 8
 _FIRST_FORWARD, _FIRST_OF_HALVES = 112 << 20, 384 << 20
 _COMPILED = 96 << 20  # by numba, which measures weights
 _BATCH = 8  # sequences in a forward of a search
+# Keys of plans that change weights of experts.
+_CHANGING = frozenset(("kept_neurons", "repair", "bits", "layer_bits"))
 _KEPT = 2  # candidates whose hidden states a curve is measured from: the base, and the last
 
 
@@ -176,11 +179,15 @@ def weights_memory(request: WeightsRequest) -> int:
     return int(psutil.Process().memory_info().rss) + num_threads() * GROUP_BYTES + _COMPILED
 
 
+def _changes(request: EvaluateRequest | SweepRequest) -> bool:
+    """Whether candidates have other weights than the original, whatever their plans say."""
+    return request.repair or any(bits != OWN for bits in request.bits)
+
+
 def evaluation_memory(request: EvaluateRequest) -> int:
     """Bytes of an evaluation."""
     plans = max(1, len(request.plans)) * (1 + request.repair) * len(request.bits)
-    changes = request.repair or any(request.bits)
-    changes = changes or any("kept_neurons" in plan for plan in request.plans)
+    changes = _changes(request) or any(_CHANGING & plan.keys() for plan in request.plans)
     running = Running.of(request)
     memory = running.memory(plans, changes=changes)
     return running.python + running.with_repairs(memory, repairs=request.repair)
@@ -189,9 +196,8 @@ def evaluation_memory(request: EvaluateRequest) -> int:
 def sweep_memory(request: SweepRequest) -> int:
     """Bytes of a sweep."""
     plans = len(request.criteria) * len(request.budgets) * (1 + request.repair) * len(request.bits)
-    changes = request.repair or any(request.bits)
     running = Running.of(request)
-    memory = running.memory(1 + plans, changes=changes)
+    memory = running.memory(1 + plans, changes=_changes(request))
     return running.python + running.with_repairs(memory, repairs=request.repair)
 
 

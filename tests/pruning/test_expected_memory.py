@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
+from hollow import experts, hollow
 
 from analysis.calibration.blocks import layer_sizes
 from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import keep_all
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
 from pruning.repair.estimate import FitSizes, estimate_repair, memory_of_repair
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.spec.base import validated
-from pruning.tasks.memory import Running
+from pruning.tasks.memory import Running, evaluation_memory
 
 
 def test_an_evaluation_with_repairs_takes_what_the_larger_of_both_takes():
@@ -45,3 +46,29 @@ def test_as_many_columns_are_solved_together_as_a_block_of_experts_leaves_room_f
     assert taken[0] <= memory.device < taken[1]
     large = FitSizes(kept=0, lacking=500, columns=1 << 30, one=0)
     assert memory_of_repair(model, large, 100, 0, settings).columns == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "copies"),
+    [({}, 0), ({"bits": ["16"]}, 0), ({"bits": ["16", "8"]}, 1)],
+    ids=str,
+)
+def test_experts_are_there_twice_only_where_plans_change_them(tmp_path, changed, copies):
+    # 144 MiB of experts in a layer, far more than all else.
+    config = {"model_type": "olmoe", "num_hidden_layers": 1, "num_experts": 24}
+    config |= {"num_experts_per_tok": 8, "hidden_size": 512, "intermediate_size": 1024}
+    config |= {"vocab_size": 512, "dtype": "float32"}
+    tensors = {"model.embed_tokens.weight": (512, 512)}
+    tensors |= experts("model.layers.0.mlp", 24, 512, 1024)
+    path = hollow(tmp_path / "model", config, tensors)
+    model = load_model_index(str(path))
+    plan = PruningPlan(model_ref(model), {0: tuple(range(12))}).to_dict()
+    values = {"corpora": ["demo-math"], "samples": 1, "seq_len": 8, "stream_layers": True}
+    values |= {"model": str(path), "dtype": "float32", "device": "cpu"}
+    without, given = (
+        validated(EvaluateRequest, {**values, "plans": [plan], **more}) for more in ({}, changed)
+    )
+    running = Running.of(given)
+    assert running.memory(1, changes=True) - running.memory(1) == 144 << 20
+    more = evaluation_memory(given) - evaluation_memory(without)
+    assert more == pytest.approx(copies * (144 << 20), abs=16 << 20)

@@ -54,6 +54,22 @@ def test_every_byte_is_read_once(source, tmp_path, kind):
     assert tensors <= count <= 1.05 * needed
 
 
+@counts_reads
+def test_logits_by_layers_read_each_model_once_a_run(source, tmp_path):
+    export(source, keeping(source, (1, 3, 4)), tmp_path / "out")
+    given = {"source": source.checkpoint.path, "stream_layers": True}
+    report = drain(verify_export(tmp_path / "out", level="load", **given))  # also reads libraries
+    assert report.ok, report.checks
+    before = bytes_read()
+    report = drain(verify_export(tmp_path / "out", level="logits", **given))
+    count = bytes_read() - before
+    assert report.ok, report.checks
+    # Compared with the source; run in its own dtype; then it and the source in float32.
+    exported = open_checkpoint(tmp_path / "out").nbytes
+    needed = (2 + 1 + 1) * exported + source.checkpoint.nbytes
+    assert needed <= count <= 1.05 * needed
+
+
 @pytest.mark.parametrize("step", [1, -1])
 def test_the_hash_of_a_file_does_not_depend_on_the_order_of_its_reads(tmp_path, step):
     content = np.random.default_rng(4).bytes(5 * CHUNK_BYTES + 77)

@@ -143,8 +143,9 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
         words = ("verify", out, "--source", path, "--level", "bytes", *stats)
         yield Step("verify --source", words, twice, has_estimate=True)
     words = ("verify", scratch / "pruned", "--source", path, "--stream-layers", *stats)
-    # The bytes of the export and as many of the source, then both models.
-    needed = partial(_bytes_of, path, *[scratch / "pruned"] * 3)
+    # The bytes of the export and as many of the source; the export in its own dtype; then both
+    # models in float32.
+    needed = partial(_bytes_of, path, *[scratch / "pruned"] * 4)
     yield Step("verify --source --stream-layers, to logits", words, needed, has_estimate=True)
 
 
