@@ -1,7 +1,7 @@
 """What a repair would cost: memory and time, without loading the model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from analysis.calibration.blocks import (
     FreeMemory,
@@ -11,8 +11,8 @@ from analysis.calibration.blocks import (
     free_for,
     layer_sizes,
 )
-from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.memory import estimate, run_sizes
+from analysis.calibration.loading import CalibrationSettings, check_loadable
+from analysis.calibration.memory import pass_seconds, run_sizes
 from analysis.calibration.streamed import hidden_bytes, is_on_disk
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
@@ -154,9 +154,10 @@ def estimate_repair(
     settings: CalibrationSettings,
 ) -> RepairEstimate:
     """Expected memory and time; refuses a model that cannot be loaded."""
+    check_loadable(model, trusted=settings.trust_remote_code)
     memory = repair_memory(model, plan, corpora, settings)
-    place = replace(settings.placement, stream_layers=True, experts_at_once=memory.at_once)
-    streamed = replace(settings, placement=place)
-    parts = [estimate(model, corpus, streamed) for corpus in corpora]
     tokens = sum(corpus.num_tokens for corpus in corpora)
-    return RepairEstimate(tokens, memory, FORWARDS * sum(part.seconds for part in parts))
+    padded = sum(corpus.num_padded(settings.batch_size) for corpus in corpora)
+    ran = FORWARDS * (tokens + padded)
+    seconds = pass_seconds(model, settings, ran, at_once=memory.at_once)
+    return RepairEstimate(tokens, memory, seconds)

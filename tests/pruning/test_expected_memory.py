@@ -6,9 +6,13 @@ from hollow import experts, hollow
 
 from analysis.calibration.blocks import layer_sizes
 from analysis.calibration.loading import CalibrationSettings, Placement
+from analysis.calibration.memory import active_params
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.opening import load_model_index
+from analysis.progress import RATES, cost
+from analysis.stats.rates import keep_rates
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.repair_reference import FORWARDS
 from pruning.repair.estimate import FitSizes, estimate_repair, memory_of_repair
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
@@ -29,6 +33,22 @@ def test_an_evaluation_with_repairs_takes_what_the_larger_of_both_takes():
     assert repair == pytest.approx(alone, rel=0.25)
     assert running.with_repairs(repair + 1, repairs=True) == repair + 1
     assert running.with_repairs(1, repairs=False) == 1
+
+
+def test_a_repair_reads_the_model_once_however_often_its_text_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keep_rates(dict.fromkeys(RATES, 2.0))
+    model, settings = load_model_index("demo"), CalibrationSettings(8, device="cpu", batch_size=4)
+    rows = (np.zeros(8, np.int32),) * 4
+    seconds = [
+        estimate_repair(
+            model, keep_all(model), [TokenSequences("text", count * rows, 1, 0)], settings
+        ).seconds
+        for count in (1, 2)
+    ]
+    running = cost("multiply", FORWARDS * 32 * active_params(model))
+    assert seconds[1] - seconds[0] == pytest.approx(2 * running)
+    assert seconds[0] == pytest.approx(2 * (running + cost("read", model.checkpoint.nbytes)))
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
