@@ -89,10 +89,10 @@ def verify(
         return described or load_model_index(str(out_dir))
 
     if dry_run:
-        whole, memory, reached = expected_verify(out_dir, described, stats_dir, **way)
-        follow(probing(whole, run_model(), "float32", "cpu"))
-        outcome = told(whole, memory)
-        finish(f"{outcome.sentence}; level {reached}", {**outcome.numbers, "level": reached})
+        said = expected_verify(out_dir, described, stats_dir, **way)
+        follow(probing(said.whole, run_model(), "float32", "cpu"))
+        outcome = told(said.whole, said.memory, beside=said.beside)
+        finish(f"{outcome.sentence}; level {said.level}", {**outcome.numbers, "level": said.level})
         return
     verifying = verify_result(out_dir, described, stats_dir, tokens=tokens, **way)
     checks = follow(probed(verifying, lambda: (run_model(), "float32", "cpu")))

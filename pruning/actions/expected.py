@@ -30,13 +30,16 @@ def expected_cost(
     return cost
 
 
-def told(whole: Whole, memory: int, *following: str) -> Outcome:
-    """What work would take here: bytes to read, memory with Python's own, and time."""
+def told(whole: Whole, memory: int, *following: str, beside: int = 0) -> Outcome:
+    """What work would take here: bytes to read, memory with Python's own, and time.
+
+    `beside`: bytes that are read besides those that it costs by.
+    """
     if whole.is_known:
         numbers: dict[str, float] = {"bytes": 0, "memory_bytes": 0, "seconds": 0.0}
         words = "all of it is known already"
     else:
-        read, seconds = bytes_of(whole), expected_seconds(whole)
+        read, seconds = bytes_of(whole) + beside, expected_seconds(whole)
         words = (
             f"{format_bytes(read)} of weights to read, about {format_bytes(memory)} of memory, "
             f"about {time_in_words(seconds)}{_by_what()}"

@@ -1,7 +1,7 @@
 """Exports a pruned checkpoint, and verifies it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -365,10 +365,20 @@ def _verify_costs(amount: int, written: int, loaded: int) -> Costs:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedVerification:
+    """What a verification would cost."""
+
+    whole: Whole
+    beside: int  # bytes of the source that are read beside those of the export
+    memory: int  # bytes
+    level: str  # that it reaches
+
+
 def expected_verify(
     out: Path, source: MoEModel | None, stats_dir: Path | None = None, **way: Any
-) -> tuple[Whole, int, str]:
-    """What `verify_result` costs, its memory, and the level that it reaches; nothing is read."""
+) -> ExpectedVerification:
+    """What `verify_result` costs; nothing is read."""
     from pruning.surgery.verify import expected_verification
 
     read, memory, level = expected_verification(
@@ -377,4 +387,6 @@ def expected_verify(
         directories=stats_store(stats_dir).directories,
         **way,
     )
-    return Whole(_verify_costs(read, *_own_bytes(out))), memory, level
+    own = _own_bytes(out)
+    beside = own[0] if source else 0
+    return ExpectedVerification(Whole(_verify_costs(read, *own)), beside, memory, level)

@@ -75,11 +75,16 @@ def test_a_search_reads_the_model_for_calibration_and_candidates(expected, tiny,
 def test_a_verification_reads_the_export_and_what_its_level_needs(expected, works, tiny, here):
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", "plan.json")
     works("export", tiny, "out", "--plan", "plan.json", "--no-verify")
-    out = size(here / "out")
-    for level, times in ("bytes", 1), ("load", 2):
-        said = expected("verify", "out", "--level", level)
+    out, source = size(here / "out"), ("--source", tiny)
+    for level, given, needed in (
+        ("bytes", (), out),
+        ("load", (), 2 * out),
+        ("bytes", source, 2 * out),  # as many bytes of the source
+        ("logits", (*source, "--stream-layers"), 4 * out + size(tiny)),
+    ):
+        said = expected("verify", "out", "--level", level, *given)
         # Headers are no weights.
-        assert said["bytes"] == pytest.approx(times * out, rel=0.15)
+        assert said["bytes"] == pytest.approx(needed, rel=0.15)
         assert (said["level"], said["seconds"] > 0) == (level, True)
 
 

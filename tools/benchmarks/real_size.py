@@ -135,18 +135,20 @@ def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
     yield Step("repair", words, lambda: total - head, has_estimate=True)
     for name, plan in (("pruned", plans[0]), ("repaired", scratch / "repaired.json")):
         out = scratch / name
-        once, twice = partial(_bytes_in, out), partial(_bytes_in, out, 2)
         words = ("export", path, out, "--plan", plan, "--no-verify", *stats)
-        yield Step(f"export, {name}", words, once)
-        yield Step("verify --level bytes", ("verify", out, "--level", "bytes"), once)
+        yield Step(f"export, {name}", words, partial(_bytes_in, out))
+        words = ("verify", out, "--level", "bytes")
+        yield Step("verify --level bytes", words, partial(_bytes_in, out))
         # Of the source as many bytes as of the export.
         words = ("verify", out, "--source", path, "--level", "bytes", *stats)
-        yield Step("verify --source", words, twice, has_estimate=True)
-    words = ("verify", scratch / "pruned", "--source", path, "--stream-layers", *stats)
-    # The bytes of the export and as many of the source; the export in its own dtype; then both
-    # models in float32.
-    needed = partial(_bytes_of, path, *[scratch / "pruned"] * 4)
-    yield Step("verify --source --stream-layers, to logits", words, needed, has_estimate=True)
+        yield Step("verify --source", words, partial(_bytes_in, out, 2), has_estimate=True)
+        if name == "pruned":
+            words = ("verify", out, "--source", path, "--stream-layers", *stats)
+            # The same; then the export in its own dtype; then both models in float32.
+            needed = partial(_bytes_of, path, *[out] * 4)
+            step = "verify --source --stream-layers, to logits"
+            yield Step(step, words, needed, has_estimate=True)
+        shutil.rmtree(out)  # a disk need not hold both
 
 
 def _bytes_of(*folders: Path) -> int:
