@@ -46,14 +46,10 @@ def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Re
     """The initial population: allocations of schedules, and uniform draws from the feasible set.
 
     As in Algorithm 1 no allocation occurs twice. `seeds` maps schedules to allocations, in order;
-    infeasible ones are left out.
+    infeasible ones are left out, and the last if there are more than a population holds.
     """
     rng = np.random.default_rng([settings.seed, 0])
-    names: dict[Removed, str] = {}
-    for name, removed in seeds.items():
-        if space.holds(removed):
-            names.setdefault(removed, name)
-    names = dict(list(names.items())[: settings.population])
+    names = dict(list(_starts(space, seeds).items())[: settings.population])
     # If the set is hardly larger than a population, its last element could take long to draw.
     for _ in range(_DRAWS_FOR_EACH * settings.population):
         if len(names) == min(settings.population, space.size):
@@ -64,6 +60,22 @@ def initial_state(space: Space, settings: SearchSettings, seeds: Mapping[str, Re
         for number, (removed, origin) in enumerate(names.items())
     )
     return State(0, candidates, tuple(range(len(candidates))))
+
+
+def starts_without_room(
+    space: Space, settings: SearchSettings, seeds: Mapping[str, Removed]
+) -> list[str]:
+    """Names of the allocations that a search would start from if its population were larger."""
+    return list(_starts(space, seeds).values())[settings.population :]
+
+
+def _starts(space: Space, seeds: Mapping[str, Removed]) -> dict[Removed, str]:
+    """The feasible seeds, each allocation once, by the first of its names."""
+    names: dict[Removed, str] = {}
+    for name, removed in seeds.items():
+        if space.holds(removed):
+            names.setdefault(removed, name)
+    return names
 
 
 def next_state(

@@ -35,6 +35,7 @@ from pruning.requests.recipe_steps import (
 )
 from pruning.schedules import MEASURED, allocate
 from pruning.search.costs import RunCosts, search_parts
+from pruning.search.evolution import starts_without_room
 from pruning.search.run import Task, remaining
 from pruning.search.space import seeds_of, space_of
 from pruning.search.store import SEARCH, schedule_parameters
@@ -207,7 +208,17 @@ def problem_of(request: SearchRequest, parts: Parts | None = None) -> "Steps[Pro
     if section.start == MEASURED:
         sensitivity = sensitivity_on(section.corpus, ranking, spec, store)
         ranking = replace(ranking, sensitivity=sensitivity)
-    return _make_problem(section, recipe, machine, ranking, drawn_samples)
+    problem = _make_problem(section, recipe, machine, ranking, drawn_samples)
+    yield from _say_left_out(problem.task)
+    return problem
+
+
+def _say_left_out(task: Task) -> Steps[None]:
+    """Name the allocations to start from for which a population has no room."""
+    if left := starts_without_room(task.space, task.settings, task.seeds):
+        size = task.settings.population
+        note = f"a population of {size} does not start from {', '.join(left)}"
+        yield Progress("searching", 0, 0, note=f"{note}; {size + len(left)} would")
 
 
 def _section(recipe: Recipe) -> SearchSection:

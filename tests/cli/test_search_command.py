@@ -124,6 +124,16 @@ def test_a_population_without_room_for_measured_plans_is_refused(recipe, moeprun
     assert not (here / "stats").exists()  # nothing was calibrated or measured before
 
 
+def test_starts_without_room_are_named(recipe, moeprune, here):
+    path = recipe({"population": 2, "elites": 1, "generations": 1})
+    outcome = moeprune("search", path, "--stats-dir", "stats", "--out", "found")
+    assert outcome.code == 0, outcome.err
+    entries = load_search(here / "found" / "search.json").entries
+    assert [entry.origin for entry in entries if entry.generation == 0] == ["uniform", "early"]
+    told = "a population of 2 does not start from middle, late; 4 would"
+    assert told in outcome.err
+
+
 def test_more_generations_go_on_where_fewer_ended(recipe, here):
     drain(search_run(request(recipe({"generations": 1}), here / "kept")))
     first = measured_plans(here / "kept")

@@ -32,7 +32,7 @@ from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import allocate, read_counts
 from pruning.search.costs import RunCosts, SearchTally
-from pruning.search.evolution import initial_state
+from pruning.search.evolution import initial_state, starts_without_room
 from pruning.search.run import search
 from pruning.search.scores import BlockFitness
 from pruning.search.space import seeds_of, space_of
@@ -346,6 +346,25 @@ def test_the_population_starts_from_the_schedules():
     assert len({candidate.removed for candidate in state.candidates}) == WIDE_SETTINGS.population
     # floor(11 / 2) = 5 of each of six layers.
     assert state.candidates[0].removed == (5,) * 6
+
+
+def test_seeds_that_a_population_leaves_out_are_named_once_each():
+    units = expert_units(WIDE)
+    budget = sparsity_budget(units, "0.5")
+    late = allocate("late", units, budget)
+    feasible = space_of(units, budget, late)
+    seeds = seeds_of(feasible, budget, "late", late)
+    seeds |= {
+        "measured 1": seeds["early"],
+        "measured 2": (11, *(5,) * 5),
+        "measured 3": (6, 4, 5, 5, 5, 5),
+    }
+    small = changed(population=3)
+    # The first is an allocation that has a name, the second removes too many.
+    assert starts_without_room(feasible, small, seeds) == ["late", "measured 3"]
+    state = initial_state(feasible, small, seeds)
+    assert [candidate.origin for candidate in state.candidates] == ["uniform", "early", "middle"]
+    assert starts_without_room(feasible, changed(population=5), seeds) == []
 
 
 def test_seeds_start_from_the_nearest_even_allocation():
