@@ -127,6 +127,17 @@ def _running_bytes(
     return sums + _tokens_at_once(sequences, settings) * token
 
 
+def routed_bytes(model: MoEModel, tokens: int, item: int) -> int:
+    """Bytes of what transformers' grouped products hold for the experts of so many tokens.
+
+    What each is given and gives, also by its gate weight, and what is between its projections.
+    Statistics are collected expert by expert instead.
+    """
+    width = max(max(widths) for widths in computed_widths(model).values())
+    row = model.hidden_size + 2 * model.expert_output_size + width
+    return item * tokens * max(layer.top_k for layer in model.layers) * row
+
+
 def run_sizes(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings
 ) -> RunSizes:

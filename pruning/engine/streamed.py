@@ -33,6 +33,7 @@ from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.hidden import ForwardStates, HiddenStates
 from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
+from analysis.calibration.memory import routed_bytes
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
 from analysis.calibration.streamed import hidden_bytes, is_on_disk
@@ -406,12 +407,19 @@ def sizes_of_plans(
     experts that plans change.
     """
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    # As in analysis/calibration/memory.py, without the terms of sums.
-    running = settings.batch_size * longest * 12 * model.hidden_size * item
+    running = forward_bytes(model, settings.batch_size * longest, item)
     # In blocks, the output of each of a token's experts is kept until all ran.
     in_blocks = hidden * (2 + max(layer.top_k for layer in model.layers))
     states, paused = (0 if is_on_disk(size, settings) else size for size in (hidden, in_blocks))
     return RunSizes(running, states, paused, copies=copies)
+
+
+def forward_bytes(model: MoEModel, tokens: int, item: int) -> int:
+    """Bytes of so many tokens that run through a layer at once, as transformers runs experts.
+
+    As in analysis/calibration/memory.py, without the terms of sums.
+    """
+    return item * tokens * 12 * model.hidden_size + routed_bytes(model, tokens, item)
 
 
 def run_plans(

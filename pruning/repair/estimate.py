@@ -11,8 +11,13 @@ from analysis.calibration.blocks import (
     free_for,
     layer_sizes,
 )
-from analysis.calibration.loading import CalibrationSettings, check_loadable
-from analysis.calibration.memory import pass_seconds, run_sizes
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    check_loadable,
+    resolve_dtype,
+)
+from analysis.calibration.memory import pass_seconds, routed_bytes, run_sizes
 from analysis.calibration.streamed import hidden_bytes, is_on_disk
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
@@ -97,7 +102,12 @@ def repair_memory(
     """What one of `world` processes takes, which share the tokens; loads no model."""
     tokens = sum(corpus.num_tokens for corpus in corpora) // world
     fit = FitSizes.of(model, tokens, max(len(ids) for ids in plan.kept.values()))
-    running = max(run_sizes(model, corpus, settings).running for corpus in corpora)
+    item, size = DTYPES[resolve_dtype(settings.dtype, model)].itemsize, settings.batch_size
+    running = max(
+        run_sizes(model, corpus, settings).running
+        + routed_bytes(model, size * corpus.longest, item)
+        for corpus in corpora
+    )
     hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora) // world
     return memory_of_repair(model, fit, running, hidden, settings)
 

@@ -98,8 +98,10 @@ class Running:
 
     @property
     def running(self) -> int:
-        """Bytes of a forward, as in analysis/calibration/memory.py, without the terms of sums."""
-        return self.batch_size * self.longest * 12 * self.model.hidden_size * self.item
+        """Bytes of a forward."""
+        from pruning.engine.streamed import forward_bytes
+
+        return forward_bytes(self.model, self.batch_size * self.longest, self.item)
 
     def hidden(self, tokens: int) -> int:
         """Bytes of the hidden states of so many tokens between two layers; none if on disk."""
