@@ -130,11 +130,11 @@ def _running_bytes(
 def routed_bytes(model: MoEModel, tokens: int, item: int) -> int:
     """Bytes of what transformers' grouped products hold for the experts of so many tokens.
 
-    What each is given and gives, also by its gate weight, and what is between its projections.
+    At most what each expert is given, and four arrays of its width, or three of its output.
     Statistics are collected expert by expert instead.
     """
     width = max(max(widths) for widths in computed_widths(model).values())
-    row = model.hidden_size + 2 * model.expert_output_size + width
+    row = model.hidden_size + max(4 * width, 3 * model.expert_output_size)
     return item * tokens * max(layer.top_k for layer in model.layers) * row
 
 
