@@ -449,7 +449,7 @@ def run_plans(
     place = settings.placement.hidden_states_dir
     nbytes = sum(hidden_bytes(model, samples.sequences, settings) for samples in corpora)
     nbytes *= len(distinct) + 1
-    changes = any(plan.named_bits or plan.repair or plan.kept_neurons for plan in distinct)
+    changes = any(plan.changes_weights for plan in distinct)
     longest = max(samples.sequences.longest for samples in corpora)
     run = sizes_of_plans(model, settings, nbytes, longest, copies=int(changes))
     at_once = experts_that_fit(model, settings, run)

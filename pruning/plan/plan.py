@@ -197,6 +197,11 @@ class PruningPlan(BitsMixin, DisplayMixin):
         """The same with weights as the checkpoint has them, as exports write it."""
         return replace(self, bits="", layer_bits={}) if self.named_bits else self
 
+    @property
+    def changes_weights(self) -> bool:
+        """Whether experts that stay compute with weights that are not the model's."""
+        return bool(self.named_bits or self.repair or self.kept_neurons)
+
     def of_layer(self, layer: int) -> PruningPlan:
         """What it does to one layer; all others stay whole."""
         return self.of_layers((layer,))

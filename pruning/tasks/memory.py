@@ -8,6 +8,7 @@ from analysis.model.moe_model import EMBEDDING, OUTPUT_HEAD, MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.parts import weights_by_part
 from pruning.plan.bits import OWN
+from pruning.plan.plan import plan_from_dict
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import (
     EvaluateRequest,
@@ -33,8 +34,6 @@ _LOGITS, _LOGITS_OF_HALVES = 5, 8
 _FIRST_FORWARD, _FIRST_OF_HALVES = 112 << 20, 384 << 20
 _COMPILED = 96 << 20  # by numba, which measures weights
 _BATCH = 8  # sequences in a forward of a search
-# Keys of plans that change weights of experts.
-_CHANGING = frozenset(("kept_neurons", "repair", "bits", "layer_bits"))
 _KEPT = 2  # candidates whose hidden states a curve is measured from: the base, and the last
 
 
@@ -189,9 +188,9 @@ def _changes(request: EvaluateRequest | SweepRequest) -> bool:
 def evaluation_memory(request: EvaluateRequest) -> int:
     """Bytes of an evaluation."""
     plans = max(1, len(request.plans)) * (1 + request.repair) * len(request.bits)
-    changes = _changes(request) or any(_CHANGING & plan.keys() for plan in request.plans)
+    plans_change = any(plan_from_dict(plan).changes_weights for plan in request.plans)
     running = Running.of(request)
-    memory = running.memory(plans, changes=changes)
+    memory = running.memory(plans, changes=_changes(request) or plans_change)
     return running.python + running.with_repairs(memory, repairs=request.repair)
 
 
