@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
+
 from analysis.files.content import read_whole
-from analysis.files.durable import make_folder, write_durably
+from analysis.files.durable import PARTIAL, make_folder, write_durably
 from analysis.progress import Whole, rate_of
 from analysis.stats.places import cache_folder
 
@@ -61,17 +63,23 @@ def keep_rates(rates: Mapping[str, float]) -> None:
     Raises:
         OSError: the user's cache takes no file.
     """
-    _keep(run_rates() | dict(rates), _rates(_kept().get(_PROBED)))
+    _keep(rates, {})
 
 
 def keep_probed(rates: Mapping[str, float]) -> None:
     """Keep what a probe has measured; `keep_rates` raises alike."""
-    _keep(run_rates(), _rates(_kept().get(_PROBED)) | dict(rates))
+    _keep({}, rates)
 
 
 def _keep(of_runs: Mapping[str, float], probed: Mapping[str, float]) -> None:
-    rates = {**of_runs, **({_PROBED: dict(probed)} if probed else {})}
-    if rates:
-        path = rates_file()
-        make_folder(path.parent)
+    if not of_runs and not probed:
+        return
+    path = rates_file()
+    make_folder(path.parent)
+    # Several commands may keep theirs at once.
+    with FileLock(path.with_name(f".{path.name}{PARTIAL}.lock")):
+        raw = _kept()
+        rates: dict[str, object] = {**_rates(raw), **of_runs}
+        if all_probed := {**_rates(raw.get(_PROBED)), **probed}:
+            rates[_PROBED] = all_probed
         write_durably(path, json.dumps(rates).encode())

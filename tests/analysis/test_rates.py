@@ -1,6 +1,8 @@
 """Estimates before a task begins: what it states, at the rates of the machine's last runs."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -61,6 +63,20 @@ def test_an_estimate_is_what_is_left_at_the_last_rate_of_each_kind():
     # The median and not the mean: one slow kind says little of another. A repair's say nothing.
     keep_rates({"compare": 0.5, "write": 400.0, "fit": 900.0, "observe": 900.0, "gone": 900.0})
     assert expected_seconds(whole) == 4.0 * (0.5 + 3.0) / 2 + 8.0 * 3.0
+
+
+def test_commands_that_end_at_once_all_keep_their_rates():
+    kinds, line = list(RATES), "import sys; from analysis.stats.rates import keep_rates as keep; "
+    line += "input(); [keep({kind: 2.0}) for kind in sys.argv[1:]]"
+    pipes = {"stdin": subprocess.PIPE, "text": True}
+    commands = [
+        subprocess.Popen([sys.executable, "-c", line, *kinds[n::3]], **pipes) for n in range(3)
+    ]
+    for command in commands:
+        command.stdin.write("\n")
+        command.stdin.close()
+    assert [command.wait(60) for command in commands] == [0, 0, 0]
+    assert known_rates() == dict.fromkeys(kinds, 2.0)
 
 
 def test_what_earlier_runs_did_is_neither_read_nor_expected():
